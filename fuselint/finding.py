@@ -1,0 +1,148 @@
+"""What fuselint reports: frozen plain data that crosses processes, the cache and JSON.
+
+Offsets are code points into the file's decoded text (line endings as they stand, without a byte order mark).
+Lines and columns are 1-based, columns count code points, ends are exclusive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Verdict = Literal["proven", "unknown", "contradicted"]
+Applicability = Literal["safe", "unsafe", "none"]
+Numerics = Literal["bit-identical", "reassociated", "more accurate", "different dtype", "less accurate"]
+
+
+@dataclass(frozen=True, slots=True)
+class Obligation:
+    """One condition of a rewrite, with its verdict and the evidence for it."""
+
+    claim: str
+    verdict: Verdict
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace the code points [start, end) of a file by `text`."""
+
+    start: int
+    end: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What running a fix before and after showed.
+
+    Errors are the largest absolute difference from the float64 reference, divided by the reference's largest value.
+    """
+
+    outcome: Literal["passed", "failed", "not verifiable"]
+    reason: str
+    device: str = ""
+    mlx: str = ""
+    error_before: float | None = None
+    error_after: float | None = None
+    cases: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A rewrite: its edits, how far it can be trusted, and what it still needs.
+
+    `edits` is empty where applicability is none, and where `requires` names a rule that has to go first.
+    """
+
+    applicability: Applicability
+    message: str
+    edits: tuple[Edit, ...] = ()
+    needs: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    numerics: Numerics = "bit-identical"
+    verification: Verification | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes of DRAM traffic and kernel launches of a region, before and after its fix.
+
+    Formulas are text in the names of the user's code. `at` holds the sizes that `saved_at` (bytes) was computed
+    with, `assumed` those of them that nobody stated.
+    """
+
+    symbols: Mapping[str, str]
+    bytes_now: str
+    bytes_fused: str
+    kernels_now: int
+    kernels_fused: int
+    dtype: str
+    at: Mapping[str, int]
+    saved_at: int | None
+    assumed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    path: str
+    line: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One report about one place."""
+
+    code: str
+    name: str
+    message: str
+    path: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+    function: str = ""
+    related: tuple[Related, ...] = ()
+    fix: Fix | None = None
+    obligations: tuple[Obligation, ...] = ()
+    traffic: Traffic | None = None
+    id: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether this finding changes the exit code: advice does not."""
+        return self.fix is None or self.fix.applicability != "none"
+
+
+@dataclass(frozen=True, slots=True)
+class RegionInput:
+    """One free value of a region: `name` as the region's text reads it, such as `x` or `self.weight`."""
+
+    name: str
+    kind: Literal["array", "scalar", "bool", "none", "object"]
+    shape: tuple[str, ...] | None = None  # symbol names or decimal numbers; "..." stands for free leading axes
+    dtype: str = "activation"  # activation, weight, mask, int, bool, or a fixed dtype such as float32
+    value: float | int | bool | str | None = None  # of a scalar that the source states
+    symbol: str | None = None  # of a scalar that is the size of an axis
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A rewrite as two runnable texts, for verification in a child process: nothing else of the module is run.
+
+    `before`, `after` and `reference` are statements that leave their value in the name `result`; `support` holds
+    the definitions they call (inlined helpers, hoisted helpers, `self` methods under a class named `Self`).
+    `reference` is written from the graph, with every float cast mapped to float64.
+    """
+
+    code: str
+    inputs: tuple[RegionInput, ...]
+    before: str
+    after: str
+    support_before: str = ""
+    support_after: str = ""
+    reference: str | None = None
+    not_verifiable: str | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)

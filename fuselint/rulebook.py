@@ -1,0 +1,167 @@
+"""What a rule is, which rules there are, and which match owns which nodes.
+
+A rule is a module in `checks/` and one of the same name in `fixers/`; both are found by walking the packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from fuselint.finding import Numerics, Obligation
+from fuselint.graph.model import Graph, Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Synthesised:
+    """A scalar that no single expression of the source holds: Python text with `{name}` for values.
+
+    `Synthesised("{q}.shape[-1] ** -0.5", {"q": queries})`. Without operands it is a literal, such as "0.125".
+    """
+
+    template: str
+    operands: Mapping[str, Node] = field(default_factory=dict)
+
+
+Hole = Node | Synthesised
+"""What a template's `{name}` stands for: a value as written, or a scalar made for it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FusedKernel:
+    """A kernel of the fixed code: what it reads from DRAM and writes to it. `writes` has the size of that node."""
+
+    op: str
+    reads: tuple[Node, ...]
+    writes: Node
+
+
+@dataclass(slots=True, eq=False)
+class Match:
+    """A place where a rule applies. Holds graph nodes, so it never leaves the worker that made it.
+
+    root: the value that the replacement computes; the finding stands at its expression.
+    holes: the operands of the computation, by the rule's names.
+    region: what the match owns (see `claim`): by default the slice from root down to the holes.
+    shapes: example shapes of the array holes, for verification: symbol names or numbers, "..." for free leading axes.
+    dtypes: example dtypes of holes where not "activation": "weight", "mask", "int", "bool" or a fixed one.
+    data: the rule's own notes for its fixer.
+    """
+
+    code: str
+    root: Node
+    holes: dict[str, Hole]
+    message: str
+    obligations: list[Obligation]
+    region: frozenset[Node]
+    fused: tuple[FusedKernel, ...] = ()
+    shapes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    numerics: Numerics = "bit-identical"
+    related: list[tuple[Node, str]] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def contradicted(self) -> bool:
+        return any(o.verdict == "contradicted" for o in self.obligations)
+
+
+@dataclass(frozen=True, slots=True)
+class HoistedHelper:
+    """A module-level function under `@mx.compile` that a fix calls.
+
+    `body` is the expression it returns, in terms of `params`, with `{mx}` and `{nn}` for the modules; `name` is the
+    wished name: placement makes it unique, or takes the helper of that body that the module already has.
+    """
+
+    name: str
+    params: tuple[str, ...]
+    body: str
+    shapeless: bool = False
+    doc: str = ""
+    statements: tuple[str, ...] = ()  # assignments before the return, where the body has shared values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Replace the value `root` by `template`: `{hole}` for operands, `{mx}`, `{nn}` for modules, `{helper}`."""
+
+    root: Node
+    template: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replacement:
+    """What a fixer proposes. Applicability follows from the obligations; `cap` lowers it."""
+
+    parts: tuple[Part, ...]
+    holes: Mapping[str, Hole]
+    message: str = ""
+    numerics: Numerics | None = None  # None: the match's
+    needs: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    helper: HoistedHelper | None = None
+    cap: str = ""  # "unsafe" or "none": at most that
+    because: str = ""  # why it is capped
+
+
+@dataclass(frozen=True, slots=True)
+class NoFix:
+    """Why a match is advice only."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Source that a rule reports, with the fixed text; or, as a counterexample, source that it doesn't report."""
+
+    source: str
+    fixed: str | None = None  # None: reported without edits, or a counterexample
+    applicability: str = "safe"
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A check and its fixer."""
+
+    code: str
+    name: str
+    page: str
+    find: Callable[[Graph], Iterator[Match]]
+    fix: Callable[[Graph, Match], Replacement | NoFix] | None
+    examples: Sequence[Example]
+    counterexamples: Sequence[Example]
+    check: ModuleType
+    fixer: ModuleType | None
+
+
+CLAIM_ORDER = ("FUS211", "FUS20", "FUS221", "FUS241", "FUS231", "FUS251", "FUS252", "FUS261", "FUS1", "FUS301")
+"""Who owns a node first: codes, by prefix."""
+
+
+def claim(matches: Iterable[Match]) -> list[Match]:
+    """Drop the matches that lie wholly inside what another owns. All finders have run; suppressed matches count too.
+
+    Within a rule the larger region goes first. FUS261 yields to a longer FUS301 that contains it.
+    """
+
+    def rank(m: Match) -> tuple[int, int, int]:
+        order = next((i for i, p in enumerate(CLAIM_ORDER) if m.code.startswith(p)), len(CLAIM_ORDER))
+        return order, -len(m.region), m.root.id
+
+    ordered = sorted(matches, key=rank)
+    chains = [m for m in ordered if m.code == "FUS301"]
+    owned: set[Node] = set()
+    kept: list[Match] = []
+    for m in ordered:
+        if m.code == "FUS261" and any(m.region < c.region and not c.region & owned for c in chains):
+            continue
+        if m.region <= owned:
+            continue
+        owned |= m.region
+        kept.append(m)
+    return sorted(kept, key=lambda m: m.root.id)
