@@ -1,0 +1,147 @@
+"""[tool.fuselint] and the command line's options -> one frozen Settings."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fuselint.errors import ConfigError
+
+DTYPES = {"f32": 4, "f16": 2, "bf16": 2}
+"""What activations may be assumed to be, with the bytes of one element."""
+
+LONG_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that a run depends on, besides the text of the files.
+
+    select, ignore: rule codes, code prefixes, rule names or ALL.
+    shape: sizes that the user states, by `symbol` or `function.symbol`.
+    dtype: of activations, where the source does not say.
+    min_kernels: the shortest elementwise chain that is reported whatever its operations are.
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    force_exclude: bool = False
+    shape: Mapping[str, int] = field(default_factory=dict)
+    dtype: str = "bf16"
+    min_kernels: int = 3
+    near_misses: bool = False
+    unsafe_fixes: bool = False
+    exact: bool = False
+
+    def size(self, function: str, symbol: str) -> int | None:
+        """The stated size of `symbol` in the function of that qualified name: the most specific statement wins."""
+        parts = function.split(".")
+        for start in range(len(parts)):
+            stated = self.shape.get(".".join([*parts[start:], symbol]))
+            if stated is not None:
+                return stated
+        return self.shape.get(symbol)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """`; did you mean "x"?`, or nothing where nothing is close."""
+    known = list(known)
+    folded = {k.lower(): k for k in known}
+    close = difflib.get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
+    return f'; did you mean "{folded[close[0]]}"?' if close else ""
+
+
+def dtype_name(text: str, where: str) -> str:
+    name = LONG_DTYPES.get(text, text)
+    if name not in DTYPES:
+        raise ConfigError(f'{where}: unknown dtype "{text}"{nearest(text, [*DTYPES, *LONG_DTYPES])}')
+    return name
+
+
+def shape_entries(texts: Iterable[str], where: str) -> dict[str, int]:
+    """`["T=2048", "Attention.L=1,D=64"]` -> sizes by name."""
+    sizes: dict[str, int] = {}
+    for entry in (part for text in texts for part in text.split(",") if part.strip()):
+        name, equals, number = (piece.strip() for piece in entry.partition("="))
+        if not equals or not name or not number.isdigit() or int(number) < 1:
+            raise ConfigError(f'{where}: expected symbol=size or function.symbol=size, such as T=2048, not "{entry}"')
+        sizes[name] = int(number)
+    return sizes
+
+
+def find_file(start: Path) -> Path | None:
+    """The nearest pyproject.toml with a [tool.fuselint] table, from `start` upwards."""
+    for folder in (start, *start.parents):
+        path = folder / "pyproject.toml"
+        try:
+            if path.is_file() and b"tool.fuselint" in path.read_bytes():
+                return path
+        except OSError:
+            continue
+    return None
+
+
+def load(path: Path) -> Settings:
+    """Settings of a TOML file's [tool.fuselint]."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib  # type: ignore[no-redef, unused-ignore]
+    try:
+        text = path.read_text(encoding="utf-8")
+        table = tomllib.loads(text).get("tool", {}).get("fuselint", {})
+    except OSError as e:
+        raise ConfigError(f"{path}: can't be read: {e.strerror}") from e
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as e:
+        raise ConfigError(f"{path}: not valid TOML: {e}") from e
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: tool.fuselint is not a table")
+    return replace(Settings(), **{_field(k, path, text): _value(k, v, path, text) for k, v in table.items()})
+
+
+def _at(key: str, path: Path, text: str) -> str:
+    """`path:line` of a key, for messages. TOML readers keep no positions, so the key's line is looked for."""
+    spellings = (key, f'"{key}"', f"'{key}'")
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.split("=")[0].strip() in spellings:
+            return f"{path}:{number}"
+    return str(path)
+
+
+def _field(key: str, path: Path, text: str) -> str:
+    known = {f.name.replace("_", "-"): f.name for f in fields(Settings)}
+    if key not in known:
+        raise ConfigError(f'{_at(key, path, text)}: unknown setting "{key}" in [tool.fuselint]{nearest(key, known)}')
+    return known[key]
+
+
+def _value(key: str, value: Any, path: Path, text: str) -> Any:
+    where = _at(key, path, text)
+    default = getattr(Settings(), key.replace("-", "_"))
+    if key == "shape":
+        if not isinstance(value, dict):
+            raise ConfigError(f'{where}: "shape" is a table of sizes, such as {{ T = 2048 }}')
+        return shape_entries((f"{name}={size}" for name, size in _flat(value)), where)
+    if key == "dtype":
+        return dtype_name(str(value), where)
+    if isinstance(default, tuple):
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ConfigError(f'{where}: "{key}" is a list of strings')
+        return tuple(value)
+    if type(value) is not type(default):
+        wanted = {bool: "true or false", int: "a whole number"}[type(default)]
+        raise ConfigError(f'{where}: "{key}" is {wanted}')
+    return value
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    """Dotted names of nested tables: TOML reads `Attention.L = 1` as a table in a table."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
