@@ -38,13 +38,17 @@ class Settings:
     exact: bool = False
 
     def size(self, function: str, symbol: str) -> int | None:
-        """The stated size of `symbol` in the function of that qualified name: the most specific statement wins."""
+        """The stated size of `symbol` in the function of that qualified name: the longest statement that fits wins.
+
+        `Attention.__call__.L`, `__call__.L`, `Attention.L` and `L` all fit `L` of `Attention.__call__`.
+        """
         parts = function.split(".")
-        for start in range(len(parts)):
-            stated = self.shape.get(".".join([*parts[start:], symbol]))
-            if stated is not None:
-                return stated
-        return self.shape.get(symbol)
+        for length in range(len(parts), -1, -1):
+            for start in range(len(parts) - length, -1, -1):
+                stated = self.shape.get(".".join([*parts[start : start + length], symbol]))
+                if stated is not None:
+                    return stated
+        return None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

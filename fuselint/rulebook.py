@@ -5,11 +5,17 @@ A rule is a module in `checks/` and one of the same name in `fixers/`; both are 
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+from fuselint.config import nearest
+from fuselint.errors import ConfigError, FuselintError
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.model import Graph, Node
 
@@ -24,6 +30,9 @@ class Synthesised:
     template: str
     operands: Mapping[str, Node] = field(default_factory=dict)
 
+
+UNREADABLE = "FUS000"
+"""The code of a file that can't be analysed: the engine's own, not a rule's."""
 
 Hole = Node | Synthesised
 """What a template's `{name}` stands for: a value as written, or a scalar made for it."""
@@ -165,3 +174,50 @@ def claim(matches: Iterable[Match]) -> list[Match]:
         owned |= m.region
         kept.append(m)
     return sorted(kept, key=lambda m: m.root.id)
+
+
+def rules() -> tuple[Rule, ...]:
+    """Every rule of `fuselint.checks`, by code, with its fixer of the same file name in `fuselint.fixers`."""
+    return _discover("fuselint.checks", "fuselint.fixers")
+
+
+@lru_cache(maxsize=None)
+def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
+    package = import_module(checks)
+    fixer_names = {m.name for m in pkgutil.iter_modules(import_module(fixers).__path__)}
+    found: dict[str, Rule] = {}
+    for name in sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_")):
+        check = import_module(f"{checks}.{name}")
+        fixer = import_module(f"{fixers}.{name}") if name in fixer_names else None
+        rule = Rule(
+            code=check.CODE,
+            name=check.NAME,
+            page=inspect.cleandoc(check.__doc__ or ""),
+            find=check.find,
+            fix=fixer.fix if fixer else None,
+            examples=tuple(getattr(check, "EXAMPLES", ())),
+            counterexamples=tuple(getattr(check, "COUNTEREXAMPLES", ())),
+            check=check,
+            fixer=fixer,
+        )
+        if rule.code in found:
+            raise FuselintError(f"{rule.code} is the code of two rules: {found[rule.code].name} and {rule.name}")
+        found[rule.code] = rule
+    return tuple(found[code] for code in sorted(found))
+
+
+def selectors(chosen: Iterable[str], where: str) -> frozenset[str]:
+    """The codes that codes, prefixes of codes, names of rules and ALL stand for."""
+    known = {UNREADABLE: "unreadable-file", **{r.code: r.name for r in rules()}}
+    codes: set[str] = set()
+    for text in chosen:
+        wanted = text.strip()
+        hits = [
+            code
+            for code, name in known.items()
+            if wanted.upper() == "ALL" or (wanted and code.startswith(wanted.upper())) or name == wanted.lower()
+        ]
+        if not hits:
+            raise ConfigError(f'{where}: no rule "{wanted}"{nearest(wanted, [*known, *known.values()])}')
+        codes.update(hits)
+    return frozenset(codes)

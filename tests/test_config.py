@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fuselint.config import Settings, dtype_name, find_file, load, shape_entries
+from fuselint.errors import ConfigError
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "pyproject.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_table_becomes_settings(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        [tool.fuselint]
+        select = ["FUS201"]
+        min-kernels = 2
+        dtype = "float16"
+        exact = true
+
+        [tool.fuselint.shape]
+        T = 128
+        Attention.L = 1
+        """,
+    )
+    assert load(path) == Settings(
+        select=("FUS201",), min_kernels=2, dtype="f16", exact=True, shape={"T": 128, "Attention.L": 1}
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("selct = []", 'pyproject.toml:2: unknown setting "selct" in [tool.fuselint]; did you mean "select"?'),
+        ('select = "FUS201"', '"select" is a list of strings'),
+        ("exact = 1", '"exact" is true or false'),
+        ("min-kernels = true", '"min-kernels" is a whole number'),
+        ('dtype = "bf17"', 'unknown dtype "bf17"; did you mean "bf16"?'),
+        ("shape = { T = 0 }", "expected symbol=size"),
+        ("select = [", "not valid TOML"),
+    ],
+)
+def test_a_wrong_setting_names_the_file_the_key_and_what_is_valid(tmp_path: Path, line: str, said: str) -> None:
+    path = write(tmp_path, f"[tool.fuselint]\n{line}\n")
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    assert said in str(error.value) and str(path) in str(error.value)
+
+
+def test_the_nearest_file_with_the_table_counts(tmp_path: Path) -> None:
+    wanted = write(tmp_path, "[tool.fuselint]\n")
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    write(tmp_path / "a", "[tool.ruff]\n")
+    assert find_file(inner) == wanted
+
+
+def test_the_most_specific_size_counts() -> None:
+    settings = Settings(shape=shape_entries(["L=7,D=4", "Attention.L=1", "__call__.L=2"], "--shape"))
+    assert settings.size("Attention.__call__", "L") == 2
+    assert settings.size("Attention.other", "L") == 1
+    assert settings.size("helper", "L") == 7
+    assert settings.size("helper", "D") == 4
+    assert settings.size("helper", "B") is None
+
+
+def test_long_dtype_names_are_taken() -> None:
+    assert dtype_name("bfloat16", "--dtype") == "bf16"
