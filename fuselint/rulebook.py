@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -181,7 +181,7 @@ def rules() -> tuple[Rule, ...]:
     return _discover("fuselint.checks", "fuselint.fixers")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
     package = import_module(checks)
     fixer_names = {m.name for m in pkgutil.iter_modules(import_module(fixers).__path__)}

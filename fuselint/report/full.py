@@ -1,0 +1,110 @@
+"""A finding with its source lines, its evidence, its fix and what is unproven. For people."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+
+from fuselint.finding import Finding, Fix, Traffic
+from fuselint.report import Source, size
+from fuselint.report.style import Style
+
+MOST_LINES = 6
+"""Of a finding's source, before its middle is left out."""
+
+
+def render(findings: Sequence[Finding], source: Source, color: bool = False) -> str:
+    style = Style(color)
+    return "\n".join("\n".join(_finding(f, source(f.path), style)) + "\n" for f in findings)
+
+
+def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
+    yield f"{style.bold(f'{f.path}:{f.line}:{f.column}')} {style.code(f.code)} {f.message}"
+    lines = text.split("\n")
+    shown = range(f.line - 1 if f.line > 1 else 1, min(f.end_line, len(lines)) + 1)
+    width = max(3, len(str(f.end_line)))
+    bar = style.frame(" " * width + "|")
+    note = _note(f)
+    if text and shown:
+        yield bar
+        skipped = False
+        for number in shown:
+            if len(shown) > MOST_LINES and f.line + 2 <= number < f.end_line:
+                if not skipped:
+                    yield style.frame("..." + " " * (width - 3) + "|")
+                skipped = True
+                continue
+            line = lines[number - 1].rstrip("\r").replace("\f", " ")
+            yield style.frame(f"{number:>{width - 1}} |") + f" {line.expandtabs(4)}".rstrip()
+            if number == f.line == f.end_line or (number == f.end_line and f.end_line > f.line):
+                yield f"{bar} {style.mark(_carets(f, line))}{' ' + note if note else ''}"
+    elif note:
+        yield f"{bar} {note}"
+    for r in f.related[1:] if note else f.related:
+        yield f"{bar} {_place(r.path, r.line, f.path)}: {r.message}"
+    if f.traffic and (saving := _saving(f.traffic)):
+        yield f"{bar} {saving}"
+    yield from (" " * width + line for line in _advice(f))
+
+
+def _note(f: Finding) -> str:
+    """The first related place, beside the carets."""
+    if not f.related:
+        return ""
+    first = f.related[0]
+    return f"{first.message} ({_place(first.path, first.line, f.path)})"
+
+
+def _place(path: str, line: int, here: str) -> str:
+    return f"line {line}" if path == here else f"{path}:{line}"
+
+
+def _cells(text: str) -> int:
+    """Terminal cells that `text` takes after expanding tabs."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 0 if unicodedata.combining(c) else 1 for c in text)
+
+
+def _carets(f: Finding, line: str) -> str:
+    first = f.column - 1 if f.line == f.end_line else len(line) - len(line.lstrip())
+    before = line[:first].expandtabs(4)
+    marked = line[: f.end_column - 1].expandtabs(4)[len(before) :]
+    return " " * _cells(before) + "^" * max(1, _cells(marked))
+
+
+def _saving(t: Traffic) -> str:
+    parts = []
+    if t.saved_at is not None:
+        sizes = " ".join(f"{name}={value}" for name, value in t.at.items())
+        at = f" at {sizes} {t.dtype}" if sizes else f" in {t.dtype}"
+        assumed = f" ({', '.join(t.assumed)} assumed)" if t.assumed else ""
+        parts.append(f"saves {size(t.saved_at)}{at}{assumed}")
+    launches = t.kernels_now - t.kernels_fused
+    if launches > 0:
+        parts.append(f"{'1 launch' if launches == 1 else f'{launches} launches'} fewer (counted)")
+    names = ", ".join(f"{name}: {meaning}" for name, meaning in t.symbols.items() if meaning and meaning != name)
+    return "; ".join(parts) + (f" [{names}]" if names and parts else "")
+
+
+def _advice(f: Finding) -> Iterator[str]:
+    if f.fix:
+        yield f"= {_fix_line(f.fix)}"
+        if f.fix.needs:
+            yield f"= needs: {'; '.join(f.fix.needs)}"
+        if f.fix.requires:
+            yield f"= after {', '.join(f.fix.requires)} is fixed: fix again"
+        if f.fix.verification:
+            v = f.fix.verification
+            yield f"= verification {v.outcome}{f': {v.reason}' if v.reason else ''}"
+    for o in f.obligations:
+        if o.verdict != "proven":
+            yield f"= not proven: {o.claim} ({o.because})"
+    if f.code != "FUS000":
+        yield f"= fuselint rule {f.code} | silence: # noqa: {f.code}"
+
+
+def _fix_line(fix: Fix) -> str:
+    if fix.applicability == "none":
+        return f"no fix: {fix.message}"
+    if fix.requires and not fix.edits:
+        return f"fix later: {fix.message}"
+    return f"fix ({fix.applicability}, {fix.numerics}): {fix.message}"
