@@ -1,0 +1,226 @@
+"""The LibCST tree of one function, parsed alone, with the way back to offsets in its file."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any
+
+import libcst as cst
+from libcst._nodes.internal import CodegenState
+
+from fuselint.errors import TooComplex
+from fuselint.source.spans import FunctionSpan
+from fuselint.source.text import FileText
+
+DEEPEST = 300
+"""Levels of syntax. LibCST's own code recurses several frames a level, and its parser ends the process near 1,000."""
+
+
+class FunctionSource:
+    """A function as text and tree.
+
+    node: the FunctionDef, or the Lambda. start, end: its offsets in the file, decorators included.
+    indent: the white space before its first line.
+    """
+
+    def __init__(
+        self, file: FileText, span: FunctionSpan, module: cst.Module, node: cst.FunctionDef | cst.Lambda, shift: int
+    ) -> None:
+        self.file = file
+        self.at = span
+        self.module = module
+        self.node = node
+        self._shift = shift  # from offsets in module.code to offsets in the file
+
+    @property
+    def qualname(self) -> str:
+        return self.at.qualname
+
+    @property
+    def class_name(self) -> str | None:
+        return self.at.class_name
+
+    @property
+    def start(self) -> int:
+        return self.at.start
+
+    @property
+    def end(self) -> int:
+        return self.at.end
+
+    @property
+    def text(self) -> str:
+        return self.file.text[self.start : self.end]
+
+    @cached_property
+    def indent(self) -> str:
+        line, _ = self.file.position(self.start)
+        text = self.file.line(line)
+        return text[: len(text) - len(text.lstrip(" \t\f"))]
+
+    def span(self, node: cst.CSTNode) -> tuple[int, int]:
+        """The offsets of a node of this tree in the file, without white space around it and without its own parentheses.
+
+        A function or class begins at its first decorator.
+        """
+        start, end = self._positions.inner[node]
+        if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.decorators:
+            start, _ = self._positions.inner[node.decorators[0]]
+        return start + self._shift, end + self._shift
+
+    def outer_span(self, node: cst.CSTNode) -> tuple[int, int]:
+        """As `span`, with the parentheses that belong to the node."""
+        start, end = self.span(node)
+        for left in getattr(node, "lpar", ())[:1]:
+            start = self._positions.inner[left][0] + self._shift
+        for right in getattr(node, "rpar", ())[-1:]:
+            end = self._positions.inner[right][1] + self._shift
+        return start, end
+
+    def code(self, node: cst.CSTNode) -> str:
+        """The text of a node as the file has it."""
+        start, end = self.span(node)
+        return self.file.text[start:end]
+
+    @cached_property
+    def _positions(self) -> _Positions:
+        state = _Positions(self.module.default_indent, self.module.default_newline)
+        with _recursion(DEEPEST * 20):
+            self.module._codegen(state)
+        return state
+
+
+def parse_function(file: FileText, span: FunctionSpan) -> FunctionSource:
+    """Parse one function alone.
+
+    An indented function is parsed as it stands, inside `if True:`. Removing its indentation would also change its
+    multi-line strings.
+    """
+    if span.depth > DEEPEST:
+        raise TooComplex(f"{file.path}:{span.line}: {span.qualname} is {span.depth} levels deep (at most {DEEPEST})")
+    line, _ = file.position(span.start)
+    text = file.text
+    if span.is_lambda:
+        prefix, begin, end, suffix = "(", span.start, span.end, ")"
+    else:
+        begin = file.starts[line - 1]
+        _, end = file.line_span(file.position(span.end)[0])  # with a comment that follows the last statement
+        indented = text[begin : span.start].strip("\f") != ""
+        begin = begin if indented else span.start
+        prefix, suffix = (f"if True:{file.newline}" if indented else ""), file.newline
+    try:
+        module = cst.parse_module(prefix + text[begin:end] + suffix)
+    except (cst.ParserSyntaxError, RecursionError, UnicodeError) as e:
+        reason = getattr(e, "message", None) or type(e).__name__
+        raise TooComplex(f"{file.path}:{span.line}: {span.qualname} can't be parsed alone: {reason}") from None
+    node = _definition(module)
+    if node is None:
+        raise TooComplex(f"{file.path}:{span.line}: {span.qualname} can't be parsed alone")
+    return FunctionSource(file, span, module, node, begin - len(prefix))
+
+
+def _definition(module: cst.Module) -> cst.FunctionDef | cst.Lambda | None:
+    """The function that `parse_function` wrapped."""
+    if len(module.body) != 1:
+        return None
+    statement: cst.CSTNode = module.body[0]
+    if isinstance(statement, cst.If) and len(statement.body.body) == 1:
+        statement = statement.body.body[0]
+    if isinstance(statement, cst.SimpleStatementLine) and isinstance(statement.body[0], cst.Expr):
+        statement = statement.body[0].value
+    return statement if isinstance(statement, (cst.FunctionDef, cst.Lambda)) else None
+
+
+_LAYOUT = frozenset(
+    "leading_lines lines_after_decorators header footer trailing_whitespace lpar rpar lbracket rbracket lbrace rbrace "
+    "comma semicolon equal dot colon first_colon second_colon indent newline comment asynchronous "
+    "bar separator star_ind posonly_ind".split()
+)
+_IN_SOURCE_ORDER = {
+    cst.FunctionDef: ("decorators", "name", "params", "returns", "body"),
+    cst.ClassDef: ("decorators", "name", "bases", "keywords", "body"),
+    cst.ExceptHandler: ("type", "name", "body"),
+    cst.ExceptStarHandler: ("type", "name", "body"),
+    cst.IfExp: ("body", "test", "orelse"),
+    cst.Arg: ("keyword", "value"),
+    cst.Module: ("body",),
+    cst.Parameters: ("posonly_params", "params", "star_arg", "kwonly_params", "star_kwarg"),
+}
+_fields: dict[type, tuple[str, ...]] = {}
+
+
+def children(node: cst.CSTNode) -> list[cst.CSTNode]:
+    """The child nodes in source order, without white space, comments, commas and parentheses."""
+    kind = type(node)
+    names = _fields.get(kind)
+    if names is None:
+        names = _IN_SOURCE_ORDER.get(kind) or tuple(
+            n for n in kind.__dataclass_fields__ if n not in _LAYOUT and not n.startswith("whitespace")
+        )
+        _fields[kind] = names
+    out: list[cst.CSTNode] = []
+    for name in names:
+        value = getattr(node, name)
+        if isinstance(value, cst.CSTNode):
+            out.append(value)
+        elif isinstance(value, (tuple, list)):
+            out.extend(v for v in value if isinstance(v, cst.CSTNode))
+    return out
+
+
+def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """The node and everything inside it, parents first, in source order. A stack, so no depth is too deep for it."""
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        yield node
+        stack.extend(reversed(children(node)))
+
+
+class _Positions(CodegenState):
+    """Prints the tree, and notes where each node begins and ends in what is printed."""
+
+    def __init__(self, default_indent: str, default_newline: str) -> None:
+        super().__init__(default_indent, default_newline)
+        self.at = 0
+        self.inner: dict[cst.CSTNode, tuple[int, int]] = {}
+        self._begun: list[int] = []
+
+    def add_indent_tokens(self) -> None:
+        self.at += sum(map(len, self.indent_tokens))
+
+    def add_token(self, value: str) -> None:
+        self.at += len(value)
+
+    def pop_trailing_newline(self) -> None:
+        pass  # the last token of the module: no node of the function ends after it
+
+    def before_codegen(self, node: cst.CSTNode) -> None:
+        self._begun.append(self.at)
+
+    def after_codegen(self, node: cst.CSTNode) -> None:
+        begun = self._begun.pop()
+        self.inner.setdefault(node, (begun, self.at))
+
+    def record_syntactic_position(self, node: cst.CSTNode, *, start_node: Any = None, end_node: Any = None) -> Any:
+        return self._record(node, start_node, end_node)
+
+    @contextlib.contextmanager
+    def _record(self, node: cst.CSTNode, first: cst.CSTNode | None, last: cst.CSTNode | None) -> Iterator[None]:
+        begun = self.at
+        yield
+        start = begun if first is None else self.inner[first][0]
+        self.inner[node] = (start, self.at if last is None else self.inner[last][1])
+
+
+@contextlib.contextmanager
+def _recursion(limit: int) -> Iterator[None]:
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, limit))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
