@@ -62,7 +62,7 @@ class FunctionSource:
         return text[: len(text) - len(text.lstrip(" \t\f"))]
 
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
-        """The offsets of a node of this tree in the file, without white space around it and without its own parentheses.
+        """The offsets of a node of this tree in the file, without the white space and parentheses around it.
 
         A function or class begins at its first decorator.
         """
@@ -134,11 +134,26 @@ def _definition(module: cst.Module) -> cst.FunctionDef | cst.Lambda | None:
     return statement if isinstance(statement, (cst.FunctionDef, cst.Lambda)) else None
 
 
-_LAYOUT = frozenset(
-    "leading_lines lines_after_decorators header footer trailing_whitespace lpar rpar lbracket rbracket lbrace rbrace "
-    "comma semicolon equal dot colon first_colon second_colon indent newline comment asynchronous "
-    "bar separator star_ind posonly_ind".split()
+_LAYOUT = (
+    cst.BaseParenthesizableWhitespace,
+    cst.TrailingWhitespace,
+    cst.EmptyLine,
+    cst.Newline,
+    cst.Comment,
+    cst.Comma,
+    cst.Semicolon,
+    cst.Dot,
+    cst.Colon,
+    cst.AssignEqual,
+    cst.Asynchronous,
+    cst.LeftParen,
+    cst.RightParen,
+    cst.LeftSquareBracket,
+    cst.RightSquareBracket,
+    cst.LeftCurlyBrace,
+    cst.RightCurlyBrace,
 )
+_LAYOUT_FIELDS = frozenset(["leading_lines", "lines_after_decorators", "header", "footer", "lpar", "rpar"])
 _IN_SOURCE_ORDER = {
     cst.FunctionDef: ("decorators", "name", "params", "returns", "body"),
     cst.ClassDef: ("decorators", "name", "bases", "keywords", "body"),
@@ -158,16 +173,16 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     names = _fields.get(kind)
     if names is None:
         names = _IN_SOURCE_ORDER.get(kind) or tuple(
-            n for n in kind.__dataclass_fields__ if n not in _LAYOUT and not n.startswith("whitespace")
+            n for n in kind.__dataclass_fields__ if n not in _LAYOUT_FIELDS and not n.startswith("whitespace")
         )
         _fields[kind] = names
     out: list[cst.CSTNode] = []
     for name in names:
         value = getattr(node, name)
-        if isinstance(value, cst.CSTNode):
+        if isinstance(value, (tuple, list)):
+            out.extend(v for v in value if isinstance(v, cst.CSTNode) and not isinstance(v, _LAYOUT))
+        elif isinstance(value, cst.CSTNode) and not isinstance(value, _LAYOUT):
             out.append(value)
-        elif isinstance(value, (tuple, list)):
-            out.extend(v for v in value if isinstance(v, cst.CSTNode))
     return out
 
 

@@ -34,7 +34,7 @@ class FunctionSpan:
 
 
 def functions(file: FileText, tree: ast.Module) -> Iterator[tuple[FunctionSpan, Definition]]:
-    """Every function of a module with its syntax tree, in source order; an outer function comes before its inner ones."""
+    """Every function of a module with its syntax tree, in source order; outer ones come before inner ones."""
     stack: list[tuple[ast.stmt, str, str | None, str | None]] = [(s, "", None, None) for s in reversed(tree.body)]
     while stack:
         statement, prefix, class_name, outer = stack.pop()

@@ -1,8 +1,8 @@
 """A file's text, exactly as it stands, and its way back to bytes.
 
 Offsets are code points into the decoded text, which keeps the file's own line endings and has no byte order mark.
-Lines end where Python's tokenizer ends them: at `\\n`, `\\r\\n` and `\\r`, and nowhere else. `str.splitlines` would also
-split at form feeds and U+2028, and so disagree with every line number that `ast` gives.
+Lines end where Python's tokenizer ends them: at `\\n`, `\\r\\n` and `\\r`, and nowhere else. `str.splitlines` would
+also split at form feeds and U+2028, and so disagree with every line number that `ast` gives.
 """
 
 from __future__ import annotations
@@ -204,15 +204,10 @@ def _refuse(path: str, fd: int, size: int) -> bytes:
 
 
 def _encoding(path: str, body: bytes, bom: bool) -> str:
-    cookie, line = None, 1
-    at = 0
-    for line in (1, 2):
-        end = _NEWLINE_BYTES.search(body, at)
-        first = body[at : end.start() if end else len(body)]
-        cookie = _COOKIE.match(first)
-        if cookie or not end or not _BLANK.fullmatch(first):
-            break
-        at = end.end()
+    first = _NEWLINE_BYTES.split(body[:10_000], maxsplit=2)[:2]
+    cookie, line = _COOKIE.match(first[0]), 1
+    if cookie is None and len(first) == 2 and _BLANK.fullmatch(first[0]):
+        cookie, line = _COOKIE.match(first[1]), 2
     if cookie is None:
         return "utf-8"
     name = cookie[1].decode("ascii", "replace")
