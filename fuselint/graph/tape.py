@@ -1,0 +1,202 @@
+"""What MLX records while it runs a function: one Array for each primitive, with shape and dtype.
+
+Our graph has a node for each call in the source. MLX has a primitive for each kernel or view: `mx.mean` is a Sum and a
+Multiply, `x * w` with a 1-D `w` is a Broadcast and a Multiply, a bfloat16 operand of a float32 one gets an AsType. A
+Tracer makes them as mlx/ops.cpp does, so that kernels can be counted and mx.compile's fuser followed exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Union
+
+from fuselint.graph.dtypes import BOOL, CONCRETE, INTEGER, DType, promote_names
+from fuselint.graph.model import Node
+from fuselint.graph.shapes import SCALAR, Shape, broadcast
+from fuselint.graph.symbols import Expr
+
+ACTIVATION = "activation"
+"""The dtype of a floating value that nobody stated: what `--dtype` says."""
+
+FUSABLE_UNARY = frozenset(
+    "Abs ArcCos ArcCosh ArcSin ArcSinh ArcTan ArcTanh AsType Ceil Conjugate Cos Cosh Erf ErfInv Exp Expm1 Floor Imag "
+    "Log Log10 Log1p Log2 LogicalNot Negative Real Round Rsqrt Sigmoid Sign Sin Sinh Sqrt Square Tan Tanh "
+    "BitwiseInvert".split()
+)
+FUSABLE_BINARY = frozenset(
+    "Add ArcTan2 BitwiseAnd BitwiseOr BitwiseXor Divide Equal FloorDivide Greater GreaterEqual LeftShift Less LessEqual "
+    "LogAddExp LogicalAnd LogicalOr Maximum Minimum Multiply NaNEqual NotEqual Power Remainder RightShift "
+    "Subtract".split()
+)
+FUSABLE = FUSABLE_UNARY | FUSABLE_BINARY | {"Select", "Broadcast"}
+"""mlx/compile.cpp, is_fusable; 0.32.4 added FloorDivide."""
+
+NO_OPS = frozenset({"Copy", "StopGradient"})
+VIEWS = frozenset(
+    "AsStrided Broadcast BroadcastAxes Copy Depends ExpandDims Item NumberOfElements Slice Split Squeeze StopGradient "
+    "Transpose View".split()
+)
+"""Primitives without a kernel. Reshape, Flatten and Unflatten are views too, unless the layout makes them copy."""
+RESHAPES = frozenset({"Reshape", "Flatten", "Unflatten"})
+
+
+@dataclass(slots=True, eq=False)
+class Array:
+    """An MLX array of a trace. Compared by identity.
+
+    primitive: MLX's name of what computes it; "" for an input, a constant, or a value from outside.
+    key: the primitive's own arguments (axes, dtype): two equal ones on equal inputs are the same computation.
+    value: of a constant, what makes it equal to another.
+    node: the node of our graph that it belongs to; several arrays may, where the op is a composite.
+    """
+
+    primitive: str
+    inputs: list[Array]
+    shape: Shape | None
+    dtype: str
+    node: Node | None = None
+    key: Hashable = None
+    value: Hashable = None
+
+    @property
+    def fusable(self) -> bool:
+        return self.primitive in FUSABLE
+
+    def __repr__(self) -> str:
+        return f"<{self.primitive or 'input'} {self.shape} {self.dtype}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A Python number: a literal, or a value that differs from call to call (then `value` is its node)."""
+
+    value: Hashable
+    kind: str = "float"  # "float", "int" or "bool"
+
+
+Operand = Union[Array, Scalar]
+
+
+def same_shape(a: Shape | None, b: Shape | None) -> bool:
+    """Whether MLX would see equal shapes, and so no Broadcast between them. Unknown sizes count as equal."""
+    if a is None or b is None:
+        known = a or b
+        return known is None or known.lead is not None or len(known.dims) > 1
+    if a.lead is None and b.lead is None:
+        return len(a.dims) == len(b.dims) and all(map(_same_size, a.dims, b.dims))
+    if a.lead is not None and b.lead is not None:
+        return all(map(_same_size, reversed(a.dims), reversed(b.dims)))
+    fixed, free = (a, b) if a.lead is None else (b, a)
+    # Free leading axes are at least one, and hold more than one element: an activation has rows.
+    more = len(fixed.dims) - max(len(free.dims), 1)
+    if more <= 0 or any(d == 1 for d in fixed.dims[:more]):
+        return False
+    return all(map(_same_size, reversed(fixed.dims), reversed(free.dims)))
+
+
+def _same_size(a: Expr, b: Expr) -> bool:
+    m, n = a.value(), b.value()
+    if m is not None and n is not None:
+        return m == n
+    return m != 1 and n != 1
+
+
+def concrete(dtype: DType) -> str:
+    """The one dtype to count with: where only symbols are known, an activation's."""
+    if dtype.name is not None:
+        return dtype.name
+    if dtype.weak:
+        return next(iter(dtype.settle()), "float32")
+    stated = [n for n in sorted(dtype) if n in CONCRETE]
+    return stated[0] if stated else ACTIVATION
+
+
+def promote(a: str, b: str) -> str:
+    """The dtype of a op b: an activation yields to any stated floating dtype, and absorbs integers."""
+    if ACTIVATION not in (a, b):
+        return promote_names(a, b)
+    other = b if a == ACTIVATION else a
+    return ACTIVATION if other in INTEGER or other in BOOL else other
+
+
+def at_least_float(dtype: str) -> str:
+    return "float32" if dtype in INTEGER or dtype in BOOL else dtype
+
+
+@dataclass(eq=False)
+class Tracer:
+    """Makes Arrays as mlx/ops.cpp does. `shapeless`: as under mx.compile(shapeless=True)."""
+
+    shapeless: bool = False
+    arrays: list[Array] = field(default_factory=list)
+    node: Node | None = None  # what is being expanded
+
+    def make(
+        self, primitive: str, inputs: Iterable[Array], shape: Shape | None, dtype: str, key: Hashable = None
+    ) -> Array:
+        a = Array(primitive, list(inputs), shape, dtype, self.node, key)
+        self.arrays.append(a)
+        return a
+
+    def input(self, shape: Shape | None, dtype: str) -> Array:
+        """A value from outside."""
+        return self.make("", (), shape, dtype)
+
+    def astype(self, a: Array, dtype: str) -> Array:
+        return a if a.dtype == dtype else self.make("AsType", (a,), a.shape, dtype, dtype)
+
+    def unary(self, primitive: str, a: Array, *, floating: bool = False, dtype: str = "", key: Hashable = None) -> Array:
+        if floating:
+            a = self.astype(a, at_least_float(a.dtype))
+        return self.make(primitive, (a,), a.shape, dtype or a.dtype, key)
+
+    def broadcast_to(self, a: Array, shape: Shape | None, others: Sequence[Array] = ()) -> Array:
+        return self.make("Broadcast", (a, *others), shape, a.dtype, repr(shape))
+
+    def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
+        shape = arrays[0].shape
+        for a in arrays[1:]:
+            shape = broadcast(shape, a.shape)
+        if self.shapeless:
+            return [self.broadcast_to(a, shape, [b for b in arrays if b is not a]) for a in arrays]
+        return [a if same_shape(a.shape, shape) else self.broadcast_to(a, shape) for a in arrays]
+
+    def binary(self, primitive: str, x: Operand, y: Operand, *, floating: bool = False, dtype: str = "") -> Array:
+        a, b = self.pair(x, y)
+        common = promote(a.dtype, b.dtype)
+        if floating:
+            common = at_least_float(common)
+        a, b = self.astype(a, common), self.astype(b, common)
+        if primitive != "Power" or not same_shape(a.shape, b.shape):
+            a, b = self.broadcast_arrays((a, b))
+        return self.make(primitive, (a, b), broadcast(a.shape, b.shape), dtype or common)
+
+    def logical(self, primitive: str, x: Operand, y: Operand) -> Array:
+        a, b = self.pair(x, y)
+        a, b = self.broadcast_arrays((self.astype(a, "bool_"), self.astype(b, "bool_")))
+        return self.make(primitive, (a, b), a.shape, "bool_")
+
+    def select(self, condition: Operand, x: Operand, y: Operand) -> Array:
+        a, b = self.pair(x, y)
+        common = promote(a.dtype, b.dtype)
+        arrays = (self.astype(self.array(condition), "bool_"), self.astype(a, common), self.astype(b, common))
+        c, a, b = self.broadcast_arrays(arrays)
+        return self.make("Select", (c, a, b), c.shape, common)
+
+    def array(self, x: Operand, like: Operand | None = None) -> Array:
+        """x as MLX makes an array of it: a Python number takes the dtype of the array beside it, if that can hold it."""
+        if isinstance(x, Array):
+            return x
+        own = {"bool": "bool_", "int": "int32", "float": "float32"}[x.kind]
+        dtype = like.dtype if isinstance(like, Array) and x.kind != "bool" else own
+        if x.kind == "float":
+            dtype = at_least_float(dtype)
+        if x.kind == "int" and dtype == "bool_":
+            dtype = own
+        a = self.make("", (), SCALAR, dtype)
+        a.value = (x.value, dtype)
+        return a
+
+    def pair(self, a: Operand, b: Operand) -> tuple[Array, Array]:
+        return self.array(a, b), self.array(b, a)
