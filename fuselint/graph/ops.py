@@ -1,0 +1,60 @@
+"""The op table: every MLX operation once, whatever its spelling.
+
+`resolve_call` finds the op of a qualified name, `method` that of an array method, `binary` and `unary` those of
+operators; `op.bind` puts a call's arguments in their places. Rules for shapes, dtypes and primitives are in the rows.
+"""
+
+from __future__ import annotations
+
+import re
+
+from fuselint.graph import ops_core, ops_nn
+from fuselint.graph.model import Node
+from fuselint.graph.op import Bound, Call, CannotBind, Op, Param, Value, bind, literal
+
+__all__ = [
+    "PROPERTIES", "TABLE", "Bound", "Call", "CannotBind", "Op", "Param", "Value",
+    "bind", "binary", "literal", "method", "operand", "resolve_call", "unary",
+]  # fmt: skip
+
+TABLE: dict[str, Op] = {op.name: op for part in (ops_core, ops_nn) for op in part.table()}
+_SPELLINGS = {s: op for op in TABLE.values() for s in op.spellings}
+_METHODS = {op.method: op for op in TABLE.values() if op.method}
+_BINARY = {op.operator: op for op in TABLE.values() if op.operator and len(op.params) == 2}
+_UNARY = {op.operator: op for op in TABLE.values() if op.operator and len(op.params) == 1}
+
+PROPERTIES = {"T": "transpose", "mT": "matrix_transpose", "real": "real", "imag": "imag"}
+"""Array properties that are ops; shape, dtype, ndim and size are structural."""
+
+
+def resolve_call(qualified: str) -> Op | None:
+    """The op that a qualified name calls: `mlx.core.softmax`, `mlx.nn.silu`, `mlx.nn.Linear` (the layer's own call)."""
+    found = _SPELLINGS.get(qualified)
+    if found is None and qualified.startswith("mlx.nn."):
+        return _SPELLINGS.get(re.sub(r"^mlx\.nn\.layers\.(\w+\.)?", "mlx.nn.", qualified))
+    return found
+
+
+def method(name: str) -> Op | None:
+    """The op of an array method: `sum`, `astype`, `reshape`."""
+    return _METHODS.get(name)
+
+
+def binary(operator: str) -> Op | None:
+    """The op of a binary operator: `+`, `@`, `<`."""
+    return _BINARY.get(operator)
+
+
+def unary(operator: str) -> Op | None:
+    """The op of a unary operator: `-`, `+`, `~`, or `abs` of the built-in function."""
+    return _UNARY.get(operator)
+
+
+def operand(node: Node, name: str) -> Node | None:
+    """The input of an op node by parameter name; None where it is absent or the constant None."""
+    op = TABLE.get(node.op)
+    at = None if op is None else op.position(name)
+    if at is None or at >= len(node.inputs):
+        return None
+    value = node.inputs[at]
+    return None if value.op == "const" and value.attrs.get("value") is None else value

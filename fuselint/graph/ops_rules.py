@@ -1,0 +1,438 @@
+"""Shape and dtype rules that ops share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from fuselint.graph import dtypes
+from fuselint.graph.dtypes import DType
+from fuselint.graph.model import Node
+from fuselint.graph.op import Call, DTypeRule, ShapeRule
+from fuselint.graph.shapes import SCALAR, Shape, broadcast
+from fuselint.graph.symbols import Expr, product
+
+ONE = Expr.of(1)
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def same(c: Call) -> Shape | None:
+    return c.shape(0)
+
+
+def broadcasted(c: Call) -> Shape | None:
+    return reduce(broadcast, (None if v is None else v.shape for v in c.values if v is None or v.kind != "none"))
+
+
+def scalar(c: Call) -> Shape | None:
+    return SCALAR
+
+
+def unknown(c: Call) -> Shape | None:
+    return None
+
+
+def like(at: int) -> ShapeRule:
+    return lambda c: c.shape(at)
+
+
+def axes_of(c: Call, name: str = "axis") -> list[int] | None | str:
+    """The axes of an attribute, negative; "all" for None; None where they aren't known."""
+    value = c.attrs.get(name)
+    shape = c.shape(0)
+    if value is None:
+        return "all"
+    if shape is None:
+        return None
+    listed: Sequence[Any] = value if isinstance(value, tuple) else (value,)
+    out: list[int] = []
+    for v in listed:
+        size = None if isinstance(v, bool) or v is None else c.size(v)
+        axis = None if size is None else size.value()
+        back = None if axis is None else shape.from_end(axis)
+        if back is None:
+            return None
+        out.append(back)
+    return sorted(out)
+
+
+def reduced(c: Call) -> Shape | None:
+    """Axes reduced away, or kept as 1."""
+    shape, axes, keep = c.shape(0), axes_of(c), c.flag("keepdims")
+    if axes == "all":
+        if keep is False:
+            return SCALAR
+        return None if shape is None or shape.rank is None or keep is None else Shape.of(*[1] * shape.rank)
+    if shape is None or keep is None or axes is None or isinstance(axes, str):
+        return None
+    for axis in axes:  # from the front on, so that the negative axes that remain stay right
+        replaced = shape.replace(axis, (ONE,)) if keep else shape.replace(axis, ())
+        if replaced is None:
+            return None
+        shape = replaced
+    return shape
+
+
+def scanned(c: Call) -> Shape | None:
+    """Same shape; flat without an axis."""
+    shape = c.shape(0)
+    if c.attrs.get("axis") is not None or shape is None:
+        return shape
+    n = shape.elements()
+    return None if n is None else Shape(None, (n,))
+
+
+def reshaped(c: Call) -> Shape | None:
+    """The new shape; -1 is what is left of the elements."""
+    target = c.sizes(c.attrs.get("shape"))
+    return None if target is None else fill(c.shape(0), target)
+
+
+def fill(source: Shape | None, target: Shape) -> Shape | None:
+    """A target of reshape with its -1 worked out."""
+    at = [i for i, d in enumerate(target.dims) if d == -1]
+    if not at:
+        return target
+    before, after = target.dims[: at[0]], target.dims[at[0] + 1 :]
+    rest = _missing(source, target.lead, (*before, *after))
+    if rest is None and target.lead is None:
+        known = " * ".join(str(d) for d in (*before, *after)) or "1"
+        of = str(source) if source is not None else "?"
+        if source is None:
+            return None
+        rest = Expr.name(f"size{of}//({known})")
+    return None if rest is None else Shape(target.lead, (*before, rest, *after))
+
+
+def _missing(source: Shape | None, lead: str | None, others: Sequence[Expr]) -> Expr | None:
+    if source is None:
+        return None
+    if source.lead is None and lead is None:
+        return product(source.dims) // product(others)
+    if lead is None:
+        return None
+    # (*x.shape[:-1], n, -1) of x: the axes of x that lead leaves out, over the others
+    whole = Shape(lead, ())
+    for count in range(9):
+        tail, front = source.tail(count), source.front(count)
+        if tail is not None and front is not None and front == (whole.lead, ()):
+            return product(tail) // product(others)
+    return None
+
+
+def transposed(c: Call) -> Shape | None:
+    shape = c.shape(0)
+    if shape is None or shape.lead is not None:
+        return None
+    axes = c.attrs.get("axes")
+    if axes is None or axes == ():
+        return Shape(None, tuple(reversed(shape.dims)))
+    order = permutation(c, axes, len(shape.dims))
+    return None if order is None else Shape(None, tuple(shape.dims[i] for i in order))
+
+
+def permutation(c: Call, axes: Any, rank: int) -> tuple[int, ...] | None:
+    if not isinstance(axes, tuple) or len(axes) != rank:
+        return None
+    out: list[int] = []
+    for a in axes:
+        size = c.size(a)
+        axis = None if size is None else size.value()
+        if axis is None:
+            return None
+        out.append(axis % rank if -rank <= axis < rank else -1)
+    return tuple(out) if sorted(out) == list(range(rank)) else None
+
+
+def swapped(c: Call) -> Shape | None:
+    shape, a, b = c.shape(0), c.integer("axis1"), c.integer("axis2")
+    return None if shape is None or a is None or b is None else swap(shape, a, b)
+
+
+def swap(shape: Shape, a: int, b: int) -> Shape | None:
+    x, y = shape.from_end(a), shape.from_end(b)
+    if x is None or y is None:
+        return None
+    n = max(-x, -y)
+    tail, front = shape.tail(n), shape.front(n)
+    if tail is None or front is None:
+        return None
+    dims = list(tail)
+    dims[x], dims[y] = dims[y], dims[x]
+    return Shape(front[0], (*front[1], *dims))
+
+
+def matrix_transposed(c: Call) -> Shape | None:
+    shape = c.shape(0)
+    return None if shape is None else swap(shape, -1, -2)
+
+
+def moved(c: Call) -> Shape | None:
+    shape, a, b = c.shape(0), c.integer("source"), c.integer("destination")
+    if shape is None or a is None or b is None:
+        return None
+    x, y = shape.from_end(a), shape.from_end(b)
+    if x is None or y is None:
+        return None
+    n = max(-x, -y)
+    tail, front = shape.tail(n), shape.front(n)
+    if tail is None or front is None:
+        return None
+    dims = list(tail)
+    moving = dims.pop(x)
+    dims.insert(len(dims) + 1 + y, moving)
+    return Shape(front[0], (*front[1], *dims))
+
+
+def expanded(c: Call) -> Shape | None:
+    """New axes of 1; each axis counts in the result."""
+    shape, axis = c.shape(0), c.attrs.get("axis")
+    if shape is None:
+        return None
+    listed = axis if isinstance(axis, tuple) else (axis,)
+    numbers = [None if (s := c.size(a)) is None else s.value() for a in listed]
+    if any(n is None for n in numbers):
+        return None
+    axes = [n for n in numbers if n is not None]
+    if shape.lead is None:
+        rank = len(shape.dims) + len(axes)
+        places = {a % rank for a in axes if -rank <= a < rank}
+        if len(places) != len(axes):
+            return None
+        rest = iter(shape.dims)
+        return Shape(None, tuple(ONE if i in places else next(rest) for i in range(rank)))
+    if any(a >= 0 for a in axes):
+        return None
+    for a in sorted(axes, reverse=True):  # the last axis first: the others count from the end of the result
+        tail, front = shape.tail(-a - 1), shape.front(-a - 1)
+        if tail is None or front is None:
+            return None
+        shape = Shape(front[0], (*front[1], ONE, *tail))
+    return shape
+
+
+def squeezed(c: Call) -> Shape | None:
+    shape, axes = c.shape(0), axes_of(c)
+    if shape is None or axes is None:
+        return None
+    if isinstance(axes, str):
+        known = shape.lead is None and all(d.value() is not None for d in shape.dims)
+        return Shape(None, tuple(d for d in shape.dims if d != 1)) if known else None
+    for axis in axes:
+        replaced = shape.replace(axis, ())
+        if replaced is None:
+            return None
+        shape = replaced
+    return shape
+
+
+def flattened(c: Call) -> Shape | None:
+    shape, start, end = c.shape(0), c.integer("start_axis"), c.integer("end_axis")
+    if shape is None or start is None or end is None:
+        return None
+    if shape == SCALAR:
+        return Shape.of(1)
+    a, b = shape.from_end(start), shape.from_end(end)
+    if a is None or b is None or a > b:
+        return None
+    tail, front = shape.tail(-a), shape.front(-a)
+    if tail is None or front is None:
+        return None
+    count = b - a + 1
+    return Shape(front[0], (*front[1], product(tail[:count]), *tail[count:]))
+
+
+def unflattened(c: Call) -> Shape | None:
+    shape, axis, parts = c.shape(0), c.integer("axis"), c.sizes(c.attrs.get("shape"))
+    if shape is None or axis is None or parts is None or parts.lead is not None:
+        return None
+    size = shape.axis(axis)
+    filled = None if size is None else fill(Shape(None, (size,)), parts)
+    return None if filled is None else shape.replace(axis, filled.dims)
+
+
+def broadcast_to(c: Call) -> Shape | None:
+    return c.sizes(c.attrs.get("shape"))
+
+
+def concatenated(c: Call) -> Shape | None:
+    """One axis is the sum, the others those of any."""
+    if not c.values or any(v is None or v.kind not in ("array", "unknown") for v in c.values):
+        return None
+    if c.attrs.get("axis") is None:
+        return None
+    axis = c.integer("axis")
+    shapes = [v.shape for v in c.values if v is not None]
+    first = next((s for s in shapes if s is not None and s.lead is None), shapes[0])
+    if axis is None or first is None:
+        return None
+    sizes = [None if s is None else s.axis(axis) for s in shapes]
+    if any(s is None for s in sizes):
+        return None
+    total = sum((s for s in sizes if s is not None), Expr.of(0))
+    return first.replace(axis, (total,))
+
+
+def stacked(c: Call) -> Shape | None:
+    if not c.values or any(v is None or v.kind not in ("array", "unknown") for v in c.values):
+        return None
+    axis = c.integer("axis")
+    shape = next((v.shape for v in c.values if v is not None and v.shape is not None), None)
+    return None if axis is None or shape is None else insert(shape, axis, Expr.of(len(c.values)))
+
+
+def insert(shape: Shape, axis: int, size: Expr) -> Shape | None:
+    """A new axis; `axis` counts in the result."""
+    if shape.lead is None:
+        at = axis if axis >= 0 else len(shape.dims) + 1 + axis
+        return Shape(None, (*shape.dims[:at], size, *shape.dims[at:])) if 0 <= at <= len(shape.dims) else None
+    if axis >= 0:
+        return None
+    tail, front = shape.tail(-axis - 1), shape.front(-axis - 1)
+    return None if tail is None or front is None else Shape(front[0], (*front[1], size, *tail))
+
+
+def repeated(c: Call) -> Shape | None:
+    shape, count = c.shape(0), c.size(c.attrs.get("repeats"))
+    if shape is None or count is None:
+        return None
+    if c.attrs.get("axis") is None:
+        n = shape.elements()
+        return None if n is None else Shape(None, (n * count,))
+    axis = c.integer("axis")
+    size = None if axis is None else shape.axis(axis)
+    return None if axis is None or size is None else shape.replace(axis, (size * count,))
+
+
+def split(c: Call) -> tuple[Shape | None, ...] | Shape | None:
+    """The parts, where their number is known; else the shape of each."""
+    shape, axis = c.shape(0), c.integer("axis")
+    size = None if shape is None or axis is None else shape.axis(axis)
+    if shape is None or axis is None or size is None:
+        return None
+    at = c.attrs.get("indices_or_sections")
+    if isinstance(at, tuple):
+        ends = [c.size(a) for a in at]
+        if any(e is None for e in ends):
+            return tuple(None for _ in range(len(ends) + 1))
+        bounds = [Expr.of(0), *(e for e in ends if e is not None), size]
+        for i, b in enumerate(bounds):
+            value = b.value()
+            if value is not None and value < 0:
+                bounds[i] = size + b
+        return tuple(shape.replace(axis, (b - a,)) for a, b in zip(bounds, bounds[1:]))
+    parts = c.size(at)
+    if parts is None:
+        return None
+    part = shape.replace(axis, (size // parts,))
+    n = parts.value()
+    return part if n is None or not 0 < n <= 4096 else (part,) * n
+
+
+def gathered_take(c: Call) -> Shape | None:
+    """take: the indices' axes stand where the axis was."""
+    shape, indices = c.shape(0), c.values[1] if len(c.values) > 1 else None
+    if indices is None or indices.shape is None:
+        return None
+    if c.attrs.get("axis") is None:
+        return indices.shape
+    axis = c.integer("axis")
+    if shape is None or axis is None:
+        return None
+    if indices.shape.lead is None:
+        return shape.replace(axis, indices.shape.dims)
+    back = shape.from_end(axis)
+    if shape.rank is not None and back == -shape.rank:
+        return Shape(indices.shape.lead, (*indices.shape.dims, *shape.dims[1:]))
+    return None
+
+
+def take_along(c: Call) -> Shape | None:
+    """The indices' size on the axis, the others broadcast."""
+    a, b, axis = c.shape(0), c.shape(1), c.attrs.get("axis")
+    if axis is None:
+        return b
+    number = c.integer("axis")
+    if a is None or b is None or number is None:
+        return None
+    size = b.axis(number)
+    ready = None if size is None else a.replace(number, (size,))
+    return broadcast(ready, b)
+
+
+def matmul(c: Call) -> Shape | None:
+    a, b = c.shape(0), c.shape(1)
+    return matmul_shape(a, b)
+
+
+def matmul_shape(a: Shape | None, b: Shape | None) -> Shape | None:
+    if b is None or a is None:
+        return None
+    if b.rank == 1:
+        front = a.front(1)
+        return None if front is None else Shape(*front)
+    if a.rank == 1:
+        tail, front = b.tail(2), b.front(2)
+        return None if tail is None or front is None else Shape(front[0], (*front[1], tail[1]))
+    left, right = a.tail(2), b.tail(2)
+    lead_a, lead_b = a.front(2), b.front(2)
+    if right is None or lead_b is None:
+        return None
+    if lead_b == (None, ()):  # a matrix: a's leading axes, whatever their number
+        front = a.front(1)
+        return None if front is None else Shape(front[0], (*front[1], right[1]))
+    if left is None or lead_a is None:
+        return None
+    batch = broadcast(Shape(*lead_a), Shape(*lead_b))
+    return None if batch is None else Shape(batch.lead, (*batch.dims, left[0], right[1]))
+
+
+def created(c: Call) -> Shape | None:
+    value = c.attrs.get("shape")
+    if isinstance(value, (tuple, Node)) and not (isinstance(value, Node) and c.size(value) is not None):
+        return c.sizes(value)
+    n = c.size(value)
+    return None if n is None else Shape(None, (n,))
+
+
+# -- dtypes -----------------------------------------------------------------------------------------------------------
+
+
+def same_dtype(c: Call) -> DType:
+    return c.dtype(0).settle()
+
+
+def floated(c: Call) -> DType:
+    """Integers become float32."""
+    return c.dtype(0).floated()
+
+
+def promoted(c: Call) -> DType:
+    return reduce(dtypes.promote, (c.dtype(i) for i in range(len(c.values)))).settle()
+
+
+def promoted_float(c: Call) -> DType:
+    return promoted(c).floated()
+
+
+def constant_dtype(name: str) -> DTypeRule:
+    value = DType({name})
+    return lambda c: value
+
+
+BOOLEAN = constant_dtype("bool_")
+UINT32 = constant_dtype("uint32")
+
+
+def dtype_attr(default: DTypeRule) -> DTypeRule:
+    """The `dtype` argument, or else the default."""
+
+    def rule(c: Call) -> DType:
+        value = c.attrs.get("dtype")
+        if value is None:
+            return default(c)
+        return c.dtype_value(value)
+
+    return rule

@@ -1,0 +1,293 @@
+"""Sizes such as `2*T*D`: exact arithmetic on polynomials over named sizes.
+
+An Expr is a sum of terms, each a Fraction times a monomial. A monomial's atoms are names (`L`, `args.hidden_size`) or
+calls that don't reduce (`H//G`, `max(L, S)`). All names stand for positive integers. Exprs are immutable, hashable,
+and print the same on every run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, reduce
+from typing import Union
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A function of sizes that isn't a polynomial: `floor` division or `max`."""
+
+    function: str  # "//" or "max"
+    args: tuple[Expr, ...]
+
+    def __str__(self) -> str:
+        if self.function == "max":
+            return f"max({', '.join(map(str, self.args))})"
+        left, right = self.args
+        num, den = str(left), str(right)
+        return f"{_bracket(num, '+-/')}//{_bracket(den, '+-*/')}"
+
+
+Atom = Union[str, Apply]
+Monomial = tuple[tuple[Atom, int], ...]  # (atom, exponent), sorted; exponents >= 1
+Size = Union["Expr", int, Fraction]
+
+_LETTERS = "BNTHGWLSQKCRMVDEF"
+"""The order in which people write axes: batch, heads, rows, then features."""
+
+
+def _bracket(text: str, marks: str) -> str:
+    return f"({text})" if any(m in text for m in marks) else text
+
+
+def _atom_key(atom: Atom) -> tuple[int, int, str]:
+    text = str(atom)
+    if isinstance(atom, str) and len(text) == 1 and text in _LETTERS:
+        return (0, _LETTERS.index(text), text)
+    parts = [int(p) if p.isdigit() else 0 for p in re.split(r"(\d+)", text)]
+    return (1 if isinstance(atom, str) else 2, parts[1] if len(parts) > 1 else 0, text)
+
+
+def _monomial_key(m: Monomial) -> tuple[int, tuple[tuple[int, int, str, int], ...]]:
+    return (-sum(e for _, e in m), tuple((*_atom_key(a), -e) for a, e in m))
+
+
+def _monomial(powers: Mapping[Atom, int]) -> Monomial:
+    return tuple(sorted(((a, e) for a, e in powers.items() if e), key=lambda p: _atom_key(p[0])))
+
+
+def _times(a: Monomial, b: Monomial) -> Monomial:
+    powers = dict(a)
+    for atom, e in b:
+        powers[atom] = powers.get(atom, 0) + e
+    return _monomial(powers)
+
+
+def _over(a: Monomial, b: Monomial) -> Monomial | None:
+    powers = dict(a)
+    for atom, e in b:
+        left = powers.get(atom, 0) - e
+        if left < 0:
+            return None
+        powers[atom] = left
+    return _monomial(powers)
+
+
+class Expr:
+    """A polynomial over named sizes.
+
+    >>> L, D = Expr.name("L"), Expr.name("D")
+    >>> str(2 * D * L + 1), (L * D) // D == L
+    ('2*L*D + 1', True)
+    """
+
+    __slots__ = ("__dict__", "_hash", "terms")
+
+    terms: tuple[tuple[Monomial, Fraction], ...]
+
+    def __init__(self, terms: Mapping[Monomial, Fraction]):
+        kept = ((m, c) for m, c in terms.items() if c)
+        self.terms = tuple(sorted(kept, key=lambda t: _monomial_key(t[0])))
+        value = self._constant
+        self._hash = hash(self.terms) if value is None else hash(value)
+
+    @staticmethod
+    def of(value: Size) -> Expr:
+        return value if isinstance(value, Expr) else Expr({(): Fraction(value)})
+
+    @staticmethod
+    def name(name: str) -> Expr:
+        return Expr({((name, 1),): Fraction(1)})
+
+    @staticmethod
+    def max(a: Size, b: Size) -> Expr:
+        """The larger of two sizes, which for broadcasting is the one that isn't 1."""
+        x, y = Expr.of(a), Expr.of(b)
+        if x == y or y == 1:
+            return x
+        if x == 1:
+            return y
+        if x.value() is not None and y.value() is not None:
+            return x if x.value() > y.value() else y  # type: ignore[operator]
+        args: set[Expr] = set()
+        for e in (x, y):
+            atom = e._single_atom
+            args.update(atom.args if isinstance(atom, Apply) and atom.function == "max" else (e,))
+        ordered = tuple(sorted(args, key=str))
+        return Expr({((Apply("max", ordered), 1),): Fraction(1)})
+
+    # -- arithmetic ---------------------------------------------------------------------------------------------------
+
+    def __add__(self, other: Size) -> Expr:
+        terms = dict(self.terms)
+        for m, c in Expr.of(other).terms:
+            terms[m] = terms.get(m, Fraction(0)) + c
+        return Expr(terms)
+
+    def __mul__(self, other: Size) -> Expr:
+        terms: dict[Monomial, Fraction] = {}
+        for m, c in self.terms:
+            for n, d in Expr.of(other).terms:
+                key = _times(m, n)
+                terms[key] = terms.get(key, Fraction(0)) + c * d
+        return Expr(terms)
+
+    def __neg__(self) -> Expr:
+        return self * -1
+
+    def __sub__(self, other: Size) -> Expr:
+        return self + -Expr.of(other)
+
+    def __rsub__(self, other: Size) -> Expr:
+        return Expr.of(other) - self
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Size) -> Expr:
+        """Division by a polynomial that divides this one, fractions allowed: `(3*L) / 2`. ValueError if it doesn't."""
+        quotient = self._divide(Expr.of(other))
+        if quotient is None:
+            raise ValueError(f"{other} does not divide {self}")
+        return quotient
+
+    def __pow__(self, exponent: int) -> Expr:
+        if exponent < 0:
+            raise ValueError("negative power of a size")
+        return reduce(lambda a, b: a * b, [self] * exponent, Expr.of(1))
+
+    def __floordiv__(self, other: Size) -> Expr:
+        """Floor division: exact where the divisor divides, else the opaque size `self//other`."""
+        divisor = Expr.of(other)
+        a, b = self._constant, divisor._constant
+        if a is not None and b is not None:
+            return Expr.of(a // b)
+        quotient = self._divide(divisor)
+        if quotient is not None and all(c.denominator == 1 for _, c in quotient.terms):
+            return quotient
+        return Expr({((Apply("//", (self, divisor)), 1),): Fraction(1)})
+
+    def __rfloordiv__(self, other: Size) -> Expr:
+        return Expr.of(other) // self
+
+    def divides(self, other: Size) -> bool:
+        """Whether other is a multiple of this, whatever the names stand for."""
+        quotient = Expr.of(other)._divide(self)
+        return quotient is not None and all(c.denominator == 1 for _, c in quotient.terms)
+
+    def _divide(self, divisor: Expr) -> Expr | None:
+        """The exact quotient, or None: long division by leading terms, which sorting puts first."""
+        if not divisor.terms:
+            return None
+        lead, lead_c = divisor.terms[0]
+        rest, quotient = self, Expr({})
+        for _ in range(64):
+            if not rest.terms:
+                return quotient
+            m, c = rest.terms[0]
+            over = _over(m, lead)
+            if over is None:
+                return None
+            step = Expr({over: c / lead_c})
+            quotient, rest = quotient + step, rest - step * divisor
+        return None
+
+    # -- values -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _constant(self) -> Fraction | None:
+        if not self.terms:
+            return Fraction(0)
+        if len(self.terms) == 1 and not self.terms[0][0]:
+            return self.terms[0][1]
+        return None
+
+    @property
+    def _single_atom(self) -> Atom | None:
+        if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1 and self.terms[0][0][0][1] == 1:
+            return self.terms[0][0][0][0]
+        return None
+
+    def value(self) -> int | None:
+        """The number, where nothing is left to substitute. Fractions of bytes round up."""
+        c = self._constant
+        return None if c is None else -((-c.numerator) // c.denominator)
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """The names that the value depends on."""
+        out: set[str] = set()
+        for m, _ in self.terms:
+            for atom, _ in m:
+                if isinstance(atom, str):
+                    out.add(atom)
+                else:
+                    out.update(n for a in atom.args for n in a.names)
+        return frozenset(out)
+
+    def substitute(self, values: Mapping[str, Size]) -> Expr:
+        """Numbers, or other sizes, for names."""
+        if self.names.isdisjoint(values):
+            return self
+
+        def replace(atom: Atom) -> Expr:
+            if isinstance(atom, str):
+                return Expr.of(values[atom]) if atom in values else Expr.name(atom)
+            args = [a.substitute(values) for a in atom.args]
+            apply: Callable[[Expr, Expr], Expr] = Expr.max if atom.function == "max" else Expr.__floordiv__
+            return reduce(apply, args)
+
+        total = Expr({})
+        for m, c in self.terms:
+            product = Expr.of(c)
+            for atom, e in m:
+                product = product * replace(atom) ** e
+            total = total + product
+        return total
+
+    # -- identity and text --------------------------------------------------------------------------------------------
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (int, Fraction)):
+            return self._constant == other
+        return isinstance(other, Expr) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        if not self.terms:
+            return "0"
+        out = ""
+        for m, c in self.terms:
+            text = _term(m, abs(c))
+            if not out:
+                out = f"-{text}" if c < 0 else text
+            else:
+                out += f" - {text}" if c < 0 else f" + {text}"
+        return out
+
+
+def _term(m: Monomial, c: Fraction) -> str:
+    factors: list[str] = []
+    if c.numerator != 1 or not m:
+        factors.append(str(c.numerator))
+    for atom, e in m:
+        text = str(atom)
+        if isinstance(atom, Apply) and atom.function == "//":
+            text = f"({text})" if len(m) > 1 or e > 1 or c != 1 else text
+        elif isinstance(atom, str) and not re.fullmatch(r"[\w.\[\]:-]+", atom):
+            text = f"({text})"
+        factors.extend([text] * e)
+    text = "*".join(factors)
+    return text if c.denominator == 1 else f"{text}/{c.denominator}"
+
+
+def product(sizes: Iterable[Size]) -> Expr:
+    """The number of elements of a shape."""
+    return reduce(lambda a, b: a * b, (Expr.of(s) for s in sizes), Expr.of(1))
