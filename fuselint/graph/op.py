@@ -163,13 +163,13 @@ def literal(node: Any) -> Any:
 
 def _elements(node: Node) -> tuple[Node, ...]:
     """The arrays of a list of arrays; the list itself where its elements aren't known."""
-    return node.inputs if node.op in ("tuple", "list") and not any(n.op == "star" for n in node.inputs) else (node,)
+    return node.inputs if node.op in ("tuple", "list") and not any(n.op == "starred" for n in node.inputs) else (node,)
 
 
 def bind(op: Op, args: Sequence[Node], keywords: Mapping[str, Node], *, method: bool = False) -> Bound:
     """Binds the arguments of a call as MLX would. args[0] of a method is the array.
 
-    A `*argument` is a node with op `star`; only variadic parameters (`x.reshape(*s, n)`) take one.
+    A `*argument` is a node with op `starred`; only variadic parameters (`x.reshape(*s, n)`) take one.
     """
     params = op.method_params if method and op.method_params is not None else op.params
     given: dict[str, Any] = {}
@@ -182,7 +182,7 @@ def bind(op: Op, args: Sequence[Node], keywords: Mapping[str, Node], *, method: 
         if p.variadic:
             given[p.name] = rest
             rest = []
-        elif rest[0].op == "star":
+        elif rest[0].op == "starred":
             raise CannotBind(f"`*` argument of {op.name}")
         else:
             given[p.name] = rest.pop(0)

@@ -6,15 +6,19 @@ operators; `op.bind` puts a call's arguments in their places. Rules for shapes, 
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from fuselint.graph import ops_core, ops_nn
+from fuselint.graph.dtypes import CONCRETE
 from fuselint.graph.model import Node
 from fuselint.graph.op import Bound, Call, CannotBind, Op, Param, Value, bind, literal
 
 __all__ = [
     "PROPERTIES", "TABLE", "Bound", "Call", "CannotBind", "Op", "Param", "Value",
-    "bind", "binary", "literal", "method", "operand", "resolve_call", "unary",
+    "bind", "binary", "constant", "literal", "method", "operand", "resolve_call", "unary",
 ]  # fmt: skip
 
 TABLE: dict[str, Op] = {op.name: op for part in (ops_core, ops_nn) for op in part.table()}
@@ -33,6 +37,22 @@ def resolve_call(qualified: str) -> Op | None:
     if found is None and qualified.startswith("mlx.nn."):
         return _SPELLINGS.get(re.sub(r"^mlx\.nn\.layers\.(\w+\.)?", "mlx.nn.", qualified))
     return found
+
+
+_NUMBERS = {"inf": math.inf, "pi": math.pi, "nan": math.nan, "e": math.e, "newaxis": None}
+_CONSTANTS: dict[str, Mapping[str, Any]] = {
+    **{f"mlx.core.{d}": {"value": d, "kind": "dtype"} for d in CONCRETE},
+    **{f"{module}.{n}": {"value": v} for n, v in _NUMBERS.items() for module in ("mlx.core", "numpy")},
+    **{f"math.{n}": {"value": v} for n, v in _NUMBERS.items() if v is not None},
+    "math.tau": {"value": math.tau},
+    "mlx.core.euler_gamma": {"value": 0.5772156649015329},
+    "numpy.euler_gamma": {"value": 0.5772156649015329},
+}
+
+
+def constant(qualified: str) -> Mapping[str, Any] | None:
+    """The attrs of the `const` node that a qualified name is: a number, or a dtype of MLX."""
+    return _CONSTANTS.get(qualified)
 
 
 def method(name: str) -> Op | None:
