@@ -1,0 +1,324 @@
+"""What dies when an expression goes: liveness of local names over a function's statements.
+
+An assignment is dead where none of the names that it binds is read afterwards, and evaluating it does nothing else.
+This works on the syntax alone, so it also sees what the graph does not follow: loops, handlers, nested functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import libcst as cst
+
+from fuselint.source.function import children, walk
+
+EVERYTHING = frozenset({"locals", "vars", "eval", "exec", "dir"})
+"""Calls that may read any name."""
+
+Names = frozenset[str]
+_NONE: Names = frozenset()
+_Nested = (cst.FunctionDef, cst.Lambda, cst.GeneratorExp, cst.ClassDef)
+
+
+def names_read(node: cst.CSTNode, skip: Container[cst.CSTNode] = ()) -> set[str]:
+    """Names that evaluating `node` may read, without what lies in `skip`. Targets of assignments don't count."""
+    out: set[str] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n in skip:
+            continue
+        if isinstance(n, cst.Name):
+            out.add(n.value)
+        elif isinstance(n, cst.Attribute):
+            stack.append(n.value)
+        elif isinstance(n, cst.Arg):
+            stack.append(n.value)
+        elif isinstance(n, cst.NamedExpr):
+            stack.append(n.value)
+        elif isinstance(n, cst.AssignTarget):
+            stack += _target_reads(n.target)
+        elif isinstance(n, cst.AnnAssign):
+            stack += _target_reads(n.target)
+            if n.value is not None:
+                stack.append(n.value)
+        elif isinstance(n, (cst.CompFor, cst.For)):
+            stack += [c for c in children(n) if c is not n.target] + _target_reads(n.target)
+        elif isinstance(n, cst.Param):
+            if n.default is not None:
+                stack.append(n.default)
+        elif isinstance(n, cst.FunctionDef):
+            stack += [*n.decorators, n.params, n.body]
+        elif isinstance(n, cst.ClassDef):
+            stack += [*n.decorators, *n.bases, *n.keywords, n.body]
+        elif isinstance(n, (cst.Annotation, cst.ImportAlias, cst.AsName)):
+            continue
+        else:
+            stack += children(n)
+    return out
+
+
+def _target_reads(target: cst.BaseExpression) -> list[cst.CSTNode]:
+    """The parts of a target that are evaluated: `a` and `i` in `a[i] = ...`."""
+    if isinstance(target, cst.Name):
+        return []
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return [n for e in target.elements for n in _target_reads(e.value)]
+    return [target]
+
+
+def names_in_target(target: cst.CSTNode) -> set[str]:
+    if isinstance(target, cst.Name):
+        return {target.value}
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return {n for e in target.elements for n in names_in_target(e.value)}
+    return set()
+
+
+def names_bound(node: cst.CSTNode, skip: Container[cst.CSTNode] = ()) -> set[str]:
+    """Names of this function's scope that a small statement, an expression or a definition binds."""
+    out: set[str] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n in skip:
+            continue
+        if isinstance(n, cst.NamedExpr):
+            out |= names_in_target(n.target)
+            stack.append(n.value)
+        elif isinstance(n, cst.AssignTarget):
+            out |= names_in_target(n.target)
+        elif isinstance(n, (cst.AnnAssign, cst.AugAssign)):
+            if n.value is not None:
+                out |= names_in_target(n.target)
+                stack.append(n.value)
+        elif isinstance(n, (cst.FunctionDef, cst.ClassDef)):
+            out.add(n.name.value)
+        elif isinstance(n, (cst.Import, cst.ImportFrom)):
+            if not isinstance(n.names, cst.ImportStar):
+                out |= {_import_name(a) for a in n.names}
+        elif isinstance(n, cst.For):
+            out |= names_in_target(n.target)
+        elif isinstance(n, cst.WithItem):
+            if n.asname is not None:
+                out |= names_in_target(n.asname.name)
+            stack.append(n.item)
+        elif not isinstance(n, cst.Lambda):
+            stack += children(n)
+    return out
+
+
+def _import_name(alias: cst.ImportAlias) -> str:
+    if alias.asname is not None and isinstance(alias.asname.name, cst.Name):
+        return alias.asname.name.value
+    at: cst.BaseExpression = alias.name
+    while isinstance(at, cst.Attribute):
+        at = at.value
+    return at.value if isinstance(at, cst.Name) else ""
+
+
+def captured(body: Iterable[cst.CSTNode], skip: Container[cst.CSTNode] = ()) -> set[str]:
+    """Names that nested functions, lambdas, classes and generators may read at any later time."""
+    out: set[str] = set()
+    stack = list(body)
+    while stack:
+        n = stack.pop()
+        if n in skip:
+            continue
+        if isinstance(n, _Nested):
+            out |= names_read(n, skip)
+        elif isinstance(n, (cst.Global, cst.Nonlocal)):
+            out |= {i.name.value for i in n.names}
+        else:
+            stack += children(n)
+    return out
+
+
+@dataclass
+class _Flow:
+    """Where control may go from inside a suite, as the names live there."""
+
+    brk: Names = _NONE
+    cont: Names = _NONE
+    ret: Names = _NONE
+    exc: Names = _NONE
+
+
+@dataclass
+class Liveness:
+    """Names live after each statement of a function, as if `deleted` and `removed` were not there.
+
+    removed: expressions that are no longer evaluated. added: names that the code put in place of one reads.
+    """
+
+    function: cst.FunctionDef
+    removed: set[cst.CSTNode] = field(default_factory=set)
+    added: dict[cst.CSTNode, Names] = field(default_factory=dict)
+    deleted: set[cst.CSTNode] = field(default_factory=set)
+
+    def run(self) -> dict[cst.CSTNode, Names]:
+        self.after: dict[cst.CSTNode, Names] = {}
+        gone = self.removed | self.deleted
+        self._always = frozenset(captured([self.function.body], gone))
+        self._suite(self.function.body, _NONE, _Flow())
+        return self.after
+
+    def _reads(self, node: cst.CSTNode) -> Names:
+        out = names_read(node, self.removed)
+        for removed, names in self.added.items():
+            if any(n is removed for n in walk(node)):
+                out |= names
+        return frozenset(out)
+
+    def _suite(self, suite: cst.CSTNode | None, live: Names, flow: _Flow) -> Names:
+        if suite is None:
+            return live
+        body: Sequence[cst.CSTNode] = getattr(suite, "body", ())
+        for stmt in reversed(body):
+            live = self._statement(stmt, live, flow)
+        return live
+
+    def _statement(self, stmt: cst.CSTNode, live: Names, flow: _Flow) -> Names:
+        live |= flow.exc | self._always
+        if isinstance(stmt, cst.SimpleStatementLine):
+            return self._suite(stmt, live, flow)
+        self.after[stmt] = self.after.get(stmt, _NONE) | live
+        if stmt in self.deleted:
+            return live
+        if isinstance(stmt, cst.If):
+            return self._reads(stmt.test) | self._suite(stmt.body, live, flow) | self._orelse(stmt.orelse, live, flow)
+        if isinstance(stmt, (cst.For, cst.While)):
+            return self._loop(stmt, live, flow)
+        if isinstance(stmt, (cst.Try, cst.TryStar)):
+            return self._try(stmt, live, flow)
+        if isinstance(stmt, cst.With):
+            live = self._suite(stmt.body, live, flow)
+            for item in reversed(stmt.items):
+                live = (live - names_bound(item)) | self._reads(item)
+            return live
+        if isinstance(stmt, cst.Match):
+            out = live
+            for case in stmt.cases:
+                out |= self._suite(case.body, live, flow) | (self._reads(case.guard) if case.guard else _NONE)
+                out |= self._reads(case.pattern)
+            return out | self._reads(stmt.subject)
+        if isinstance(stmt, cst.Return):
+            return (self._reads(stmt.value) if stmt.value else _NONE) | flow.ret | flow.exc | self._always
+        if isinstance(stmt, cst.Raise):
+            return self._reads(stmt) | flow.exc | self._always
+        if isinstance(stmt, cst.Break):
+            return flow.brk | self._always
+        if isinstance(stmt, cst.Continue):
+            return flow.cont | self._always
+        if isinstance(stmt, (cst.FunctionDef, cst.ClassDef)):
+            return (live - {stmt.name.value}) | self._reads(stmt)
+        kills = names_bound(stmt, self.removed)
+        if isinstance(stmt, cst.AugAssign):
+            return live | kills | self._reads(stmt)
+        walrus = {n for e in walk(stmt) if isinstance(e, cst.NamedExpr) for n in names_in_target(e.target)}
+        return (live - (kills - walrus)) | self._reads(stmt)
+
+    def _orelse(self, orelse: cst.CSTNode | None, live: Names, flow: _Flow) -> Names:
+        if isinstance(orelse, cst.If):
+            return self._statement(orelse, live, flow)
+        return self._suite(orelse.body, live, flow) if isinstance(orelse, (cst.Else, cst.Finally)) else live
+
+    def _loop(self, stmt: cst.For | cst.While, live: Names, flow: _Flow) -> Names:
+        leave = self._orelse(stmt.orelse, live, flow)
+        if isinstance(stmt, cst.For):
+            head_reads = frozenset(n for t in _target_reads(stmt.target) for n in names_read(t, self.removed))
+            before, binds = self._reads(stmt.iter), names_in_target(stmt.target)
+        else:
+            head_reads, before, binds = self._reads(stmt.test), _NONE, set()
+        head = leave | head_reads
+        while True:
+            inner = _Flow(live, head, flow.ret, flow.exc)
+            turned = head | ((self._suite(stmt.body, head, inner) | head_reads) - binds)
+            if turned == head:
+                return head | before
+            head = turned
+
+    def _try(self, stmt: cst.Try | cst.TryStar, live: Names, flow: _Flow) -> Names:
+        last: cst.Finally | None = stmt.finalbody
+        if last is not None:  # it runs on every way out
+            ways = live | flow.ret | flow.exc | flow.brk | flow.cont
+            live = self._suite(last.body, ways, flow)
+            flow = _Flow(flow.brk | live, flow.cont | live, flow.ret | live, flow.exc | live)
+        caught = flow.exc
+        for h in stmt.handlers:
+            reads = self._reads(h.type) if h.type is not None else _NONE
+            caught |= self._suite(h.body, live, flow) | reads
+        after = self._orelse(stmt.orelse, live, flow)
+        return self._suite(stmt.body, after, _Flow(flow.brk, flow.cont, flow.ret, caught)) | caught
+
+
+def dead_statements(
+    function: cst.FunctionDef,
+    deletable: Callable[[cst.CSTNode], bool],
+    removed: Iterable[cst.CSTNode] = (),
+    added: dict[cst.CSTNode, Names] | None = None,
+    deleted: Iterable[cst.CSTNode] = (),
+) -> set[cst.CSTNode]:
+    """The statements (small ones, definitions, emptied ifs) that can go once `removed` is no longer evaluated.
+
+    deletable: whether a statement may go at all: it does nothing but bind names. For an `if`: its test does nothing.
+    Returns `deleted` and what follows from it.
+    """
+    gone = set(deleted)
+    removed = set(removed)
+    if any(isinstance(n, cst.Name) and n.value in EVERYTHING for n in walk(function.body)):
+        return gone
+    candidates = [
+        n
+        for n in own_statements(function)
+        if n not in gone and isinstance(n, (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.FunctionDef, cst.If))
+    ]
+    while True:
+        after = Liveness(function, removed, added or {}, gone).run()
+        fresh = set()
+        for n in candidates:
+            if n in gone or n not in after or not deletable(n):
+                continue
+            if isinstance(n, cst.If):
+                dies = all(s in gone for s in _inner(n))
+            else:
+                bound = names_bound(n)
+                dies = bool(bound) and not bound & after[n]
+            if dies:
+                fresh.add(n)
+        if not fresh:
+            return gone
+        gone |= fresh
+
+
+def _inner(stmt: cst.If) -> list[cst.CSTNode]:
+    """The statements of all arms, `pass` apart; an `elif` counts as one."""
+    out = [s for s in statements_of(stmt.body) if not isinstance(s, cst.Pass)]
+    if isinstance(stmt.orelse, cst.If):
+        out.append(stmt.orelse)
+    elif stmt.orelse is not None:
+        out += [s for s in statements_of(stmt.orelse.body) if not isinstance(s, cst.Pass)]
+    return out
+
+
+def statements_of(suite: cst.CSTNode) -> list[cst.CSTNode]:
+    """The statements of a suite, small ones each for itself."""
+    out: list[cst.CSTNode] = []
+    for s in getattr(suite, "body", ()):
+        out += s.body if isinstance(s, cst.SimpleStatementLine) else [s]
+    return out
+
+
+def own_statements(function: cst.FunctionDef) -> list[cst.CSTNode]:
+    """All statements of a function, those of nested definitions apart, in source order."""
+    out: list[cst.CSTNode] = []
+    stack: list[cst.CSTNode] = [function.body]
+    while stack:
+        n = stack.pop()
+        if isinstance(n, (cst.BaseSmallStatement, cst.BaseCompoundStatement)):
+            out.append(n)
+            if isinstance(n, (cst.FunctionDef, cst.ClassDef, cst.BaseSmallStatement)):
+                continue
+        stack += reversed(children(n))
+    return out

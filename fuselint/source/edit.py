@@ -1,0 +1,85 @@
+"""Text edits: what a fix does to a file.
+
+An edit replaces the code points [start, end) of the file's text. `place` turns a fixer's template over holes into
+edits; `apply` carries edits out; `compatible` says whether two fixes can be made in one round; `guard` (guard.py)
+checks the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fuselint.finding import Edit, Region
+from fuselint.source.guard import guard
+
+if TYPE_CHECKING:
+    from fuselint.graph.lower import Program
+    from fuselint.graph.model import Graph
+    from fuselint.rulebook import Match, NoFix, Replacement
+
+__all__ = ["Placement", "apply", "compatible", "guard", "merge", "place"]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where and how a replacement goes into the file.
+
+    edits: on the file's text, in order. shown: the new code in one line, for messages. statements: the spans of the
+    old text that the edits may change, with all else left as it is. unsafe: why placing it made the fix unsafe
+    (a public attribute goes), or "". notes: what else goes, such as "`_norm` goes, nothing else reads it".
+    """
+
+    edits: tuple[Edit, ...]
+    shown: str
+    region: Region | None = None
+    notes: tuple[str, ...] = ()
+    statements: tuple[tuple[int, int], ...] = ()
+    unsafe: str = ""
+
+
+def apply(text: str, edits: Iterable[Edit]) -> str:
+    """The text after the edits. They must not overlap; two insertions at one place keep their order."""
+    out: list[str] = []
+    at = 0
+    for e in sorted(edits, key=lambda e: (e.start, e.end)):
+        if not at <= e.start <= e.end <= len(text):
+            raise ValueError(f"edit {e.start}..{e.end} overlaps another or lies outside of the text")
+        out += [text[at : e.start], e.text]
+        at = e.end
+    out.append(text[at:])
+    return "".join(out)
+
+
+def compatible(a: Iterable[Edit], b: Iterable[Edit]) -> bool:
+    """Whether the edits of two fixes can be made in one round: none overlap or touch.
+
+    Edits that both fixes make alike (the same import, the same deleted helper) count once: see `merge`.
+    """
+    left, right = set(a), set(b)
+    shared = left & right
+    return not any(x.start <= y.end and y.start <= x.end for x in left - shared for y in right - shared) and not any(
+        x.start <= y.end and y.start <= x.end for x in shared for y in (left | right) - shared
+    )
+
+
+def merge(a: Iterable[Edit], b: Iterable[Edit]) -> tuple[Edit, ...]:
+    """The edits of two compatible fixes together, each once, in order."""
+    return tuple(sorted({*a, *b}, key=lambda e: (e.start, e.end)))
+
+
+def place(
+    graph: Graph,
+    match: Match,
+    replacement: Replacement,
+    program: Program,
+    is_read: Callable[[str], bool] | None = None,
+) -> Placement | NoFix:
+    """Put a replacement into the file, or say why it can't be put there.
+
+    is_read: whether any other file of the package reads a name (as an attribute, a name or an import).
+    """
+    from fuselint.source.placement import place as placing
+
+    return placing(graph, match, replacement, program, is_read)

@@ -1,0 +1,205 @@
+"""The engine's own check of a fix's text, whatever rule made it.
+
+A result is refused unless it parses, keeps every comment, reads no name that wasn't there, and differs from the
+original only in the statements that the fix named.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import io
+import re
+import tokenize
+import warnings
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from fuselint.finding import Edit
+from fuselint.rulebook import NoFix
+
+PRAGMA = re.compile(r"#\s*(noqa|type:\s*ignore|pyright:|mypy:|pylint:|pragma:|fmt:|isort:|ruff:|fuselint:)", re.IGNORECASE)
+"""Comments to a tool about the code on their line: they go with it."""
+
+_BUILTINS = frozenset(dir(builtins))
+_Body = tuple[str, list[ast.stmt]]
+
+
+def comments(text: str) -> list[str]:
+    """The comments of a Python text, in order. Raises SyntaxError or tokenize.TokenError where it can't be read."""
+    return [t.string for t in tokenize.generate_tokens(io.StringIO(text, newline="").readline) if t.type == tokenize.COMMENT]
+
+
+def guard(text: str, new_text: str, edits: Sequence[Edit], statements: Sequence[tuple[int, int]]) -> NoFix | None:
+    """Why the edits must not be made, or None. `statements` are the spans of `text` that they may change."""
+    for a, b in zip(edits, edits[1:], strict=False):
+        if b.start <= a.end:
+            return NoFix("two of its edits touch")
+    try:
+        old, new = _parse(text), _parse(new_text)
+        lost = Counter(comments(text)) - Counter(comments(new_text))
+    except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError) as error:
+        return NoFix(f"the result doesn't parse: {error}")
+    kept = [c for c in lost if not PRAGMA.match(c)]
+    if kept:
+        return NoFix(f"a comment would be lost: {kept[0]}")
+    names = _names(new) - _names(old) - _bound(new) - _BUILTINS
+    if names:
+        return NoFix(f"the result reads a name that isn't there: {', '.join(sorted(names))}")
+    why = _Comparison(text, new_text, edits, statements).differs(old, new)
+    return NoFix(why) if why else None
+
+
+def _parse(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def _names(tree: ast.AST) -> set[str]:
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+
+
+def _bound(tree: ast.AST) -> set[str]:
+    """Names that the text itself binds, wherever."""
+    out: set[str] = set()
+    for n in ast.walk(tree):
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
+            out.add(n.id)
+        elif isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            out.add(n.name)
+        elif isinstance(n, ast.arg):
+            out.add(n.arg)
+        elif isinstance(n, ast.alias):
+            out.add((n.asname or n.name).split(".")[0])
+        elif isinstance(n, ast.ExceptHandler) and n.name:
+            out.add(n.name)
+    return out
+
+
+class Offsets:
+    """Code point offsets of ast positions (line, UTF-8 column)."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.starts = [0, *(m.end() for m in re.finditer(r"\r\n|\r|\n", text))]
+        self.ascii = text.isascii()
+
+    def __call__(self, line: int, column: int) -> int:
+        start = self.starts[line - 1]
+        if self.ascii:
+            return start + column
+        end = self.starts[line] if line < len(self.starts) else len(self.text)
+        return start + len(self.text[start:end].encode()[:column].decode(errors="ignore"))
+
+    def span(self, stmt: ast.stmt) -> tuple[int, int]:
+        """From the first decorator to the end."""
+        first: ast.expr | ast.stmt = stmt
+        decorators: list[ast.expr] = getattr(stmt, "decorator_list", [])
+        if decorators:
+            first = decorators[0]
+        assert stmt.end_lineno is not None and stmt.end_col_offset is not None
+        return self(first.lineno, first.col_offset), self(stmt.end_lineno, stmt.end_col_offset)
+
+
+def _bodies(stmt: ast.AST) -> Iterator[_Body]:
+    """The suites of a compound statement, those of its except handlers and cases too."""
+    for field in ("body", "orelse", "finalbody"):
+        body = getattr(stmt, field, None)
+        if isinstance(body, list) and body and isinstance(body[0], ast.stmt):
+            yield field, body
+    for field in ("handlers", "cases"):
+        for i, part in enumerate(getattr(stmt, field, [])):
+            yield f"{field}{i}", part.body
+
+
+def _header(stmt: ast.AST) -> str:
+    """A compound statement without its suites, as text to compare."""
+    parts = [type(stmt).__name__]
+    for field, value in ast.iter_fields(stmt):
+        if field in ("body", "orelse", "finalbody"):
+            continue
+        if field in ("handlers", "cases"):
+            parts += [_header(part) for part in value]
+            continue
+        for item in value if isinstance(value, list) else [value]:
+            parts.append(ast.dump(item) if isinstance(item, ast.AST) else repr(item))
+    return "|".join(parts)
+
+
+class _Comparison:
+    """Old and new trees, statement by statement, by where the edits put each."""
+
+    def __init__(
+        self, text: str, new_text: str, edits: Sequence[Edit], statements: Sequence[tuple[int, int]]
+    ) -> None:
+        self.text, self.new_text = text, new_text
+        self.edits = sorted(edits, key=lambda e: (e.start, e.end))
+        self.allowed = list(statements)
+        self.old_at, self.new_at = Offsets(text), Offsets(new_text)
+        self.shift: list[int] = []  # by which offsets after edit i move
+        total = 0
+        for e in self.edits:
+            total += len(e.text) - (e.end - e.start)
+            self.shift.append(total)
+        self.starts = [e.start for e in self.edits]
+
+    def moved(self, offset: int) -> int:
+        """Where an offset of the old text lies in the new; inside an edit, where the edit ends."""
+        i = bisect_right(self.starts, offset) - 1
+        if i < 0:
+            return offset
+        if offset < self.edits[i].end:
+            return self.edits[i].end + self.shift[i]
+        return offset + self.shift[i]
+
+    def touched(self, start: int, end: int) -> bool:
+        return any(e.start < end and start < e.end for e in self.edits) or any(
+            start < e.start < end for e in self.edits
+        )
+
+    def added(self, start: int, end: int) -> bool:
+        """Whether [start, end) of the new text reaches into what an edit wrote."""
+        for e, shift in zip(self.edits, self.shift, strict=True):
+            last = e.end + shift
+            if start < last and last - len(e.text) < end:
+                return True
+        return False
+
+    def differs(self, old: ast.AST, new: ast.AST) -> str:
+        before, after = dict(_bodies(old)), dict(_bodies(new))
+        for field in {**before, **after}:
+            why = self.bodies_differ(before.get(field, []), after.get(field, []))
+            if why:
+                return why
+        return ""
+
+    def bodies_differ(self, before: list[ast.stmt], after: list[ast.stmt]) -> str:
+        placed = {}
+        for s in after:
+            placed[self.new_at.span(s)[0]] = s
+        for s in before:
+            start, end = self.old_at.span(s)
+            inside = any(a <= start and end <= b for a, b in self.allowed)
+            partner = placed.pop(self.moved(start), None)
+            if not self.touched(start, end):
+                if partner is None or self.new_text[slice(*self.new_at.span(partner))] != self.text[start:end]:
+                    return f"a statement that it doesn't name changes: {self.text[start:end][:60]!r}"
+                continue
+            if inside:
+                if partner is not None and not self.added(*self.new_at.span(partner)):
+                    placed[self.new_at.span(partner)[0]] = partner
+                continue
+            header = any(a <= start < b < end for a, b in self.allowed)  # a compound statement's own line may change
+            if partner is None or type(partner) is not type(s) or not any(_bodies(s)):
+                return f"a statement that it doesn't name changes: {self.text[start:end][:60]!r}"
+            if not header and _header(s) != _header(partner):
+                return f"a statement that it doesn't name changes: {self.text[start:end][:60]!r}"
+            why = self.differs(s, partner)
+            if why:
+                return why
+        for s in placed.values():
+            if not self.added(*self.new_at.span(s)):
+                return "a statement appears that no edit wrote"
+        return ""

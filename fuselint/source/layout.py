@@ -1,0 +1,159 @@
+"""How new code is laid out: on one line where it fits, else broken as black breaks a call."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from dataclasses import dataclass
+
+BLACK = 88
+"""Columns of a line, unless the file is written wider."""
+
+_OPEN, _CLOSE = "([{", ")]}"
+
+
+def width_of(text: str) -> int:
+    """The line length that a file is written to: 88, or 100 or 120 where several lines are longer."""
+    lengths = sorted((len(line.rstrip()) for line in text.split("\n")), reverse=True)
+    third = lengths[2] if len(lengths) > 2 else 0
+    return next((w for w in (BLACK, 100) if third <= w), 120)
+
+
+def indent_unit(text: str) -> str:
+    """One level of indentation of a file."""
+    for line in text.split("\n"):
+        space = line[: len(line) - len(line.lstrip(" \t"))]
+        if space and line.strip() and not line.lstrip().startswith("#"):
+            return "\t" if space[0] == "\t" else space if len(space) in (2, 3, 4, 8) else "    "
+    return "    "
+
+
+def one_line(text: str) -> str | None:
+    """An expression's text without its line breaks, or None where that can't be: a comment, a multi-line string."""
+    if "\n" not in text and "\r" not in text:
+        return text
+    out: list[str] = []
+    end, broken = (1, 0), False
+    try:
+        for t in tokenize.generate_tokens(io.StringIO(f"({text})").readline):
+            if t.type in (tokenize.NL, tokenize.NEWLINE):
+                broken = True
+            elif t.type == tokenize.COMMENT or (t.start[0] != t.end[0]):
+                return None
+            elif t.type not in (tokenize.ENDMARKER, tokenize.INDENT, tokenize.DEDENT):
+                gap = " " if broken or t.start[0] != end[0] else " " * (t.start[1] - end[1])
+                if broken or t.start[0] != end[0]:
+                    if out and out[-1] == "," and t.string in ")]}":
+                        if not _lone(out):
+                            out.pop()
+                        gap = ""
+                    elif (out and out[-1] in _OPEN) or t.string in _CLOSE:
+                        gap = ""
+                out += [gap, t.string] if gap else [t.string]
+                end, broken = t.end, False
+    except (tokenize.TokenError, SyntaxError):
+        return None
+    joined = "".join(out)[1:-1].strip()
+    try:
+        same = ast.dump(ast.parse(joined, mode="eval")) == ast.dump(ast.parse(f"({text})", mode="eval"))
+    except SyntaxError:
+        return None
+    return joined if same else None
+
+
+def _lone(tokens: list[str]) -> bool:
+    """Whether the comma that ends `tokens` is the only one of its brackets: it may make a tuple."""
+    depth = 0
+    for t in reversed(tokens[:-1]):
+        if t in _CLOSE:
+            depth += 1
+        elif t in _OPEN:
+            if depth == 0:
+                return True
+            depth -= 1
+        elif t == "," and depth == 0:
+            return False
+    return True
+
+
+def is_atom(text: str) -> bool:
+    """Whether an expression binds at least as tightly as a call, so that it never needs parentheses."""
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError:
+        return False
+    if isinstance(node, (ast.Tuple, ast.GeneratorExp)):
+        return text.strip().startswith("(")
+    if isinstance(node, ast.Constant):
+        return not isinstance(node.value, (int, float, complex)) or node.value is True or node.value is False
+    return isinstance(
+        node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp)
+    )
+
+
+def delimited(before: str, after: str) -> bool:
+    """Whether a place in a template, given the text around it, is an argument or element of its own."""
+    b, a = before.rstrip(), after.lstrip()
+    starts = not b or b[-1] in "([{," or (b[-1] == "=" and not re.search(r"[=!<>]=$", b))
+    return starts and (not a or a[0] in ")]},")
+
+
+@dataclass(frozen=True)
+class Brackets:
+    """A bracket pair of an expression: offsets of the brackets, and its comma-separated parts."""
+
+    start: int
+    end: int
+    parts: tuple[str, ...]
+
+
+def brackets(text: str) -> list[Brackets]:
+    """The outermost non-empty bracket pairs of a one-line expression."""
+    out: list[Brackets] = []
+    depth, start, cuts = 0, 0, []
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, SyntaxError):
+        return []
+    for t in tokens:
+        if t.type != tokenize.OP:
+            continue
+        if t.string in _OPEN:
+            depth += 1
+            if depth == 1:
+                start, cuts = t.start[1], []
+        elif t.string in _CLOSE:
+            depth -= 1
+            if depth == 0:
+                at = [start, *cuts, t.start[1]]
+                parts = tuple(p for a, b in zip(at, at[1:], strict=False) if (p := text[a + 1 : b].strip()))
+                if parts:
+                    out.append(Brackets(start, t.start[1], parts))
+        elif t.string == "," and depth == 1:
+            cuts.append(t.start[1])
+    return out
+
+
+def fit(before: str, text: str, after: str, indent: str, unit: str, width: int, newline: str) -> str:
+    """`text` broken so that the line `before + text + after` keeps to the width, where it can be.
+
+    before, after: the rest of the first and last line. indent: of the statement. Only the longest bracket pair of the
+    text is broken: its parts go on one indented line, or else each on its own with a trailing comma.
+    """
+    if "\n" in text or "\r" in text or len((before + text + after).expandtabs(4)) <= width:
+        return text
+    pairs = brackets(text)
+    if not pairs:
+        return text
+    pair = max(pairs, key=lambda p: p.end - p.start)
+    head, tail, inner = text[: pair.start + 1], text[pair.end :], indent + unit
+    together = ", ".join(pair.parts)
+    if len((inner + together).expandtabs(4)) <= width:
+        return newline.join([head, inner + together, indent + tail])
+    comma = "" if len(pair.parts) == 1 and (" for " in pair.parts[0] or pair.parts[0].startswith("*")) else ","
+    lines = [inner + fit(inner, p, comma, inner, unit, width, newline) + "," for p in pair.parts]
+    if not comma:
+        lines[-1] = lines[-1][:-1]
+    return newline.join([head, *lines, indent + tail])
