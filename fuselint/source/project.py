@@ -1,0 +1,240 @@
+"""What a module says about its names: imports, classes, functions, constants. One summary a file.
+
+Summaries are plain data that crosses processes, and are made of the standard library's syntax tree only: also files
+without MLX work have one, since they hold the helpers and configurations of those that have.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from fuselint.source.spans import FunctionSpan
+from fuselint.source.text import FileText
+
+MODULE = "<module>"
+"""The qualname that stands for module-level code."""
+
+
+class Missing:
+    """The type of MISSING: no value, where None would be one."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __reduce__(self) -> str:
+        return "MISSING"
+
+
+MISSING = Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter. kind: "positional" (only), "plain", "keyword" (only), "*" or "**".
+
+    annotation: dotted names are qualified ("mlx.core.array"), anything else is text. default: a literal, or MISSING.
+    """
+
+    name: str
+    kind: str = "plain"
+    annotation: str | None = None
+    default: Any = MISSING
+    has_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSummary:
+    """A function. kind: "function", "method", "staticmethod", "classmethod", "property" or "lambda".
+
+    decorators: qualified dotted names of them, "" for one that has none; of a call, that of what is called.
+    local: the names that it binds itself, but for imports and inner functions that are bound in one way only.
+    """
+
+    span: FunctionSpan
+    kind: str
+    parameters: tuple[Parameter, ...] = ()
+    decorators: tuple[str, ...] = ()
+    returns: str | None = None
+    is_async: bool = False
+    is_generator: bool = False
+    local: frozenset[str] = frozenset()
+    redefined: bool = False  # the file defines this qualname more than once
+
+    @property
+    def qualname(self) -> str:
+        return self.span.qualname
+
+    @property
+    def class_name(self) -> str | None:
+        return self.span.class_name
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A class-level name with an annotation or a literal value: a dataclass field, or a class attribute."""
+
+    annotation: str | None = None
+    default: Any = MISSING
+
+
+@dataclass(frozen=True, slots=True)
+class ClassSummary:
+    """A class. bases: qualified names; those of this file are their qualnames. methods: name -> qualname.
+
+    attributes: of each attribute that `__init__` sets from a call of a class, that class, qualified. A list or dict
+    display, or a comprehension, of such calls counts as its elements' class, with "[]" behind it.
+    """
+
+    name: str
+    line: int
+    bases: tuple[str, ...] = ()
+    methods: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, Field] = field(default_factory=dict)
+    is_module: bool = False
+    is_dataclass: bool = False
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CompileInfo:
+    """Why a function runs inside mx.compile. how: "decorated", "wrapped", or "called" (from compiled ones only)."""
+
+    how: str
+    shapeless: bool = False
+    line: int = 0
+    by: str = ""
+
+
+@dataclass(frozen=True)
+class ModuleSummary:
+    """What is known of a file without looking into the data flow of its functions.
+
+    imports: module-level names that stand for something of another module, aliases such as `sdpa = mx.fast.rope`
+        included. function_imports: the same for names that a function binds, by its qualname.
+    functions, classes: by qualname, nested ones too. constants: module-level literals that are never rebound.
+    compiled: functions that only run inside mx.compile. cold: why a function is not on the hot path.
+    calls, references: which functions of this file each function (or MODULE) calls, and which it otherwise names.
+    attribute_reads, names: how often an attribute, or any name, is read in the file; a string that spells one counts.
+    unclear: module-level names that are bound in several ways: they resolve to nothing.
+    stars: the modules of `from m import *`.
+    """
+
+    path: str
+    imports: Mapping[str, str] = field(default_factory=dict)
+    function_imports: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    functions: Mapping[str, FunctionSummary] = field(default_factory=dict)
+    classes: Mapping[str, ClassSummary] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    compiled: Mapping[str, CompileInfo] = field(default_factory=dict)
+    calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    cold: Mapping[str, str] = field(default_factory=dict)
+    attribute_reads: Mapping[str, int] = field(default_factory=dict)
+    names: Mapping[str, int] = field(default_factory=dict)
+    references: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unclear: frozenset[str] = frozenset()
+    stars: tuple[str, ...] = ()
+
+    def resolve(self, name: str, scope: str = MODULE) -> str | None:
+        """The qualified name of a dotted name as the function `scope` reads it, or None.
+
+        A name that the scope, or a function around it, binds itself (a parameter, a local variable) is None. A
+        function or class of this file is its qualname.
+        """
+        head, dot, rest = name.partition(".")
+        target = self._head(head, scope)
+        return None if target is None else normalise(target + dot + rest)
+
+    def _head(self, head: str, scope: str) -> str | None:
+        at: str | None = scope if scope in self.functions else None
+        while at is not None:
+            found = self.function_imports.get(at, {}).get(head)
+            if found is not None:
+                return found
+            if head in self.functions[at].local:
+                return None
+            inner = f"{at}.<locals>.{head}"
+            if inner in self.functions or inner in self.classes:
+                return inner
+            at = self.functions[at].span.outer
+        if head in self.imports:
+            return self.imports[head]
+        return head if head not in self.unclear and (head in self.classes or head in self.functions) else None
+
+    def method(self, class_name: str, name: str) -> str | None:
+        """The qualname of a method, looked up in the class and in its bases of this file."""
+        return self._methods.get((class_name, name))
+
+    @cached_property
+    def _methods(self) -> dict[tuple[str, str], str]:
+        out: dict[tuple[str, str], str] = {}
+        for name in self.classes:
+            for base in self.lineage(name):
+                if base in self.classes:
+                    for method, qualname in self.classes[base].methods.items():
+                        out.setdefault((name, method), qualname)
+        return out
+
+    def attribute(self, class_name: str, name: str) -> str:
+        """The class that an attribute of an instance is an instance of, "" if not known."""
+        found = (self.classes[c].attributes.get(name, "") for c in self.lineage(class_name) if c in self.classes)
+        return next(filter(None, found), "")
+
+    def lineage(self, class_name: str) -> tuple[str, ...]:
+        """The class and all its known bases, nearest first; those of other modules by their qualified names."""
+        out: list[str] = []
+        queue = [class_name]
+        while queue:
+            at = queue.pop(0)
+            if at not in out:
+                out.append(at)
+                if at in self.classes:
+                    queue.extend(self.classes[at].bases)
+        return tuple(out)
+
+    def defined(self, qualified: str) -> bool:
+        """Whether a qualified name is a function or class of this file."""
+        return qualified in self.functions or qualified in self.classes
+
+
+def normalise(qualified: str) -> str:
+    """One name for what MLX offers under several: `mlx.nn.layers.activations.silu` is `mlx.nn.silu`."""
+    if qualified.startswith("mlx.nn.layers."):
+        parts = qualified.split(".")
+        if len(parts) == 4:  # a module of layers, or what mlx.nn.layers itself offers
+            return qualified if parts[3] in _LAYER_MODULES else f"mlx.nn.{parts[3]}"
+        if parts[3] in _LAYER_MODULES:
+            return ".".join(["mlx", "nn", *parts[4:]])
+    return qualified
+
+
+_LAYER_MODULES = frozenset(
+    [
+        "activations",
+        "base",
+        "containers",
+        "convolution",
+        "convolution_transpose",
+        "distributed",
+        "dropout",
+        "embedding",
+        "linear",
+        "normalization",
+        "pooling",
+        "positional_encoding",
+        "quantized",
+        "recurrent",
+        "transformer",
+        "upsample",
+    ]
+)
+
+
+def summarise(file: FileText, tree: ast.Module) -> ModuleSummary:
+    """The summary of a file."""
+    from fuselint.source.summarise import summary
+
+    return summary(file, tree)

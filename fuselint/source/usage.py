@@ -1,0 +1,201 @@
+"""Who calls whom in a file; what only ever runs compiled, and what is not on the hot path."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from fuselint.source.project import MODULE, CompileInfo, ModuleSummary
+from fuselint.source.scopes import Scope, Scopes, dotted
+from fuselint.source.spans import children
+
+COMPILE = "mlx.core.compile"
+IN_COMPILE = "<compiled>"
+"""Stands for the caller of what a lambda given to mx.compile calls."""
+
+
+def usage(known: Scopes, module: ModuleSummary) -> ModuleSummary:
+    """The summary with calls, references, compiled and cold filled in."""
+    uses = _Uses(known, module)
+    return replace(
+        module,
+        calls={q: tuple(u) for q, u in uses.calls.items()},
+        references={q: tuple(u) for q, u in uses.references.items()},
+        compiled=_compiled(uses, module),
+        cold=_cold(known, uses, module),
+    )
+
+
+@dataclass
+class _Uses:
+    known: Scopes
+    module: ModuleSummary
+    calls: dict[str, dict[str, None]] = field(default_factory=dict)
+    references: dict[str, dict[str, None]] = field(default_factory=dict)
+    users: dict[str, set[str]] = field(default_factory=dict)  # function -> who calls or names it
+    wrapped: dict[str, CompileInfo] = field(default_factory=dict)
+    compilers: dict[str, bool] = field(default_factory=dict)  # module-level names of partial(mx.compile, ...)
+
+    def __post_init__(self) -> None:
+        for name, bindings in self.known.module.bindings.items():
+            values = [what for how, what in bindings if how == "is"]
+            if len(values) == 1 and isinstance(values[0], ast.Call):
+                shapeless = self.partial_compile(values[0], "")
+                if shapeless is not None:
+                    self.compilers[name] = shapeless
+        for scope in [self.known.module, *self.known.functions]:
+            self._scope(scope)
+
+    def _scope(self, scope: Scope) -> None:
+        user = scope.qualname or MODULE
+        called: set[int] = set()
+        compiled: set[int] = set()  # nodes inside a lambda that is compiled
+        for call in scope.calls:
+            shapeless = self.is_compile(call.func, scope.qualname)
+            if shapeless is None or not call.args:
+                continue
+            shapeless = shapeless or _flag(call, "shapeless")
+            given = call.args[0]
+            if isinstance(given, ast.Call) and self._resolves(given.func, scope.qualname, "functools.partial"):
+                given = given.args[0] if given.args else given
+            if isinstance(given, ast.Lambda):
+                compiled.update(id(n) for n in _inside(given))
+            target = self.target(given, scope.qualname)
+            if target is not None:
+                self.wrapped[target] = CompileInfo("wrapped", shapeless, call.lineno, user)
+                called.add(id(given))  # to wrap it isn't to use it
+        for call in scope.calls:
+            target = self.target(call.func, scope.qualname)
+            if target is not None:
+                called.add(id(call.func))
+                by = IN_COMPILE if id(call) in compiled else user
+                self.calls.setdefault(user, {})[target] = None
+                self.users.setdefault(target, set()).add(by)
+        for load in scope.loads:
+            if id(load) not in called:
+                target = self.target(load, scope.qualname)
+                if target is not None:
+                    by = IN_COMPILE if id(load) in compiled else user
+                    self.references.setdefault(user, {})[target] = None
+                    self.users.setdefault(target, set()).add(by)
+
+    def target(self, node: ast.expr, scope: str) -> str | None:
+        """The function of this file that an expression names: f, self.m, Class.m, super().m, __call__ of an instance."""
+        module = self.module
+        if isinstance(node, ast.Attribute):
+            owner = self._owner(node.value, scope)
+            if owner is not None:
+                method = module.method(owner, node.attr)
+                if method is not None:
+                    return method if method in module.functions else None
+                made = module.attribute(owner, node.attr)
+                return module.method(made, "__call__") if made in module.classes else None
+        name = dotted(node)
+        found = module.resolve(name, scope) if name else None
+        if found in module.functions:
+            return found
+        if found in module.classes and found is not None:
+            return module.method(found, "__init__")
+        if found is not None and "." in found:
+            owner, _, attr = found.rpartition(".")
+            return module.method(owner, attr) if owner in module.classes else None
+        return None
+
+    def _owner(self, node: ast.expr, scope: str) -> str | None:
+        """The class whose methods `node.name` reaches: self, cls or super()."""
+        class_name, first = self._self(scope)
+        if class_name is None:
+            return None
+        if isinstance(node, ast.Name) and node.id == first:
+            return class_name
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "super":
+            bases = self.module.classes[class_name].bases
+            return next((b for b in bases if b in self.module.classes), None)
+        return None
+
+    def _self(self, scope: str) -> tuple[str | None, str]:
+        """The class of the method that a scope is or lies in, and the name of that method's first parameter."""
+        at: str | None = scope
+        while at:
+            found = self.module.functions[at]
+            if found.class_name is not None:
+                if found.kind == "staticmethod" or not found.parameters or found.class_name not in self.module.classes:
+                    return None, ""
+                return found.class_name, found.parameters[0].name
+            at = found.span.outer
+        return None, ""
+
+    def is_compile(self, node: ast.expr, scope: str) -> bool | None:
+        """None if calling `node` does not compile its argument; else whether it does so shapelessly."""
+        if self._resolves(node, scope, COMPILE):
+            return False
+        if isinstance(node, ast.Name) and node.id in self.compilers:
+            return self.compilers[node.id]
+        return self.partial_compile(node, scope) if isinstance(node, ast.Call) else None
+
+    def partial_compile(self, node: ast.Call, scope: str) -> bool | None:
+        """As is_compile, for the call `partial(mx.compile, ...)`."""
+        if self._resolves(node.func, scope, "functools.partial") and node.args:
+            inner = self.is_compile(node.args[0], scope)
+            return None if inner is None else inner or _flag(node, "shapeless")
+        return None
+
+    def _resolves(self, node: ast.expr, scope: str, qualified: str) -> bool:
+        name = dotted(node)
+        return name is not None and self.module.resolve(name, scope) == qualified
+
+    def only_from(self, qualname: str, among: Iterable[str]) -> bool:
+        """Whether a function is used in this file, and by nothing but those (and itself)."""
+        users = self.users.get(qualname, set()) - {qualname}
+        return bool(users) and users <= set(among)
+
+
+def _flag(call: ast.Call, name: str) -> bool:
+    return any(k.arg == name and isinstance(k.value, ast.Constant) and bool(k.value.value) for k in call.keywords)
+
+
+def _inside(node: ast.AST) -> Iterator[ast.AST]:
+    stack = [node]
+    while stack:
+        at = stack.pop()
+        yield at
+        stack.extend(children(at))
+
+
+def _compiled(uses: _Uses, module: ModuleSummary) -> dict[str, CompileInfo]:
+    out: dict[str, CompileInfo] = {}
+    for scope in uses.known.functions:
+        if isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and scope.span is not None:
+            for decorator in scope.node.decorator_list:
+                shapeless = uses.is_compile(decorator, scope.span.outer or "")
+                if shapeless is not None:
+                    out[scope.qualname] = CompileInfo("decorated", shapeless, decorator.lineno)
+    for _ in range(len(module.functions) + 1):
+        inside = {*out, IN_COMPILE}
+        before = len(out)
+        for qualname, info in uses.wrapped.items():
+            users = uses.users.get(qualname, set()) - {qualname}
+            if qualname not in out and users <= inside:
+                out[qualname] = info
+        for qualname, function in module.functions.items():
+            outer = function.span.outer
+            if qualname in out:
+                continue
+            if outer in out and outer is not None:
+                out[qualname] = CompileInfo("called", out[outer].shapeless, by=outer)
+            elif uses.only_from(qualname, inside):
+                by = sorted(uses.users[qualname] - {qualname})
+                shapeless = any(out[b].shapeless for b in by if b in out)
+                out[qualname] = CompileInfo("called", shapeless, by=by[0])
+        if len(out) == before:
+            break
+    return out
+
+
+def _cold(known: Scopes, uses: _Uses, module: ModuleSummary) -> Mapping[str, str]:
+    out = {MODULE: "module-level code"}
+    for scope in known.functions:
+        if scope.span is not None and scope.span.class_name and scope.qualname.endswith(".__init__"):
+            out[scope.qualname] = "__init__"
+    return out
