@@ -81,16 +81,14 @@ def compiled(outputs: Sequence[Array], *, shapeless: bool = False) -> list[Group
     return _fuse(trace)
 
 
-def groups(
-    nodes: Iterable[Node], outputs: Iterable[Node], shapeless: bool = False, facts: Facts | None = None
-) -> list[Group]:
+def groups(nodes: Iterable[Node], outputs: Iterable[Node], facts: Facts, shapeless: bool = False) -> list[Group]:
     """The fused kernels that `mx.compile` would make of a function that computes `outputs` by `nodes`.
 
     Values that `nodes` read and don't hold are the function's arguments.
     """
-    from fuselint.graph.primitives import trace
+    from fuselint.graph.trace import trace
 
-    traced = trace(list(nodes), facts, shapeless=shapeless)
+    traced = trace(nodes, facts, shapeless=shapeless)
     roots = [a for n in outputs if (a := traced.array(n)) is not None]
     return [g for g in compiled(roots, shapeless=shapeless) if g.fused]
 
@@ -231,7 +229,7 @@ def _fuse(trace: _Trace) -> list[Group]:
         for i, a in enumerate(inputs):
             kept = [p for p in parents.get(a, []) if p[0] not in members]
             # The kernel's outputs read it now. The root stands for all of them: no later kernel can hold it.
-            parents[a] = kept + [(root, i)]
+            parents[a] = [*kept, (root, i)]
         made.append(Group(tuple(tape), tuple(inputs), tuple(written)))
     return _needed(made, outputs)
 

@@ -1,47 +1,16 @@
-"""The primitives of each op, as mlx/ops.cpp and mlx/nn make them.
+"""Ops that are several primitives, as mlx/ops.cpp and mlx/nn make them: elementwise ones, and reductions.
 
-An op that isn't here is one primitive that can't be fused; the op table says whether it is a view.
+An op that isn't here is the primitives that the op table names, one after the other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from fuselint.graph.model import Node
 from fuselint.graph.shapes import Shape
-from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import ACTIVATION, Array, Operand, Scalar, Tracer, concrete
-
-if TYPE_CHECKING:
-    from fuselint.graph.facts import Facts
-
-# -- elementwise: one primitive ----------------------------------------------------------------------------------------
-
-UNARY = {
-    "abs": "Abs", "bitwise_invert": "BitwiseInvert", "ceil": "Ceil", "conjugate": "Conjugate", "floor": "Floor",
-    "imag": "Imag", "logical_not": "LogicalNot", "negative": "Negative", "real": "Real", "sign": "Sign",
-    "square": "Square", "stop_gradient": "StopGradient",
-}  # fmt: skip
-UNARY_FLOAT = {
-    "arccos": "ArcCos", "arccosh": "ArcCosh", "arcsin": "ArcSin", "arcsinh": "ArcSinh", "arctan": "ArcTan",
-    "arctanh": "ArcTanh", "cos": "Cos", "cosh": "Cosh", "erf": "Erf", "erfinv": "ErfInv", "exp": "Exp",
-    "expm1": "Expm1", "log": "Log", "log10": "Log10", "log1p": "Log1p", "log2": "Log2", "rsqrt": "Rsqrt",
-    "sigmoid": "Sigmoid", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt", "tan": "Tan", "tanh": "Tanh",
-}  # fmt: skip
-BINARY = {
-    "add": "Add", "floor_divide": "FloorDivide", "maximum": "Maximum", "minimum": "Minimum", "multiply": "Multiply",
-    "power": "Power", "remainder": "Remainder", "subtract": "Subtract", "bitwise_and": "BitwiseAnd",
-    "bitwise_or": "BitwiseOr", "bitwise_xor": "BitwiseXor", "left_shift": "LeftShift", "right_shift": "RightShift",
-}  # fmt: skip
-BINARY_FLOAT = {"arctan2": "ArcTan2", "divide": "Divide", "logaddexp": "LogAddExp"}
-COMPARE = {
-    "equal": "Equal", "not_equal": "NotEqual", "greater": "Greater", "greater_equal": "GreaterEqual", "less": "Less",
-    "less_equal": "LessEqual",
-}  # fmt: skip
-LOGICAL = {"logical_and": "LogicalAnd", "logical_or": "LogicalOr"}
+from fuselint.graph.tape import Array, Operand, Scalar, Tracer
 
 # -- elementwise: composites -------------------------------------------------------------------------------------------
 
@@ -124,6 +93,21 @@ def _round(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
     scaled = t.binary("Multiply", a, Scalar(10.0**decimals if isinstance(decimals, int) else "scale"), floating=True)
     out = t.binary("Multiply", t.unary("Round", scaled), Scalar("1/scale"))
     return t.astype(out, a.dtype)
+
+
+def _trunc(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
+    a = t.array(x[0])
+    below = t.binary("Less", a, ZERO, dtype="bool_")
+    return t.select(below, t.unary("Ceil", a), t.unary("Floor", a))
+
+
+def _logical_xor(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
+    a, b = (t.astype(v, "bool_") for v in t.pair(x[0], x[1]))
+    return t.binary("NotEqual", a, b, dtype="bool_")
+
+
+def _sigmoid(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
+    return _float(t, "Sigmoid", x[0])
 
 
 def _silu(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
@@ -264,16 +248,65 @@ def _radians(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
 
 COMPOSITES: dict[str, Expansion] = {
     "clip": _clip, "degrees": _degrees, "isclose": _isclose, "isfinite": _isfinite, "isinf": _isinf,
-    "isnan": _isnan, "isneginf": _isneginf, "isposinf": _isposinf, "nan_to_num": _nan_to_num, "radians": _radians,
-    "reciprocal": _reciprocal, "round": _round, "where": _where,
+    "isnan": _isnan, "isneginf": _isneginf, "isposinf": _isposinf, "logical_xor": _logical_xor,
+    "nan_to_num": _nan_to_num, "radians": _radians, "reciprocal": _reciprocal, "round": _round, "trunc": _trunc,
+    "where": _where,
 }  # fmt: skip
 ACTIVATIONS: dict[str, Expansion] = {
     "nn.celu": _celu, "nn.elu": _elu, "nn.gelu": _gelu, "nn.gelu_approx": _gelu_approx,
     "nn.gelu_fast_approx": _quick, "nn.hard_shrink": _hard_shrink, "nn.hard_tanh": _hard_tanh,
     "nn.hardswish": _hardswish, "nn.leaky_relu": _leaky_relu, "nn.log_sigmoid": _log_sigmoid, "nn.mish": _mish,
     "nn.prelu": _prelu, "nn.relu": _relu, "nn.relu2": _relu2, "nn.relu6": _relu6, "nn.selu": _selu,
-    "nn.silu": _silu, "nn.softplus": _softplus, "nn.softshrink": _softshrink, "nn.softsign": _softsign,
+    "nn.sigmoid": _sigmoid, "nn.silu": _silu, "nn.softplus": _softplus, "nn.softshrink": _softshrink,
+    "nn.softsign": _softsign,
     "nn.step": _step,
 }  # fmt: skip
 """mlx.nn functions under @mx.compile(shapeless=True): one kernel each when called from code that isn't compiled."""
-ALREADY_COMPILED = frozenset(ACTIVATIONS)
+
+
+# -- reductions and what holds one -------------------------------------------------------------------------------------
+
+
+def _kept(t: Tracer, primitive: str, a: Array, reduced: Shape | None, dtype: str = "") -> Array:
+    """A reduction with keepdims, as MLX makes it before it squeezes."""
+    return t.make(primitive, (a,), reduced, dtype or a.dtype, t.arguments)
+
+
+def _mean(t: Tracer, a: Array, kept: Shape | None) -> Array:
+    total = _kept(t, "Reduce", a, kept)
+    return t.binary("Multiply", total, t.count_of(a), floating=True)
+
+
+def _var(t: Tracer, a: Array, kept: Shape | None) -> Array:
+    centred = t.binary("Subtract", a, _mean(t, a, kept), floating=True)
+    total = _kept(t, "Reduce", t.unary("Square", centred), kept)
+    return t.binary("Multiply", total, t.count_of(a))
+
+
+def _std(t: Tracer, a: Array, kept: Shape | None) -> Array:
+    return t.unary("Sqrt", _var(t, a, kept))
+
+
+def _norm(t: Tracer, a: Array, kept: Shape | None) -> Array:
+    return _float(t, "Sqrt", _kept(t, "Reduce", t.unary("Square", a), kept))
+
+
+def _softmax(t: Tracer, a: Array, kept: Shape | None) -> Array:
+    """Over another axis than the last."""
+    top = t.unary("StopGradient", _kept(t, "Reduce", a, kept))
+    e = _float(t, "Exp", t.binary("Subtract", a, top))
+    return t.binary("Divide", e, _kept(t, "Reduce", e, kept), floating=True)
+
+
+def _logsumexp(t: Tracer, a: Array, kept: Shape | None) -> Array:
+    """Over another axis than the last."""
+    top = t.unary("StopGradient", _kept(t, "Reduce", a, kept))
+    e = _float(t, "Exp", t.binary("Subtract", a, top))
+    out = t.binary("Add", _float(t, "Log", _kept(t, "Reduce", e, kept)), top)
+    return t.select(_isinf(t, [top], {}), top, out)
+
+
+Reduction = Callable[[Tracer, Array, "Shape | None"], Array]
+REDUCTIONS: dict[str, Reduction] = {"mean": _mean, "var": _var, "std": _std, "linalg.norm": _norm}
+OTHER_AXIS: dict[str, Reduction] = {"softmax": _softmax, "logsumexp": _logsumexp}
+"""One primitive over the last axis, several over another."""

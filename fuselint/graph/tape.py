@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Union
 
 from fuselint.graph.dtypes import BOOL, CONCRETE, INTEGER, DType, promote_names
 from fuselint.graph.model import Node
@@ -19,23 +18,28 @@ from fuselint.graph.symbols import Expr
 ACTIVATION = "activation"
 """The dtype of a floating value that nobody stated: what `--dtype` says."""
 
-FUSABLE_UNARY = frozenset(
-    "Abs ArcCos ArcCosh ArcSin ArcSinh ArcTan ArcTanh AsType Ceil Conjugate Cos Cosh Erf ErfInv Exp Expm1 Floor Imag "
-    "Log Log10 Log1p Log2 LogicalNot Negative Real Round Rsqrt Sigmoid Sign Sin Sinh Sqrt Square Tan Tanh "
-    "BitwiseInvert".split()
-)
-FUSABLE_BINARY = frozenset(
-    "Add ArcTan2 BitwiseAnd BitwiseOr BitwiseXor Divide Equal FloorDivide Greater GreaterEqual LeftShift Less LessEqual "
-    "LogAddExp LogicalAnd LogicalOr Maximum Minimum Multiply NaNEqual NotEqual Power Remainder RightShift "
-    "Subtract".split()
-)
-FUSABLE = FUSABLE_UNARY | FUSABLE_BINARY | {"Select", "Broadcast"}
-"""mlx/compile.cpp, is_fusable; 0.32.4 added FloorDivide."""
 
-NO_OPS = frozenset({"Copy", "StopGradient"})
-VIEWS = frozenset(
-    "AsStrided Broadcast BroadcastAxes Copy Depends ExpandDims Item NumberOfElements Slice Split Squeeze StopGradient "
-    "Transpose View".split()
+def names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+FUSABLE = names(
+    """
+    Abs ArcCos ArcCosh ArcSin ArcSinh ArcTan ArcTanh AsType BitwiseInvert Ceil Conjugate Cos Cosh Erf ErfInv Exp Expm1
+    Floor Imag Log Log1p LogicalNot Negative Real Round Sigmoid Sign Sin Sinh Sqrt Square Tan Tanh
+    Add ArcTan2 BitwiseBinary Divide Equal FloorDivide Greater GreaterEqual Less LessEqual LogAddExp LogicalAnd
+    LogicalOr Maximum Minimum Multiply NotEqual Power Remainder Subtract
+    Select Broadcast
+    """
+)
+"""mlx/compile.cpp, is_fusable, by the names of mx.export_function; 0.32.4 added FloorDivide."""
+
+NO_OPS = names("Copy StopGradient")
+VIEWS = names(
+    """
+    AsStrided Broadcast BroadcastAxes Copy Depends ExpandDims Item NumberOfElements Slice Split Squeeze StopGradient
+    Transpose View
+    """
 )
 """Primitives without a kernel. Reshape, Flatten and Unflatten are views too, unless the layout makes them copy."""
 RESHAPES = frozenset({"Reshape", "Flatten", "Unflatten"})
@@ -75,7 +79,8 @@ class Scalar:
     kind: str = "float"  # "float", "int" or "bool"
 
 
-Operand = Union[Array, Scalar]
+Operand = Array | Scalar
+"""What an op is given."""
 
 
 def same_shape(a: Shape | None, b: Shape | None) -> bool:
@@ -131,6 +136,7 @@ class Tracer:
     shapeless: bool = False
     arrays: list[Array] = field(default_factory=list)
     node: Node | None = None  # what is being expanded
+    arguments: Hashable = None  # of its call, as the key of its primitives
 
     def make(
         self, primitive: str, inputs: Iterable[Array], shape: Shape | None, dtype: str, key: Hashable = None
@@ -146,7 +152,9 @@ class Tracer:
     def astype(self, a: Array, dtype: str) -> Array:
         return a if a.dtype == dtype else self.make("AsType", (a,), a.shape, dtype, dtype)
 
-    def unary(self, primitive: str, a: Array, *, floating: bool = False, dtype: str = "", key: Hashable = None) -> Array:
+    def unary(
+        self, primitive: str, a: Array, *, floating: bool = False, dtype: str = "", key: Hashable = None
+    ) -> Array:
         if floating:
             a = self.astype(a, at_least_float(a.dtype))
         return self.make(primitive, (a,), a.shape, dtype or a.dtype, key)
@@ -185,7 +193,7 @@ class Tracer:
         return self.make("Select", (c, a, b), c.shape, common)
 
     def array(self, x: Operand, like: Operand | None = None) -> Array:
-        """x as MLX makes an array of it: a Python number takes the dtype of the array beside it, if that can hold it."""
+        """x as an array: a Python number takes the dtype of the array beside it, if that can hold it."""
         if isinstance(x, Array):
             return x
         own = {"bool": "bool_", "int": "int32", "float": "float32"}[x.kind]
@@ -197,6 +205,12 @@ class Tracer:
         a = self.make("", (), SCALAR, dtype)
         a.value = (x.value, dtype)
         return a
+
+    def count_of(self, a: Array) -> Operand:
+        """The number of elements that a mean divides by: a constant, but computed where shapes may change."""
+        if not self.shapeless:
+            return Scalar(("elements", str(a.shape), self.arguments))
+        return self.make("NumberOfElements", (a,), SCALAR, at_least_float(a.dtype), self.arguments)
 
     def pair(self, a: Operand, b: Operand) -> tuple[Array, Array]:
         return self.array(a, b), self.array(b, a)
