@@ -24,6 +24,7 @@ class Settings:
     shape: sizes that the user states, by `symbol` or `function.symbol`.
     dtype: of activations, where the source does not say.
     min_kernels: the shortest elementwise chain that is reported whatever its operations are.
+    min_saving: bytes; findings that are known to save less aren't shown.
     """
 
     select: tuple[str, ...] = ()
@@ -33,6 +34,7 @@ class Settings:
     shape: Mapping[str, int] = field(default_factory=dict)
     dtype: str = "bf16"
     min_kernels: int = 3
+    min_saving: int = 0
     near_misses: bool = False
     unsafe_fixes: bool = False
     exact: bool = False
@@ -75,6 +77,16 @@ def shape_entries(texts: Iterable[str], where: str) -> dict[str, int]:
             raise ConfigError(f'{where}: expected symbol=size or function.symbol=size, such as T=2048, not "{entry}"')
         sizes[name] = int(number)
     return sizes
+
+
+def byte_size(text: str, where: str) -> int:
+    """`1MB`, `500 kB` or `4096` -> bytes."""
+    units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+    number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+    unit = text.strip()[len(number) :].strip().lower()
+    if unit not in units or not number.replace(".", "", 1).isdigit():
+        raise ConfigError(f'{where}: expected a size in bytes such as 4096 or 1MB, not "{text}"')
+    return int(float(number) * units[unit])
 
 
 def find_file(start: Path) -> Path | None:
@@ -130,6 +142,8 @@ def _value(key: str, value: Any, path: Path, text: str) -> Any:
         if not isinstance(value, dict):
             raise ConfigError(f'{where}: "shape" is a table of sizes, such as {{ T = 2048 }}')
         return shape_entries((f"{name}={size}" for name, size in _flat(value)), where)
+    if key == "min-saving":
+        return byte_size(str(value), where)
     if key == "dtype":
         return dtype_name(str(value), where)
     if isinstance(default, tuple):

@@ -34,6 +34,12 @@ class Synthesised:
 UNREADABLE = "FUS000"
 """The code of a file that can't be analysed: the engine's own, not a rule's."""
 
+HOUSE_ASSUMPTIONS = (
+    "activations are real floating-point arrays of rank 1 or more",
+    "a weight has the rank and the dtype that `__init__` and loading give it",
+)
+"""What every rule takes as proven without evidence in the source."""
+
 Hole = Node | Synthesised
 """What a template's `{name}` stands for: a value as written, or a scalar made for it."""
 

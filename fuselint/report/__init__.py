@@ -36,4 +36,4 @@ def size(number: int) -> str:
 
 
 def plural(number: int, word: str) -> str:
-    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+    return f"{number} {word}" if number == 1 else f"{number} {word}{'es' if word.endswith(('ch', 'x')) else 's'}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
 from fuselint.finding import Finding, Fix, Traffic
-from fuselint.report import Source, size
+from fuselint.report import Source, plural, size
 from fuselint.report.style import Style
 
 MOST_LINES = 6
@@ -20,7 +21,7 @@ def render(findings: Sequence[Finding], source: Source, color: bool = False) -> 
 
 def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
     yield f"{style.bold(f'{f.path}:{f.line}:{f.column}')} {style.code(f.code)} {f.message}"
-    lines = text.split("\n")
+    lines = re.split(r"\r\n|\r|\n", text)
     shown = range(f.line - 1 if f.line > 1 else 1, min(f.end_line, len(lines)) + 1)
     width = max(3, len(str(f.end_line)))
     bar = style.frame(" " * width + "|")
@@ -34,7 +35,7 @@ def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
                     yield style.frame("..." + " " * (width - 3) + "|")
                 skipped = True
                 continue
-            line = lines[number - 1].rstrip("\r").replace("\f", " ")
+            line = lines[number - 1].replace("\f", " ")
             yield style.frame(f"{number:>{width - 1}} |") + f" {line.expandtabs(4)}".rstrip()
             if number == f.line == f.end_line or (number == f.end_line and f.end_line > f.line):
                 yield f"{bar} {style.mark(_carets(f, line))}{' ' + note if note else ''}"
@@ -80,7 +81,7 @@ def _saving(t: Traffic) -> str:
         parts.append(f"saves {size(t.saved_at)}{at}{assumed}")
     launches = t.kernels_now - t.kernels_fused
     if launches > 0:
-        parts.append(f"{'1 launch' if launches == 1 else f'{launches} launches'} fewer (counted)")
+        parts.append(f"{plural(launches, 'launch')} fewer (counted)")
     names = ", ".join(f"{name}: {meaning}" for name, meaning in t.symbols.items() if meaning and meaning != name)
     return "; ".join(parts) + (f" [{names}]" if names and parts else "")
 

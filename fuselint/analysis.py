@@ -1,0 +1,259 @@
+"""One file -> its findings, with what a fix needs to be made and verified. No other file's findings matter to it.
+
+read -> screen -> Program -> graphs -> every rule's matches -> claims -> findings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fuselint.config import Settings
+from fuselint.errors import TooComplex
+from fuselint.finding import Applicability, Finding, Fix, Region, Related, Traffic
+from fuselint.graph.lower import Program
+from fuselint.graph.model import Graph, Node
+from fuselint.rulebook import Match, NoFix, Replacement, Rule, claim, rules, selectors
+from fuselint.source.edit import place
+from fuselint.source.project import summarise
+from fuselint.source.screen import screen
+from fuselint.source.suppress import suppressions
+from fuselint.source.text import FileText
+from fuselint.standing import standing
+from fuselint.traffic import saving
+
+Reads = Callable[[str], bool]
+"""Whether any other file of the package reads a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileResult:
+    """What checking one file gave. `text` is kept where there is something to show.
+
+    functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
+    errors: one message each, its first line for everyone, the rest a trace.
+    """
+
+    path: str
+    findings: tuple[Finding, ...] = ()
+    near_misses: tuple[Finding, ...] = ()
+    text: str = ""
+    functions: int = 0
+    not_understood: tuple[tuple[str, str], ...] = ()
+    below_min_saving: int = 0
+    errors: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A finding with what making and verifying its fix takes. statements: the spans that its edits may change."""
+
+    finding: Finding
+    region: Region | None = None
+    statements: tuple[tuple[int, int], ...] = ()
+
+
+def analyse(file: FileText, settings: Settings, is_read: Reads | None) -> tuple[FileResult, list[Proposal]]:
+    """All of a file: what to report, and what could be fixed. Without `is_read`, nothing is known to be unread."""
+    screened = screen(file)
+    if not screened.mlx or screened.tree is None or not screened.functions:
+        return FileResult(file.path), []
+    work = _Analysis(file, settings, is_read, Program(file, summarise(file, screened.tree)))
+    return work.run([span.qualname for span in screened.functions])
+
+
+@dataclass(slots=True)
+class _Analysis:
+    file: FileText
+    settings: Settings
+    is_read: Reads | None
+    program: Program
+    by_code: Mapping[str, Rule] = field(default_factory=lambda: {r.code: r for r in rules()})
+    not_understood: list[tuple[str, str]] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
+        graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
+        found = [(g, m) for g in graphs for m in self.matches(g)]
+        claimed = [(g, m) for g in graphs for m in claim(m for h, m in found if h is g and not m.contradicted)]
+        kept = list(self.chosen(standing(claimed, self.program)))
+        proposals = sorted((p for g, m in kept if (p := self.proposal(g, m))), key=lambda p: place_of(p.finding))
+        proposals = self.identified(proposals)
+        shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
+        near: list[Finding] = []
+        if self.settings.near_misses:
+            contradicted = self.chosen([(g, m) for g, m in found if m.contradicted])
+            near = sorted((self.near_miss(g, m) for g, m in contradicted), key=place_of)
+        return (
+            FileResult(
+                path=self.file.path,
+                findings=tuple(p.finding for p in shown),
+                near_misses=tuple(near),
+                text=self.file.text if shown or near else "",
+                functions=len(qualnames),
+                not_understood=tuple(self.not_understood),
+                below_min_saving=len(proposals) - len(shown),
+                errors=tuple(self.errors),
+            ),
+            shown,
+        )
+
+    def graph(self, qualname: str) -> Graph | None:
+        try:
+            graph = self.program.graph(qualname)
+        except TooComplex as e:
+            self.not_understood.append((qualname, str(e)))
+            return None
+        except Exception as e:
+            self.fault(f"reading {qualname}", e)
+            return None
+        if graph is None or graph.not_understood:
+            self.not_understood.append((qualname, graph.not_understood if graph else "not found"))
+            return None
+        return graph
+
+    def matches(self, graph: Graph) -> Iterator[Match]:
+        for rule in self.by_code.values():
+            try:
+                yield from list(rule.find(graph))
+            except Exception as e:
+                self.fault(f"{rule.code} on {graph.context.qualname}", e)
+
+    def fault(self, doing: str, error: Exception) -> None:
+        """An internal error costs one rule on one function, never the run."""
+        where = f"{self.file.path}: internal error in {doing}: {type(error).__name__}: {error}; please report this"
+        self.errors.append(where + "\n" + "".join(traceback.format_exception(error)).rstrip())
+
+    def chosen(self, matches: Sequence[tuple[Graph, Match]]) -> Iterator[tuple[Graph, Match]]:
+        """Without what isn't selected, what a comment silences, and chains too short to report."""
+        codes = chosen_codes(self.settings)
+        silenced = suppressions(self.file)
+        for graph, match in matches:
+            if match.code in codes and not silenced.covers(graph, match):
+                yield graph, match
+
+    def is_small(self, traffic: Traffic | None) -> bool:
+        if traffic is None or traffic.saved_at is None or traffic.assumed:
+            return False  # an unknown size is never hidden
+        return traffic.saved_at < self.settings.min_saving
+
+    def proposal(self, graph: Graph, match: Match) -> Proposal | None:
+        try:
+            fix, region, statements = self.fix(graph, match)
+            return Proposal(self.finding(graph, match, fix), region, statements)
+        except Exception as e:
+            self.fault(f"the fix of {match.code} on {graph.context.qualname}", e)
+            return None
+
+    def near_miss(self, graph: Graph, match: Match) -> Finding:
+        because = "; ".join(
+            f"not so: {o.claim} ({o.because})" for o in match.obligations if o.verdict == "contradicted"
+        )
+        found = self.finding(graph, match, Fix("none", because))
+        return replace(found, message=f"near miss: {match.message}", traffic=None)
+
+    def finding(self, graph: Graph, match: Match, fix: Fix) -> Finding:
+        rule = self.by_code[match.code]
+        start, end = span_of(graph, match.root)
+        line, column = self.file.position(start)
+        end_line, end_column = self.file.position(end)
+        traffic = None if match.contradicted else saving(graph, match, self.settings)
+        return Finding(
+            code=rule.code,
+            name=rule.name,
+            message=message(match, traffic),
+            path=self.file.path,
+            line=line,
+            column=column,
+            end_line=end_line,
+            end_column=end_column,
+            function=graph.context.qualname,
+            related=tuple(self.related(match)),
+            fix=fix,
+            obligations=tuple(match.obligations),
+            traffic=traffic,
+        )
+
+    def related(self, match: Match) -> Iterator[Related]:
+        for node, text in match.related:
+            if node.cst is not None and node.frame.source is not None:
+                source = node.frame.source
+                yield Related(source.file.path, source.file.position(source.span(node.cst)[0])[0], text)
+
+    def fix(self, graph: Graph, match: Match) -> tuple[Fix, Region | None, tuple[tuple[int, int], ...]]:
+        rule = self.by_code[match.code]
+        wanted = rule.fix(graph, match) if rule.fix else NoFix("this rule advises only")
+        if isinstance(wanted, NoFix):
+            return Fix("none", wanted.reason), None, ()
+        if wanted.cap == "none":
+            return Fix("none", wanted.because), None, ()
+        placed = place(graph, match, wanted, self.program, self.is_read)
+        if isinstance(placed, NoFix):
+            return Fix("none", placed.reason), None, ()
+        level, needs = applicability(match, wanted, placed.unsafe)
+        fix = Fix(
+            applicability=level,
+            message="; ".join(part for part in (placed.shown, *placed.notes, wanted.message) if part),
+            edits=() if wanted.requires else placed.edits,
+            needs=needs,
+            requires=wanted.requires,
+            numerics=wanted.numerics or match.numerics,
+        )
+        return fix, placed.region, placed.statements
+
+    def identified(self, proposals: Sequence[Proposal]) -> list[Proposal]:
+        """With ids that survive moved lines and renamed files: code, function, the text without its layout, count."""
+        seen: Counter[str] = Counter()
+        out = []
+        for p in proposals:
+            f = p.finding
+            snippet = self.file.text[self.file.offset(f.line, f.column) : self.file.offset(f.end_line, f.end_column)]
+            key = "\0".join([f.code, f.function, "".join(snippet.split())])
+            name = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+            seen[key] += 1
+            out.append(replace(p, finding=replace(f, id=name)))
+        return out
+
+
+def chosen_codes(settings: Settings) -> frozenset[str]:
+    """The codes that --select and --ignore leave. Raises ConfigError for one that no rule has."""
+    return selectors(settings.select or ("ALL",), "select") - selectors(settings.ignore, "ignore")
+
+
+def applicability(match: Match, wanted: Replacement, placing: str) -> tuple[Applicability, tuple[str, ...]]:
+    """How far a fix can be trusted, and what it needs to be right. `placing`: why its placement is unsafe, or ""."""
+    unknown = tuple(o.claim for o in match.obligations if o.verdict == "unknown")
+    numerics = wanted.numerics or match.numerics
+    changed = (f"{numerics} is acceptable",) if numerics in ("less accurate", "different dtype") else ()
+    capped = (wanted.because,) if wanted.cap == "unsafe" and wanted.because else ()
+    needs = (*unknown, *wanted.needs, *capped, *changed, *((placing,) if placing else ()))
+    doubtful = unknown or changed or wanted.cap == "unsafe" or placing
+    return ("unsafe" if doubtful else "safe"), tuple(dict.fromkeys(needs))
+
+
+def message(match: Match, traffic: Traffic | None) -> str:
+    """What is found, counted: kernels and bytes now, and after the fix."""
+    if traffic is None:
+        return match.message
+    becomes = " + ".join(dict.fromkeys(k.op for k in match.fused)) or "fused"
+    return (
+        f"{match.message}: {_kernels(traffic.kernels_now)} move {traffic.bytes_now} bytes a call; "
+        f"{becomes}: {_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}"
+    )
+
+
+def _kernels(number: int) -> str:
+    return "1 kernel" if number == 1 else f"{number} kernels"
+
+
+def span_of(graph: Graph, node: Node) -> tuple[int, int]:
+    """Offsets of the expression in the graph's own function that evaluates the node."""
+    at = node.top_cst
+    return graph.source.span(at) if at is not None else (graph.source.start, graph.source.end)
+
+
+def place_of(finding: Finding) -> tuple[int, int, str]:
+    return finding.line, finding.column, finding.code

@@ -1,0 +1,319 @@
+"""The commands: options in, one engine call, one reporter out. Imports nothing heavy.
+
+Findings go to stdout, everything else to stderr. Exit codes: 0 nothing found, 1 findings (or a diff), 2 an error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from fuselint import __version__
+from fuselint.config import DTYPES, LONG_DTYPES, Settings, byte_size, dtype_name, find_file, load, shape_entries
+from fuselint.errors import ConfigError, FuselintError
+
+if TYPE_CHECKING:
+    from fuselint.engine import FileResult
+    from fuselint.finding import Finding
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+FORMATS = ("full", "concise", "json")
+
+
+class Commands(click.Group):
+    """A group that turns our errors into one line and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FuselintError as e:
+            _say(f"fuselint: {e}")
+            ctx.exit(2)
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "-V", "--version", message="fuselint %(version)s")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Find unfused work in MLX code, count the bytes it moves, rewrite it, and prove the rewrite."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def apply(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return apply
+
+
+facts_options = _options(
+    click.option("--shape", multiple=True, metavar="NAME=N", help="A size: symbol=n or function.symbol=n. Repeatable."),
+    click.option("--dtype", metavar="NAME", help=f"Of activations: {', '.join(DTYPES)} (or {', '.join(LONG_DTYPES)})."),
+    click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A pyproject.toml."),
+    click.option("--isolated", is_flag=True, help="Read no configuration file."),
+)
+
+shared_options = _options(
+    click.argument("paths", nargs=-1, type=click.Path()),
+    click.option("--select", multiple=True, metavar="RULES", help="Only these: codes, prefixes, names, ALL."),
+    click.option("--ignore", multiple=True, metavar="RULES", help="Not these."),
+    click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip what this .gitignore pattern covers."),
+    click.option("--force-exclude", is_flag=True, help="Excludes cover files named on the command line too."),
+    click.option("--output-format", type=click.Choice(FORMATS), default="full", show_default=True),
+    click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout."),
+    facts_options,
+    click.option("--min-kernels", type=click.IntRange(2), help="The shortest elementwise chain to report [3]."),
+    click.option("--min-saving", metavar="BYTES", help="Hide findings known to save less, such as 1MB."),
+    click.option("--near-misses", is_flag=True, default=None, help="Also show what was nearly reported, and why not."),
+    click.option("--stdin-filename", metavar="PATH", help="The name of what is read from stdin (path `-`)."),
+    click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [as many as it pays]."),
+    click.option("--no-cache", is_flag=True, help="Neither read nor write a cache."),
+    click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True),
+    click.option("--statistics", is_flag=True, help="A count and the bytes by rule, instead of the findings."),
+    click.option("--exit-zero", is_flag=True, help="Exit 0 although something was found."),
+    click.option("-q", "--quiet", is_flag=True, help="No closing line."),
+    click.option("-v", "--verbose", is_flag=True, help="Every function that was not understood, and every trace."),
+)
+
+
+@main.command()
+@shared_options
+@click.pass_context
+def check(ctx: click.Context, /, **options: Any) -> None:
+    """Report what could be fused in PATHS (default: the current folder).
+
+    Exit code: 0 nothing found, 1 findings, 2 an error.
+    """
+    from fuselint.engine import check_file, check_paths
+    from fuselint.report import summary
+
+    settings = _settings(options)
+    stdin = _stdin(options)
+    if stdin is not None:
+        results = [check_file(stdin, settings)]
+    else:
+        results = list(check_paths(_files(options, settings), settings, options["jobs"]))
+    findings = [f for r in results for f in r.findings]
+    _report(findings, results, options)
+    _errors(results, options["verbose"])
+    if not options["quiet"]:
+        _say(summary.closing(results))
+    ctx.exit(_exit_code(results, findings, options["exit_zero"]))
+
+
+@main.command()
+@shared_options
+@click.option("--apply", is_flag=True, help="Write the files, instead of printing the diff.")
+@click.option("--diff", is_flag=True, help="Print the diff, also with --apply.")
+@click.option("--unsafe-fixes", is_flag=True, default=None, help="Also fixes with something unproven.")
+@click.option("--exact", is_flag=True, default=None, help="Only fixes that change no bit of any result.")
+@click.option(
+    "--verify/--no-verify",
+    default=None,
+    help="Run each fix before and after, and withhold what differs [with --apply, where mlx imports].",
+)
+@click.pass_context
+def fix(ctx: click.Context, /, **options: Any) -> None:
+    """Print the diff that fuses what can be fused in PATHS, or write it with --apply.
+
+    Exit code: 0 nothing to do, 1 a diff, or with --apply findings that remain, 2 an error.
+    """
+    from fuselint.engine import fix_paths, fix_text
+    from fuselint.report import summary
+
+    settings = _settings(options)
+    verify = _verify(options)
+    stdin = _stdin(options)
+    if stdin is not None:
+        fixed = [fix_text(stdin, settings, verify=verify)]
+    else:
+        files = _files(options, settings)
+        fixed = fix_paths(files, settings, write=options["apply"], verify=verify, jobs=options["jobs"])
+    results = [f.remaining for f in fixed]
+    findings = [f for r in results for f in r.findings]
+    diff = "".join(f.diff for f in fixed)
+    if stdin is not None and not options["diff"]:
+        _write(fixed[0].after, options["output_file"])
+    elif options["diff"] or not options["apply"]:
+        _write(_colored(diff, options), options["output_file"])
+    else:
+        _report(findings, results, options)
+    for line in summary.unverified(fixed):
+        _say(line)
+    _errors(results, options["verbose"])
+    if not options["quiet"]:
+        _say(summary.fix_closing(fixed, written=options["apply"] and stdin is None))
+    if options["apply"]:
+        ctx.exit(_exit_code(results, findings, options["exit_zero"]))
+    failed = any(r.errors for r in results)
+    ctx.exit(2 if failed else 1 if diff and not options["exit_zero"] else 0)
+
+
+@main.command()
+@click.argument("code", required=False)
+@click.option("--all", "everything", is_flag=True, help="Every rule.")
+@click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
+def rule(code: str | None, everything: bool, form: str) -> None:
+    """Print the page of the rule CODE (or its name); without one, list the rules."""
+    from fuselint.report import pages
+    from fuselint.rulebook import rules, selectors
+
+    if code is None and not everything:
+        click.echo(pages.listing(rules()), nl=False)
+        return
+    chosen = rules() if code is None else [r for r in rules() if r.code in selectors([code], "rule")]
+    click.echo(pages.render(chosen, form), nl=False)
+
+
+@main.command()
+@click.argument("place", metavar="FILE:LINE")
+@facts_options
+def explain(place: str, **options: Any) -> None:
+    """Show what is known at a place: the function's graph, facts, canonical form, kernels and obligations."""
+    from fuselint.explain import explain as explained
+
+    path, colon, line = place.rpartition(":")
+    if not colon or not line.isdigit():
+        raise ConfigError(f"explain: expected FILE:LINE, such as model.py:12, not {place!r}")
+    click.echo(explained(path, int(line), _settings(options)), nl=False)
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    """The configuration file's settings, with the options laid over them."""
+    path = options["config"] or (None if options["isolated"] else find_file(Path.cwd()))
+    settings = load(path) if path else Settings()
+    given: dict[str, Any] = {}
+    for name in ("select", "ignore"):
+        if options.get(name):
+            given[name] = tuple(part.strip() for text in options[name] for part in text.split(",") if part.strip())
+    if options.get("exclude"):
+        given["exclude"] = (*settings.exclude, *options["exclude"])
+    for name in ("min_kernels", "near_misses", "unsafe_fixes", "exact"):
+        if options.get(name) is not None:
+            given[name] = options[name]
+    if options.get("force_exclude"):
+        given["force_exclude"] = True
+    if options.get("min_saving"):
+        given["min_saving"] = byte_size(options["min_saving"], "--min-saving")
+    if options["shape"]:
+        given["shape"] = {**settings.shape, **shape_entries(options["shape"], "--shape")}
+    if options["dtype"]:
+        given["dtype"] = dtype_name(options["dtype"], "--dtype")
+    return replace(settings, **given)
+
+
+def _files(options: dict[str, Any], settings: Settings) -> list[str]:
+    from fuselint.source.discovery import python_files
+
+    return python_files(
+        options["paths"] or (".",),
+        settings.exclude,
+        settings.force_exclude,
+        skipped=lambda path, why: _say(f"{path}: skipped: {why}"),
+    )
+
+
+def _stdin(options: dict[str, Any]) -> Any:
+    """The text on stdin where the only path is `-`."""
+    if "-" not in options["paths"]:
+        return None
+    if options["paths"] != ("-",):
+        raise ConfigError("`-` (stdin) can't be given together with other paths")
+    from fuselint.source.text import decode
+
+    return decode(options["stdin_filename"] or "<stdin>", sys.stdin.buffer.read())
+
+
+def _verify(options: dict[str, Any]) -> bool:
+    wanted = options["verify"]
+    if wanted is False or (wanted is None and not options["apply"]):
+        return False
+    from importlib.util import find_spec
+
+    present = find_spec("mlx") is not None
+    if wanted and not present:
+        raise ConfigError('--verify runs the code before and after on MLX: pip install "fuselint[cpu]", or --no-verify')
+    return present
+
+
+def _report(findings: Sequence[Finding], results: Sequence[FileResult], options: dict[str, Any]) -> None:
+    from fuselint.report import renderer, summary
+
+    if options["statistics"]:
+        _write(summary.statistics(findings), options["output_file"])
+        return
+    texts = {r.path: r.text for r in results}
+    shown = [*findings, *(n for r in results for n in r.near_misses)]
+    color = _color(options) and options["output_file"] is None
+    text = renderer(options["output_format"])(shown, lambda path: texts.get(path, ""), color)
+    _write(text, options["output_file"])
+
+
+def _write(text: str, path: Path | None) -> None:
+    if path is not None:
+        try:
+            path.write_text(text, encoding="utf-8", newline="")
+        except OSError as e:
+            raise FuselintError(f"{path}: can't be written: {e.strerror}") from e
+        return
+    sys.stdout.flush()
+    data = text.encode("utf-8", "surrogateescape")
+    buffer = getattr(sys.stdout, "buffer", None)
+    if buffer is None:
+        sys.stdout.write(text)
+    else:  # bytes, so that a diff keeps the line endings of the file
+        buffer.write(data)
+        buffer.flush()
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)
+
+
+def _color(options: dict[str, Any]) -> bool:
+    if options["color"] != "auto":
+        return bool(options["color"] == "always")
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+
+
+def _colored(diff: str, options: dict[str, Any]) -> str:
+    if not _color(options) or options["output_file"] is not None:
+        return diff
+    colors = {"+": "32", "-": "31", "@": "36"}
+
+    def line(text: str) -> str:
+        number = "1" if text.startswith(("+++", "---")) else colors.get(text[:1])
+        return f"\x1b[{number}m{text}\x1b[0m" if number else text
+
+    return "\n".join(map(line, diff.split("\n")))
+
+
+def _errors(results: Iterable[FileResult], verbose: bool) -> None:
+    for r in results:
+        for e in r.errors:
+            _say(e if verbose else e.split("\n", 1)[0])
+        if verbose:
+            for function, reason in r.not_understood:
+                _say(f"{r.path}: {function}: not understood: {reason}")
+
+
+def _exit_code(results: Iterable[FileResult], findings: Iterable[Finding], exit_zero: bool) -> int:
+    if any(r.errors for r in results):
+        return 2
+    return 1 if not exit_zero and any(f.counts for f in findings) else 0

@@ -1,0 +1,293 @@
+"""Paths -> findings, paths -> edits: files in order, a worker pool where it pays, rounds until nothing changes."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from fuselint.analysis import FileResult, Proposal, analyse, chosen_codes
+from fuselint.config import Settings
+from fuselint.errors import FuselintError, UnreadableFile
+from fuselint.finding import Edit, Finding, Verification
+from fuselint.package import Package
+from fuselint.rulebook import UNREADABLE, NoFix
+from fuselint.source.edit import apply, compatible, guard, merge
+from fuselint.source.text import FileText, read, write_atomic
+
+__all__ = ["FileResult", "FixedFile", "check_file", "check_paths", "fix_paths", "fix_text"]
+
+POOL_FROM = 100
+"""Files. Below, starting workers costs more than they save."""
+
+MOST_ROUNDS = 10
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedFile:
+    """A file before and after. applied: what was fixed; withheld: what failed verification or couldn't be verified.
+
+    remaining: what the fixed file still holds.
+    """
+
+    path: str
+    before: str
+    after: str
+    applied: tuple[Finding, ...]
+    withheld: tuple[Finding, ...]
+    remaining: FileResult
+
+    @property
+    def diff(self) -> str:
+        return unified(self.path, self.before, self.after)
+
+
+def check_file(file: FileText, settings: Settings) -> FileResult:
+    """The findings of a text."""
+    return _propose((file, settings, Package()))[0]
+
+
+def check_paths(paths: Sequence[str], settings: Settings, jobs: int | None = None) -> Iterator[FileResult]:
+    """The findings of files, in their order. A file that can't be read costs one line, never the run."""
+    chosen_codes(settings)  # a wrong selection is an error, also where there is nothing to check
+    yield from _each(_check, [(path, settings) for path in paths], jobs)
+
+
+def fix_text(file: FileText, settings: Settings, verify: bool = False) -> FixedFile:
+    """The fixed text; nothing is written."""
+    work = [_work(file)]
+    _rounds(work, settings, verify, jobs=1)
+    return work[0].result()
+
+
+def fix_paths(
+    paths: Sequence[str], settings: Settings, write: bool = False, verify: bool = False, jobs: int | None = None
+) -> list[FixedFile]:
+    """Fix files, in rounds over all of them: a round's fixes don't touch, and are verified together."""
+    chosen_codes(settings)
+    work = []
+    for path in paths:
+        try:
+            work.append(_work(read(path)))
+        except UnreadableFile as e:
+            nothing = FileText(path, "")
+            work.append(_Work(nothing, nothing, _unreadable(e, settings), done=True))
+    _rounds(work, settings, verify, jobs)
+    if write:
+        for w in work:
+            _write(w, settings, verify)
+    return [w.result() for w in work]
+
+
+def unified(path: str, before: str, after: str) -> str:
+    """A diff that `git apply` takes."""
+    name = path.removeprefix("./").lstrip("/")
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+$", text) for text in (before, after))
+    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+# -- one file ---------------------------------------------------------------------------------------------------------
+
+
+def _check(task: tuple[str, Settings]) -> FileResult:
+    path, settings = task
+    try:
+        file = read(path)
+    except UnreadableFile as e:
+        return _unreadable(e, settings)
+    return _propose((file, settings, Package()))[0]
+
+
+def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list[Proposal]]:
+    file, settings, package = task
+    try:
+        return analyse(file, settings, package.others_read(file.path))
+    except UnreadableFile as e:
+        return _unreadable(e, settings, file.text), []
+    except (RecursionError, MemoryError):
+        return _unreadable(UnreadableFile(file.path, "is nested too deeply to be analysed"), settings, file.text), []
+
+
+def _unreadable(e: UnreadableFile, settings: Settings, text: str = "") -> FileResult:
+    finding = Finding(UNREADABLE, "unreadable-file", e.reason, e.path, e.line, e.column, e.line, e.column)
+    return FileResult(e.path, (finding,) if UNREADABLE in chosen_codes(settings) else (), text=text)
+
+
+def _each(call: Callable[[T], R], tasks: Sequence[T], jobs: int | None) -> Iterator[R]:
+    """The results in order; by worker processes where there are many tasks."""
+    workers = min(jobs or (_cpus() if len(tasks) > POOL_FROM else 1), max(1, len(tasks)))
+    if workers == 1:
+        yield from map(call, tasks)
+        return
+    from concurrent.futures import ProcessPoolExecutor
+
+    with ProcessPoolExecutor(workers) as pool:
+        yield from pool.map(call, tasks, chunksize=max(1, min(8, len(tasks) // (4 * workers))))
+
+
+def _cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# -- rounds -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Work:
+    """A file being fixed: `now` changes from round to round, `file` is as it was read."""
+
+    file: FileText
+    now: FileText
+    latest: FileResult
+    done: bool = False
+    applied: list[Finding] = field(default_factory=list)
+    withheld: dict[str, Finding] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    def result(self) -> FixedFile:
+        remaining = replace(self.latest, errors=(*self.latest.errors, *self.errors))
+        withheld = tuple(self.withheld.values())
+        return FixedFile(self.file.path, self.file.text, self.now.text, tuple(self.applied), withheld, remaining)
+
+
+def _work(file: FileText) -> _Work:
+    return _Work(file, file, FileResult(file.path))
+
+
+def _rounds(work: Sequence[_Work], settings: Settings, verify: bool, jobs: int | None) -> None:
+    for _ in range(MOST_ROUNDS):
+        busy = [w for w in work if not w.done]
+        if not busy:
+            return
+        chosen = _round(busy, work, settings, jobs)
+        for w, proposals in zip(busy, _verified(busy, chosen) if verify else chosen, strict=True):
+            _make(w, proposals)
+    _round([w for w in work if not w.done], work, settings, jobs)
+    for w in work:
+        if not w.done:
+            w.errors.append(f"{w.file.path}: still changing after {MOST_ROUNDS} rounds; fix it again")
+
+
+def _round(busy: Sequence[_Work], work: Sequence[_Work], settings: Settings, jobs: int | None) -> list[list[Proposal]]:
+    """Analyse what may still change, and choose the fixes of this round for each file."""
+    package = Package({os.path.abspath(w.file.path): w.now.text for w in work if w.now is not w.file})
+    out = []
+    for w, (result, proposals) in zip(
+        busy, _each(_propose, [(w.now, settings, package) for w in busy], jobs), strict=True
+    ):
+        w.latest = result
+        chosen = choose([p for p in proposals if p.finding.id not in w.withheld], settings)
+        w.done = not chosen
+        out.append(chosen)
+    return out
+
+
+def choose(proposals: Sequence[Proposal], settings: Settings) -> list[Proposal]:
+    """The fixes to make in one round: allowed, none touching another, the largest saving first."""
+
+    def rank(p: Proposal) -> tuple[int, int]:
+        saved = p.finding.traffic.saved_at if p.finding.traffic else None
+        return -(saved or 0), p.finding.line
+
+    chosen: list[Proposal] = []
+    edits: tuple[Edit, ...] = ()
+    for p in sorted((p for p in proposals if is_allowed(p.finding, settings)), key=rank):
+        fix = p.finding.fix
+        if fix and compatible(edits, fix.edits):
+            chosen.append(p)
+            edits = merge(edits, fix.edits)
+    return chosen
+
+
+def is_allowed(finding: Finding, settings: Settings) -> bool:
+    fix = finding.fix
+    if fix is None or not fix.edits or fix.requires:
+        return False
+    if settings.exact and fix.numerics != "bit-identical":
+        return False
+    return fix.applicability == "safe" or (fix.applicability == "unsafe" and settings.unsafe_fixes)
+
+
+def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]]) -> list[list[Proposal]]:
+    """Without the fixes that compute something else than the code they replace. The others say what running showed."""
+    from fuselint.verify import verify
+
+    flat = [(w, p) for w, proposals in zip(busy, chosen, strict=True) for p in proposals]
+    regions = [p.region for _, p in flat if p.region is not None]
+    outcomes = iter(verify(regions))
+    kept: dict[int, list[Proposal]] = {id(w): [] for w in busy}
+    for w, p in flat:
+        outcome = next(outcomes) if p.region else Verification("not verifiable", "its region can't be run by itself")
+        assert p.finding.fix is not None
+        finding = replace(p.finding, fix=replace(p.finding.fix, verification=outcome))
+        if outcome.outcome == "failed":
+            w.withheld[finding.id] = finding
+        else:
+            kept[id(w)].append(replace(p, finding=finding))
+    return [kept[id(w)] for w in busy]
+
+
+def _make(w: _Work, proposals: Sequence[Proposal]) -> None:
+    """Carry a round's fixes out. What the guard refuses is dropped, and its rule named."""
+    text = _guarded(w.now.text, proposals)
+    if isinstance(text, NoFix):
+        good: list[Proposal] = []
+        for p in proposals:
+            tried = _guarded(w.now.text, [*good, p])
+            if isinstance(tried, NoFix):
+                f = p.finding
+                w.withheld[f.id] = f
+                w.errors.append(
+                    f"{f.path}:{f.line}: the fix of {f.code} was dropped: {tried.reason}; please report this"
+                )
+            else:
+                good.append(p)
+        proposals = good
+        text = _guarded(w.now.text, good)
+        assert isinstance(text, str)
+    w.now = replace(w.now, text=text)
+    w.applied += [p.finding for p in proposals]
+
+
+def _guarded(text: str, proposals: Sequence[Proposal]) -> str | NoFix:
+    """The text with these fixes made, or why it must not be written."""
+    if not proposals:
+        return text
+    edits: tuple[Edit, ...] = ()
+    for p in proposals:
+        assert p.finding.fix is not None
+        edits = merge(edits, p.finding.fix.edits)
+    made = apply(text, edits)
+    return guard(text, made, edits, [span for p in proposals for span in p.statements]) or made
+
+
+def _write(w: _Work, settings: Settings, verify: bool) -> None:
+    """Write a changed file in one step. Where it was edited since it was read, it is read and fixed again."""
+    for _ in range(MOST_ROUNDS):
+        if w.now.text == w.file.text:
+            return
+        try:
+            write_atomic(w.file.path, w.now.encode(w.now.text), expected=w.file.encode(w.file.text))
+            return
+        except FuselintError as e:
+            try:
+                again = read(w.file.path)
+            except UnreadableFile:
+                again = w.file
+            if again.text == w.file.text:
+                w.errors.append(str(e))
+                w.now, w.applied = w.file, []
+                return
+            fresh = _work(again)
+            _rounds([fresh], settings, verify, jobs=1)
+            w.file, w.now, w.latest, w.done = fresh.file, fresh.now, fresh.latest, fresh.done
+            w.applied, w.withheld, w.errors = fresh.applied, fresh.withheld, fresh.errors
+    w.errors.append(f"{w.file.path}: keeps changing on disk; nothing was written to it")
+    w.now, w.applied = w.file, []

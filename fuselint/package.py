@@ -1,0 +1,115 @@
+"""What the other files of a package read, so that dead code is removed only where nothing else uses it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from fuselint.errors import UnreadableFile
+from fuselint.source.text import read
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """The names that a file reads.
+
+    modules: last components of the modules that it imports. own: attributes read from
+    `self`: they reach another file's class only by way of an import. names: plain names, which do so by `import *`.
+    attributes: all other attributes, imported names, and identifiers in strings (`getattr`, `__all__`).
+    """
+
+    modules: frozenset[str] = frozenset()
+    starred: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    attributes: frozenset[str] = frozenset()
+    anything: bool = False  # it can't be read, so it may read any name
+
+    def of(self, name: str, module: str) -> bool:
+        """Whether the file may read `name` of the module with that last component."""
+        if self.anything or name in self.attributes:
+            return True
+        if name in self.own and module in self.modules:
+            return True
+        return name in self.names and module in self.starred
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package as it stands on disk, with the texts of `overlay` (absolute paths) in place of their files."""
+
+    overlay: Mapping[str, str] = field(default_factory=dict)
+
+    def others_read(self, path: str) -> Callable[[str], bool]:
+        """Whether any other file of the package of `path` reads a name."""
+        here = os.path.abspath(path)
+        module = Path(here).parent.name if Path(here).name == "__init__.py" else Path(here).stem
+
+        def is_read(name: str) -> bool:
+            return any(self.reads(other).of(name, module) for other in _files(here) if other != here)
+
+        return is_read
+
+    def reads(self, path: str) -> Reads:
+        if path in self.overlay:
+            return _reads_of_text(self.overlay[path])
+        try:
+            status = os.stat(path)
+        except OSError:
+            return Reads()
+        return _reads_of_file(path, status.st_mtime_ns, status.st_size)
+
+
+def _files(path: str) -> Iterator[str]:
+    """The Python files of the package that holds `path`; of its folder, where that is no package."""
+    folder = os.path.dirname(path)
+    if not os.path.isfile(os.path.join(folder, "__init__.py")):
+        yield from (str(p) for p in sorted(Path(folder).glob("*.py")))
+        return
+    while os.path.isfile(os.path.join(os.path.dirname(folder), "__init__.py")):
+        folder = os.path.dirname(folder)
+    for at, folders, names in os.walk(folder):
+        folders.sort()
+        yield from (os.path.join(at, name) for name in sorted(names) if name.endswith(".py"))
+
+
+@lru_cache(maxsize=4096)
+def _reads_of_file(path: str, changed: int, size: int) -> Reads:
+    try:
+        return _reads_of_text(read(path).text)
+    except UnreadableFile:
+        return Reads(anything=True)
+
+
+@lru_cache(maxsize=256)
+def _reads_of_text(text: str) -> Reads:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Reads(anything=True)
+    modules, starred, own, names, attributes = (set[str]() for _ in range(5))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Store):
+            through_self = isinstance(node.value, ast.Name) and node.value.id == "self"
+            (own if through_self else attributes).add(node.attr)
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Import):
+            modules.update(a.name.rpartition(".")[2] for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = (node.module or "").rpartition(".")[2]
+            imported = {a.name for a in node.names}
+            modules.update({module, *imported})
+            attributes |= imported
+            if "*" in imported:
+                starred.add(module)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
+            attributes.add(node.value)
+    return Reads(*(frozenset(s) for s in (modules, starred, own, names, attributes)))

@@ -1,0 +1,89 @@
+"""The closing lines of commands, and the counts by rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from fuselint.report import plural, size
+
+if TYPE_CHECKING:
+    from fuselint.engine import FileResult, FixedFile
+    from fuselint.finding import Finding, Verification
+
+MOST_REASONS = 3
+"""Of functions that were not understood, on the closing line."""
+
+
+def closing(results: Sequence[FileResult]) -> str:
+    """Files, functions with MLX work, those not understood and why, findings, and how many are too small to show."""
+    findings = [f for r in results for f in r.findings]
+    levels = Counter(f.fix.applicability for f in findings if f.fix)
+    kinds = [f"{levels[level]} {name}" for level, name in LEVELS if levels[level]]
+    reasons = Counter(reason for r in results for _, reason in r.not_understood)
+    top = [f"{reason} {number}" for reason, number in reasons.most_common(MOST_REASONS)]
+    return "; ".join(
+        [
+            plural(len(results), "file"),
+            f"{plural(sum(r.functions for r in results), 'function')} with MLX work",
+            f"{reasons.total()} not understood{_in_brackets(top)}",
+            f"{plural(len(findings), 'finding')}{_in_brackets(kinds)}",
+            f"{sum(r.below_min_saving for r in results)} below --min-saving",
+        ]
+    )
+
+
+LEVELS = (("safe", "safe"), ("unsafe", "unsafe"), ("none", "advice"))
+
+
+def fix_closing(fixed: Sequence[FixedFile], written: bool) -> str:
+    """What was fixed and how sure that is, and what remains."""
+    outcomes = Counter(v.outcome for f in fixed for x in f.applied if (v := verification(x)))
+    checked = [f"{outcomes[o]} {name}" for o, name in (("passed", "verified"), ("not verifiable",) * 2) if outcomes[o]]
+    count = sum(len(f.applied) for f in fixed)
+    changed = sum(f.after != f.before for f in fixed)
+    remaining = [x for f in fixed for x in f.remaining.findings]
+    unsafe = sum(bool(x.fix and x.fix.applicability == "unsafe" and x.fix.edits) for x in remaining)
+    where = f"{'written to' if written else 'for'} {plural(changed, 'file')}"
+    return "; ".join(
+        [
+            f"{plural(count, 'fix')} {where}{_in_brackets(checked)}",
+            f"{plural(len(remaining), 'finding')} {'remains' if len(remaining) == 1 else 'remain'}"
+            + _in_brackets([f"{unsafe} with --unsafe-fixes"] if unsafe else []),
+        ]
+    )
+
+
+def unverified(fixed: Iterable[FixedFile]) -> Iterator[str]:
+    """One line for each fix that was made without a proof, or not made for want of one."""
+    for file in fixed:
+        for f in (*file.applied, *file.withheld):
+            v = verification(f)
+            place = f"{f.path}:{f.line}:{f.column} {f.code}"
+            if v and v.outcome == "failed":
+                yield f"{place} withheld: {v.reason}; please report this"
+            elif v and v.outcome == "not verifiable":
+                yield f"{place} fixed, not verified: {v.reason}"
+
+
+def verification(finding: Finding) -> Verification | None:
+    return finding.fix.verification if finding.fix else None
+
+
+def statistics(findings: Iterable[Finding]) -> str:
+    """By rule: how many, how many with a fix, and what they would save together."""
+    rows: dict[tuple[str, str], list[Finding]] = {}
+    for f in findings:
+        rows.setdefault((f.code, f.name), []).append(f)
+    lines = []
+    for (code, name), found in sorted(rows.items(), key=lambda row: (-len(row[1]), row[0])):
+        fixable = sum(bool(f.fix and f.fix.edits) for f in found)
+        saved = size(sum(f.traffic.saved_at or 0 for f in found if f.traffic))
+        launches = sum(f.traffic.kernels_now - f.traffic.kernels_fused for f in found if f.traffic)
+        lines.append(f"{len(found):>6}  {code}  {name:<26} {fixable:>5} fixable {saved:>9} {launches:>5} launches\n")
+    return "".join(lines)
+
+
+def _in_brackets(parts: Sequence[str]) -> str:
+    return f" ({', '.join(parts)})" if parts else ""
