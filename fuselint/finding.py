@@ -145,4 +145,6 @@ class Region:
     support_after: str = ""
     reference: str | None = None
     not_verifiable: str | None = None
+    needs: tuple[str, ...] = ()  # the fix's: what inputs have to satisfy
+    numerics: Numerics = "reassociated"  # the fix's
     notes: Mapping[str, str] = field(default_factory=dict)

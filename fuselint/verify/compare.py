@@ -1,0 +1,118 @@
+"""How two results are compared: structure, shape, dtype, then values against the float64 reference.
+
+A result passes where its error is at most that of the code before it plus one rounding of the dtype that it is stored
+in. Errors are the largest absolute difference, divided by the largest value of the reference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+
+ROUNDING = {mx.float16: 2.0**-10, mx.bfloat16: 2.0**-7, mx.float32: 2.0**-20}
+"""Slack by the dtype of the result. In float32 it is eight units in the last place: sums are taken in another order."""
+REFERENCE_LIMIT = {mx.float16: 65504.0, mx.bfloat16: 3.38e38, mx.float32: 3.4e38}
+ILL_CONDITIONED = 8
+"""An error before of that many roundings comes from the inputs, not from the code: the other order may triple it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A comparison of one leaf. `wrong` says what is wrong, or is ""."""
+
+    wrong: str = ""
+    before: float = 0.0
+    after: float = 0.0
+    repaired: int = 0  # values that were inf or NaN before, and are finite and right now
+
+
+def leaves(value: Any, path: str = "result") -> Iterator[tuple[str, Any]]:
+    """The arrays and other values of a nested result, each with where it stands."""
+    if isinstance(value, (list, tuple)):
+        for i, v in enumerate(value):
+            yield from leaves(v, f"{path}[{i}]")
+    elif isinstance(value, dict):
+        for k in sorted(value, key=str):
+            yield from leaves(value[k], f"{path}[{k!r}]")
+    else:
+        yield path, value
+
+
+def structure(before: Any, after: Any, *, dtypes: bool = True) -> str:
+    """What differs in structure, shape or dtype, or ""."""
+    a, b = list(leaves(before)), list(leaves(after))
+    if [p for p, _ in a] != [p for p, _ in b]:
+        return f"{len(b)} values instead of {len(a)}"
+    for (path, x), (_, y) in zip(a, b, strict=True):
+        if isinstance(x, mx.array) != isinstance(y, mx.array):
+            return f"{path} is {_kind(y)} instead of {_kind(x)}"
+        if not isinstance(x, mx.array):
+            if x != y and not (isinstance(x, float) and isinstance(y, float) and math.isclose(x, y, rel_tol=1e-6)):
+                return f"{path} is {y!r} instead of {x!r}"
+        elif x.shape != y.shape:
+            return f"the shape of {path} is {tuple(y.shape)} instead of {tuple(x.shape)}"
+        elif dtypes and x.dtype != y.dtype:
+            return f"the dtype of {path} is {short(y.dtype)} instead of {short(x.dtype)}"
+    return ""
+
+
+def _kind(value: Any) -> str:
+    return "an array" if isinstance(value, mx.array) else f"a {type(value).__name__}"
+
+
+def short(dtype: Any) -> str:
+    return str(dtype).rpartition(".")[2]
+
+
+def values(before: mx.array, after: mx.array, reference: mx.array, *, judged: bool = True) -> Difference:
+    """Compare one array with its float64 reference. judged: whether finite values count (see judge.py)."""
+    if before.size == 0:
+        return Difference()
+    with mx.stream(mx.cpu):
+        if not mx.issubdtype(before.dtype, mx.floating):
+            return _exact(before, after)
+        limit = REFERENCE_LIMIT.get(before.dtype, math.inf)
+        ref = reference.astype(mx.float64)
+        a, b = before.astype(mx.float64), after.astype(mx.float64)
+        ref = mx.where(mx.abs(ref) > limit, mx.sign(ref) * math.inf, ref)  # what the dtype can hold at all
+        known, was, now = mx.isfinite(ref), mx.isfinite(a), mx.isfinite(b)
+        broken = known & was & ~now
+        if mx.any(broken).item():
+            return Difference(f"{int(mx.sum(broken).item())} values are inf or NaN that were finite")
+        # where the true value is inf or NaN and the code before said so, the same must be said
+        same = (mx.isnan(a) & mx.isnan(b)) | (a == b)
+        other = ~known & ~was & ~same
+        if mx.any(other).item():
+            return Difference(f"{int(mx.sum(other).item())} inf or NaN values became others")
+        zero = mx.zeros_like(ref)
+        size = mx.max(mx.abs(mx.where(known, ref, zero))).item() or 1.0
+        error_before = (mx.max(mx.where(known & was, mx.abs(a - ref), zero)) / size).item()
+        error_after = (mx.max(mx.where(known & now, mx.abs(b - ref), zero)) / size).item()
+        repaired = int(mx.sum(known & ~was & now).item())
+        slack = ROUNDING.get(before.dtype, 2.0**-20)
+        allowed = slack + error_before * (3 if error_before > ILL_CONDITIONED * slack else 1)
+        wrong = ""
+        if judged and error_after > allowed:
+            wrong = f"the largest error is {error_after:.1e} of the largest value, before {error_before:.1e}"
+        return Difference(wrong, error_before, error_after, repaired)
+
+
+def _exact(before: mx.array, after: mx.array) -> Difference:
+    different = int(mx.sum(before != after).item())
+    return Difference(f"{different} of {before.size} values differ" if different else "")
+
+
+def relative(a: mx.array, b: mx.array) -> float:
+    """The largest difference of two arrays over the finite values of both, relative to the largest of `a`."""
+    if a.size == 0:
+        return 0.0
+    with mx.stream(mx.cpu):
+        a, b = a.astype(mx.float64), b.astype(mx.float64)
+        both = mx.isfinite(a) & mx.isfinite(b)
+        zero = mx.zeros_like(a)
+        size = mx.max(mx.abs(mx.where(both, a, zero))).item() or 1.0
+        return float((mx.max(mx.where(both, mx.abs(a - b), zero)) / size).item())

@@ -1,0 +1,417 @@
+"""One region, judged: its code before and after the fix run on made-up inputs, and what came out is compared.
+
+Runs inside a child process. `say` tells the parent what is about to run, so that a crash can be laid at its door.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import mlx.core as mx
+
+from fuselint.finding import Region, Verification
+from fuselint.verify import compare, exact
+from fuselint.verify.inputs import BadInput, Case, Inputs, assignments, cases, scalar_choices
+from fuselint.verify.vet import DEFAULT_IMPORTS, Barred, imports, importable, safe_builtins, vet
+
+GPU_ONLY = {
+    "scaled_dot_product_attention": "scores",
+    "rope": "rotations",
+    "quantized_matmul": "sums",
+    "gather_qmm": "sums",
+    "cross_entropy": "sums",
+}
+"""Operations that the CPU computes in half precision where a GPU uses float32: not judged there in half precision."""
+NOT_ON_CPU = ("gather_mm",)
+"""Operations that the CPU has only in float32."""
+GRADIENT = 1e-4
+"""Largest difference of float32 gradients, relative to the largest."""
+SAME_CODE = 1e-5
+"""Largest difference between the float64 value of the graph and that of the source."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the cases showed so far."""
+
+    cases: int = 0
+    errors: dict[str, tuple[float, float]] = field(default_factory=dict)  # by dtype: largest before, after
+    repaired: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+    gradient: float | None = None
+
+    def add(self, dtype: str, difference: compare.Difference) -> None:
+        before, after = self.errors.get(dtype, (0.0, 0.0))
+        self.errors[dtype] = max(before, difference.before), max(after, difference.after)
+        if difference.repaired:
+            self.repaired[dtype] = self.repaired.get(dtype, 0) + difference.repaired
+
+
+class Wrong(Exception):
+    """The fix computes something else."""
+
+
+class Unfit(Exception):
+    """The region can't be judged."""
+
+
+class Program:
+    """A vetted text with its definitions, which are made once: a compiled helper stays the same over all runs."""
+
+    def __init__(self, text: str, support: str, inputs: Sequence[str], *, double: bool = False) -> None:
+        tree = vet(text, support, inputs)
+        definitions = ast.parse(support)
+        names = {**DEFAULT_IMPORTS, **imports(definitions), **imports(tree)}
+        stand_ins = exact.modules() if double else {}
+        self._globals: dict[str, Any] = {n: _resolve(t, stand_ins) for n, t in names.items() if importable(t)}
+        self._globals["__builtins__"] = safe_builtins()
+        self._globals["__name__"] = "region"
+        if double:
+            tree, definitions = _double(tree), _double(definitions)
+            self._globals["_method"] = exact.method
+        exec(_code(definitions), self._globals)
+        self._code = _code(tree)
+        kind = self._globals.get("Self")
+        self.kind: type | None = kind if isinstance(kind, type) else None
+
+    def __call__(self, values: Mapping[str, Any]) -> Any:
+        scope = {**self._globals, **values}
+        exec(self._code, scope)
+        if "result" not in scope:
+            raise Unfit("the region leaves no `result`")
+        return scope["result"]
+
+
+def _resolve(target: str, stand_ins: Mapping[str, Any]) -> Any:
+    """The module or member of a qualified name that vet lets through."""
+    if target in stand_ins:
+        return stand_ins[target]
+    import functools
+    import math
+    import typing
+
+    import mlx
+    import mlx.nn
+
+    roots = {"mlx": mlx, "math": math, "functools": functools, "typing": typing}
+    head, *rest = target.split(".")
+    at: Any = roots[head]
+    for n, part in enumerate(rest):
+        path = ".".join([head, *rest[: n + 1]])
+        at = stand_ins[path] if path in stand_ins else getattr(at, part)
+    return at
+
+
+class _Imports(ast.NodeTransformer):
+    """Imports have been carried out by `Program`: they go."""
+
+    def visit_Import(self, node: ast.Import) -> ast.AST:
+        return ast.copy_location(ast.Pass(), node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST:
+        return ast.copy_location(ast.Pass(), node)
+
+
+class _Methods(ast.NodeTransformer):
+    """`x.exp()` becomes `_method("exp", x)`, for the methods that MLX has only in float32."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        f = node.func
+        if isinstance(f, ast.Attribute) and f.attr in exact.METHODS and not _is_module(f.value):
+            name = ast.copy_location(ast.Name("_method", ast.Load()), node)
+            args = [ast.copy_location(ast.Constant(f.attr), node), f.value, *node.args]
+            return ast.copy_location(ast.Call(name, args, node.keywords), node)
+        return node
+
+
+def _is_module(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in DEFAULT_IMPORTS
+
+
+def _double(tree: ast.Module) -> ast.Module:
+    return ast.fix_missing_locations(_Methods().visit(tree))
+
+
+def _code(tree: ast.Module) -> CodeType:
+    return compile(ast.fix_missing_locations(_Imports().visit(tree)), "<region>", "exec")
+
+
+def judge(region: Region, seed: int, say: Callable[[str], None]) -> Verification:
+    """Run a region on every case."""
+    tally = Tally()
+    try:
+        _Judge(region, seed, say, tally).run()
+    except Wrong as e:
+        return _outcome("failed", str(e), tally)
+    except (Unfit, Barred, BadInput) as e:
+        return _outcome("not verifiable", str(e), tally)
+    return _outcome("passed", _summary(tally), tally)
+
+
+def _outcome(kind: Any, reason: str, tally: Tally) -> Verification:
+    worst = list(tally.errors.values())
+    return Verification(
+        kind,
+        reason,
+        device=device_name(),
+        mlx=mx.__version__,
+        error_before=max((b for b, _ in worst), default=None),
+        error_after=max((a for _, a in worst), default=None),
+        cases=tally.cases,
+    )
+
+
+def device_name() -> str:
+    """The kind of the default device, and its name where MLX tells."""
+    kind = "cpu" if mx.default_device() == mx.cpu else "gpu"
+    try:
+        name = mx.device_info().get("device_name", "")
+    except (AttributeError, RuntimeError, ValueError):
+        name = ""
+    return f"{kind} ({name})" if name and kind == "gpu" else kind
+
+
+def _summary(tally: Tally) -> str:
+    parts = [
+        f"{dtype}: error {after:.1e}, before {before:.1e}" for dtype, (before, after) in sorted(tally.errors.items())
+    ]
+    if tally.gradient is not None:
+        parts.append(f"gradients within {tally.gradient:.1e}")
+    for dtype, n in sorted(tally.repaired.items()):
+        parts.append(f"{n} {dtype} values that were inf or NaN are right now")
+    return "; ".join([*parts, *tally.notes]) or "ran"
+
+
+class _Judge:
+    def __init__(self, region: Region, seed: int, say: Callable[[str], None], tally: Tally) -> None:
+        self.region, self.seed, self.say, self.tally = region, seed, say, tally
+        names = [i.name for i in region.inputs]
+        for given in region.inputs:
+            if given.kind == "object":
+                raise Unfit(f"calls {given.name}, which can't be rebuilt here")
+        self.before = Program(region.before, region.support_before, names)
+        self.after = Program(region.after, region.support_after, names)
+        self.text_after = f"{region.support_after}\n{region.after}"
+        self.compiled = "compile" in _attributes(region.support_after)
+        self.references = self._references(names)
+        self.half_unjudged = {
+            n for n in GPU_ONLY if n in _attributes(self.text_after) and mx.default_device() == mx.cpu
+        }
+        self.half_impossible = {
+            n for n in NOT_ON_CPU if n in _attributes(self.text_after) and mx.default_device() == mx.cpu
+        }
+
+    def _references(self, names: Sequence[str]) -> list[tuple[str, Program]]:
+        """The float64 forms of the code before: as the graph has it, and as the source has it."""
+        region = self.region
+        out = []
+        if region.reference is not None:
+            out.append(("graph", _reference_program(region.reference, names)))
+        out.append(("source", Program(region.before, region.support_before, names, double=True)))
+        return out
+
+    # --- runs --------------------------------------------------------------------------------------------------------
+
+    def _run(self, which: str, inputs: Inputs) -> tuple[Any, dict[str, mx.array]]:
+        """The evaluated result of the code before or after, and its input arrays as the run left them."""
+        program = self.before if which == "before" else self.after
+        self.say(which)
+        mx.random.seed(self.seed)
+        values, arrays = inputs.fresh(program.kind)
+        result = program(values)
+        mx.eval([v for _, v in compare.leaves(result) if isinstance(v, mx.array)])
+        self.say("between")
+        return result, arrays
+
+    def _try(self, which: str, inputs: Inputs) -> tuple[Any, dict[str, mx.array], str]:
+        try:
+            result, arrays = self._run(which, inputs)
+        except (Unfit, BadInput, Barred):
+            raise
+        except Exception as e:
+            return None, {}, _message(e)
+        return result, arrays, ""
+
+    def _reference(self, inputs: Inputs) -> tuple[Any, Any]:
+        """The float64 value by the graph (else by the source, else in float32), and that by the source, or None."""
+        found: dict[str, Any] = {}
+        with mx.stream(mx.cpu):
+            for name, program in self.references:
+                try:
+                    mx.random.seed(self.seed)
+                    result = program(inputs.exact(program.kind))
+                    mx.eval([v for _, v in compare.leaves(result) if isinstance(v, mx.array)])
+                except Exception as e:
+                    if name == "graph":
+                        self.tally.notes[f"the reference could not run ({_message(e)})"] = None
+                    continue
+                found[name] = result
+            if not found:
+                mx.random.seed(self.seed)
+                single = self.before(inputs.single(self.before.kind))
+                mx.eval([v for _, v in compare.leaves(single) if isinstance(v, mx.array)])
+                self.tally.notes["judged against the code before in float32: it does not run in float64"] = None
+                return single, None
+        return found.get("graph", found.get("source")), found.get("source")
+
+    # --- the whole ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        sizes, scalars = self._fitting()
+        for case in cases(self.region, sizes, scalars, self.compiled):
+            if self.half_impossible and (case.dtype != "float32" or case.weight_dtype):
+                self.tally.notes[f"only float32: the CPU has no other {', '.join(sorted(self.half_impossible))}"] = None
+                continue
+            self._case(case)
+        if not self.tally.cases:
+            raise Unfit("the code before raises for every input tried")
+        self._gradients(Case(sizes[0], scalars=scalars))
+        if self.compiled:
+            self._compiled(Case(sizes[0], scalars=scalars))
+        for name in sorted(self.half_unjudged):
+            self.tally.notes[f"float16 and bfloat16 values not judged: the CPU's {name} {_CPU_HALF}"] = None
+
+    def _fitting(self) -> tuple[list[dict[str, int]], dict[str, Any]]:
+        """The choices of sizes for which the code before runs, and values for the scalars that are not stated."""
+        why = ""
+        for sizes in assignments(self.region):
+            for scalars in scalar_choices(self.region):
+                _, _, why = self._try("before", Inputs(self.region, Case(sizes, scalars=scalars), self.seed))
+                if not why:
+                    others = [
+                        s
+                        for s in assignments(self.region)
+                        if s != sizes and not self._try("before", Inputs(self.region, Case(s, scalars=scalars), self.seed))[2]
+                    ]
+                    return [sizes, *others], scalars
+        raise Unfit(f"the code before raises on every input tried: {why}")
+
+    def _case(self, case: Case) -> None:
+        inputs = Inputs(self.region, case, self.seed)
+        before, left, why = self._try("before", inputs)
+        if why:
+            return  # not an input that the code is meant for
+        after, right, why = self._try("after", inputs)
+        where = f" ({case}; {inputs.shapes()})"
+        if why:
+            raise Wrong(f"the fixed code raises: {why}{where}")
+        declared = self.region.numerics == "different dtype"
+        mixed = bool(case.weight_dtype)
+        if wrong := compare.structure(before, after, dtypes=not declared):
+            if mixed and self.region.needs:
+                self.tally.notes[f"needed: with {case.weight_dtype} weights {wrong}"] = None
+                return
+            raise Wrong(wrong + where)
+        for name, array in left.items():
+            if _changed(array, inputs, name) != _changed(right[name], inputs, name):
+                raise Wrong(f"{name} is changed in place by one version only{where}")
+        self.tally.cases += 1
+        self._values(case, inputs, before, after, where)
+
+    def _values(self, case: Case, inputs: Inputs, before: Any, after: Any, where: str) -> None:
+        reference, source = self._reference(inputs)
+        if wrong := compare.structure(before, reference, dtypes=False):
+            raise Wrong(f"the analysed code is not the source: {wrong}{where}")
+        if source is not None and reference is not source:
+            for (path, a), (_, b) in zip(compare.leaves(source), compare.leaves(reference), strict=True):
+                if isinstance(a, mx.array) and (gap := compare.relative(a, b)) > SAME_CODE:
+                    raise Wrong(f"the analysed code is not the source: {path} differs by {gap:.1e}{where}")
+        judged = case.dtype == "float32" or not self.half_unjudged
+        for (path, a), (_, b), (_, r) in zip(
+            compare.leaves(before), compare.leaves(after), compare.leaves(reference), strict=True
+        ):
+            if not isinstance(a, mx.array):
+                continue
+            difference = compare.values(a, b, r, judged=judged)
+            if judged:
+                self.tally.add(case.dtype, difference)
+            if difference.wrong:
+                raise Wrong(f"{path}: {difference.wrong}{where}")
+
+    def _gradients(self, case: Case) -> None:
+        """Gradients by every floating input, where the code before has one."""
+        inputs = Inputs(self.region, case, self.seed)
+        if not inputs.names:
+            return
+
+        def gradient(which: str) -> list[mx.array]:
+            program = self.before if which == "before" else self.after
+
+            def total(arrays: list[mx.array]) -> mx.array:
+                given = inputs.replaced(dict(zip(inputs.names, arrays, strict=True)), program.kind)
+                out = mx.zeros(())
+                for n, (_, leaf) in enumerate(compare.leaves(program(given))):
+                    if isinstance(leaf, mx.array) and mx.issubdtype(leaf.dtype, mx.floating):
+                        cotangent = mx.random.normal(leaf.shape, key=mx.random.key(n))
+                        out = out + (leaf.astype(mx.float32) * cotangent).sum()
+                return out
+
+            self.say(which)
+            mx.random.seed(self.seed)
+            got: list[mx.array] = mx.grad(total)([inputs.array(n) for n in inputs.names])
+            mx.eval(got)
+            self.say("between")
+            return got
+
+        try:
+            before = gradient("before")
+        except Exception:
+            return
+        try:
+            after = gradient("after")
+        except Exception as e:
+            raise Wrong(f"the fixed code has no gradient: {_message(e)}") from e
+        worst = 0.0
+        for name, a, b in zip(inputs.names, before, after, strict=True):
+            lost = mx.isfinite(a) & ~mx.isfinite(b)
+            if mx.any(lost).item():
+                raise Wrong(f"the gradient by {name} is inf or NaN where it was finite ({case})")
+            gap = compare.relative(a, b)
+            if gap > GRADIENT:
+                raise Wrong(f"the gradient by {name} differs by {gap:.1e} of its largest value ({case})")
+            worst = max(worst, gap)
+        self.tally.gradient = worst
+
+    def _compiled(self, case: Case) -> None:
+        """Whether mx.compile compiled: without g++ it does nothing on the CPU, and nothing was proved."""
+        inputs = Inputs(self.region, case, self.seed)
+        values, _ = inputs.fresh(self.after.kind)
+        result = self.after(values)
+        dot = io.StringIO()
+        mx.export_to_dot(dot, *[v for _, v in compare.leaves(result) if isinstance(v, mx.array)])
+        if "Compiled" not in dot.getvalue():
+            raise Unfit("mx.compile was a no-op (no g++?)")
+
+
+_CPU_HALF = "works in half precision, a GPU's in float32"
+
+
+def _reference_program(text: str, names: Sequence[str]) -> Program:
+    return Program(text, "", names, double=True)
+
+
+def _attributes(text: str) -> set[str]:
+    """The names that a text calls or reads, by their last part."""
+    out: set[str] = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute):
+            out.add(node.attr)
+        elif isinstance(node, ast.Name):
+            out.add(node.id)
+    return out
+
+
+def _changed(array: mx.array, inputs: Inputs, name: str) -> bool:
+    old = inputs.array(name)
+    return array.shape != old.shape or array.dtype != old.dtype or not mx.array_equal(array, old, equal_nan=True).item()
+
+
+def _message(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:300] if type(error).__name__ in ("ValueError", "RuntimeError") else f"{type(error).__name__}: {text[:300]}"
