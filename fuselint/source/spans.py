@@ -20,7 +20,7 @@ class FunctionSpan:
     class_name: the qualname of the class whose body holds it, or None.
     outer: the qualname of the function whose body holds it, or None.
     line: of the `def` (or `lambda`).
-    depth: how many levels deep its syntax tree is.
+    depth: how many levels deep its syntax is; what is too short to be deep counts as one level.
     """
 
     qualname: str
@@ -80,16 +80,43 @@ def span_of(
         while not (text := file.line(line)).lstrip(" \t\f").startswith("@"):
             line -= 1  # `@(` or `@\` stands above the expression
         start = file.starts[line - 1] + text.index("@")
-    return FunctionSpan(qualname, class_name, start, end, node.lineno, depth(node), outer, is_lambda)
+    return FunctionSpan(qualname, class_name, start, end, node.lineno, _depth(file, node), outer, is_lambda)
 
 
-def depth(node: ast.AST) -> int:
-    """How many levels deep a syntax tree is. Walks level by level, so no depth is too deep for it."""
+def _depth(file: FileText, node: ast.AST) -> int:
+    """How many levels deep a function's syntax is. Walks level by level, so no depth is too deep for it.
+
+    A simple statement counts as one level where it is too short to be deep: every level takes a character.
+    """
     level, count = [node], 0
     while level:
-        level = [child for n in level for child in children(n)]
+        level = [child for n in level if not _short(file, n) for child in children(n)]
         count += 1
     return count
+
+
+def _short(file: FileText, node: ast.AST) -> bool:
+    if not isinstance(node, ast.stmt) or isinstance(node, _COMPOUND) or node.end_lineno is None:
+        return False
+    starts = file.starts
+    end = starts[node.end_lineno] if node.end_lineno < len(starts) else len(file.text)
+    return end - starts[node.lineno - 1] < _SHORT
+
+
+_SHORT = 200
+_COMPOUND = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.If,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.With,
+    ast.AsyncWith,
+    ast.Try,
+    ast.Match,
+)
 
 
 def children(node: ast.AST) -> Iterator[ast.AST]:

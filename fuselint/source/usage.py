@@ -81,7 +81,7 @@ class _Uses:
                     self.users.setdefault(target, set()).add(by)
 
     def target(self, node: ast.expr, scope: str) -> str | None:
-        """The function of this file that an expression names: f, self.m, Class.m, super().m, __call__ of an instance."""
+        """The function of this file that an expression names: f, self.m, Class.m, super().m, an instance of a class."""
         module = self.module
         if isinstance(node, ast.Attribute):
             owner = self._owner(node.value, scope)
