@@ -100,6 +100,21 @@ def same_shape(a: Shape | None, b: Shape | None) -> bool:
     return all(map(_same_size, reversed(fixed.dims), reversed(free.dims)))
 
 
+def joined(a: Shape | None, b: Shape | None) -> Shape | None:
+    """The shape of a op b. Shapes without facts count as equal: of two, the one that says more is kept."""
+    if a is None or b is None:
+        known = a or b
+        return known if known is not None and (known.lead is not None or len(known.dims) > 1) else None
+    if a.lead is None and b.lead is None:
+        return broadcast(a, b)
+    more, less = (a, b) if len(a.dims) >= len(b.dims) else (b, a)
+    count = len(more.dims) - len(less.dims)
+    if less.lead is None or any(d == 1 for d in more.dims[:count]):
+        return broadcast(a, b)
+    tail = broadcast(Shape(None, more.dims[count:]), Shape(None, less.dims))
+    return None if tail is None else Shape(more.lead, (*more.dims[:count], *tail.dims))
+
+
 def _same_size(a: Expr, b: Expr) -> bool:
     m, n = a.value(), b.value()
     if m is not None and n is not None:
@@ -165,7 +180,7 @@ class Tracer:
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
         shape = arrays[0].shape
         for a in arrays[1:]:
-            shape = broadcast(shape, a.shape)
+            shape = joined(shape, a.shape)
         if self.shapeless:
             return [self.broadcast_to(a, shape, [b for b in arrays if b is not a]) for a in arrays]
         return [a if same_shape(a.shape, shape) else self.broadcast_to(a, shape) for a in arrays]
@@ -178,7 +193,7 @@ class Tracer:
         a, b = self.astype(a, common), self.astype(b, common)
         if primitive != "Power" or not same_shape(a.shape, b.shape):
             a, b = self.broadcast_arrays((a, b))
-        return self.make(primitive, (a, b), broadcast(a.shape, b.shape), dtype or common)
+        return self.make(primitive, (a, b), joined(a.shape, b.shape), dtype or common)
 
     def logical(self, primitive: str, x: Operand, y: Operand) -> Array:
         a, b = self.pair(x, y)

@@ -143,6 +143,9 @@ class Trace:
                 op.primitives[0], arrays, self.kept(node), concrete(self.facts.dtype(node)), self.tracer.arguments
             )
             return self.squeezed(node, out)
+        if op.shape is rules.same and len(op.primitives) == 1 and arrays:
+            dtype = concrete(self.facts.dtype(node))
+            return self.tracer.make(op.primitives[0], arrays, arrays[0].shape, dtype, self.tracer.arguments)
         primitives = op.primitives or (op.name,)
         if op.kind == "copy" and any(n in VIEWS for n in primitives):
             *before, last = primitives  # repeat: a broadcast, then a reshape that has to copy it

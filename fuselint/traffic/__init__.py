@@ -1,0 +1,81 @@
+"""What a region costs now and after its fix: bytes as formulas and numbers, and launches apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fuselint.config import DTYPES
+from fuselint.finding import Traffic
+from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.symbols import Expr
+from fuselint.graph.tape import Array
+from fuselint.graph.trace import Trace, trace
+from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
+from fuselint.traffic.sizes import Sizes
+
+if TYPE_CHECKING:
+    from fuselint.config import Settings
+    from fuselint.rulebook import Match
+
+
+def saving(graph: Graph, match: Match, settings: Settings) -> Traffic:
+    """The region's traffic before, and that of the fused kernels with what others still read of the region."""
+    facts = graph.facts
+    traced = trace(match.region, facts)
+    if graph.context.compiled:
+        outputs = [match.root, *_read_elsewhere(graph, match)]
+        before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless)
+    else:
+        before = launches(traced)
+    after = [*_fused(match, traced), *launches(trace(_still_needed(graph, match), facts))]
+    shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
+    bytes_ = Bytes(Sizes.of(shapes), DTYPES[settings.dtype])
+    now, fused = bytes_.total(before), bytes_.total(after)
+    return _report(graph, settings, bytes_.sizes, (now, len(before)), (fused, len(after)))
+
+
+def _report(graph: Graph, settings: Settings, sizes: Sizes, now: tuple[Expr, int], fused: tuple[Expr, int]) -> Traffic:
+    before, after = sizes.leading(now[0]), sizes.leading(fused[0])
+    function = graph.context.qualname
+    at, assumed = sizes.numbers(before + after, lambda name: settings.size(function, name))
+    saved = (before - after).substitute(at).value()
+    return Traffic(
+        symbols={name: sizes.meaning(name) for name in at},
+        bytes_now=str(before),
+        bytes_fused=str(after),
+        kernels_now=now[1],
+        kernels_fused=fused[1],
+        dtype=settings.dtype,
+        at=at,
+        saved_at=saved,
+        assumed=assumed,
+    )
+
+
+def _fused(match: Match, traced: Trace) -> list[Kernel]:
+    def arrays(nodes: Iterable[Node]) -> tuple[Array, ...]:
+        return tuple(a for n in dict.fromkeys(nodes) if isinstance(a := traced.operand(n), Array))
+
+    return [Kernel(k.op, k.writes, arrays(k.reads), arrays([k.writes])) for k in match.fused]
+
+
+def _read_elsewhere(graph: Graph, match: Match) -> list[Node]:
+    """Values of the region, besides its root, that something outside reads."""
+    inside = match.region
+    return [
+        n
+        for n in sorted(inside, key=lambda n: n.id)
+        if n is not match.root and (n in graph.escaping or any(u not in inside for u in graph.users.get(n, ())))
+    ]
+
+
+def _still_needed(graph: Graph, match: Match) -> list[Node]:
+    """What of the region is computed after the fix too."""
+    outside = {k for n in match.region for k in n.inputs if k not in match.region}
+    holes = {h for h in match.holes.values() if isinstance(h, Node)}
+    kept: dict[Node, None] = {}
+    for root in _read_elsewhere(graph, match):
+        for n in region(root, outside | holes):
+            kept[n] = None
+    return [n for n in kept if n in match.region]

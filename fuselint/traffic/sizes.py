@@ -1,0 +1,129 @@
+"""Sizes of arrays as formulas in the names of the user's code, and what numbers to take for names nobody stated.
+
+Where an array's rank is unknown it has T rows of its last axis; the last axis of such arrays prints as D.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from fuselint.graph.shapes import Shape
+from fuselint.graph.symbols import Expr
+
+ROWS, FEATURES = "T", "D"
+
+USUAL: dict[int, tuple[int, ...]] = {
+    1: (4096,),
+    2: (2048, 4096),
+    3: (1, 2048, 4096),
+    4: (1, 32, 2048, 128),
+}
+"""Sizes of the axes of an activation by its rank: rows of features, batch x length x features, and attention heads."""
+
+MANY_ROWS = 2048
+NEGLIGIBLE = 1000
+"""A term this many times smaller than one that contains it isn't worth printing."""
+
+
+@dataclass(slots=True)
+class Sizes:
+    """The sizes of one region: made of all its shapes, so that one axis has one name."""
+
+    rows: str = ""  # whose rows T counts, where some rank is unknown
+    features: Expr | None = None  # what D stands for, where the code names it
+    renamed: dict[str, Expr] = field(default_factory=dict)
+    usual: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, shapes: Iterable[Shape | None]) -> Sizes:
+        out = cls()
+        listed = list(shapes)
+        free = [s for s in listed if s is None or s.lead is not None]
+        if free:
+            out._name_rows(free, listed)
+        for shape in listed:
+            if shape is not None:
+                out._note_usual(shape)
+        return out
+
+    def _name_rows(self, free: list[Shape | None], listed: list[Shape | None]) -> None:
+        first = next((s.lead for s in free if s is not None and s.lead is not None), "")
+        self.rows = (first or "").split("[", 1)[0].split(" & ", 1)[0]
+        lasts = [a for s in listed if s is not None and (a := s.axis(-1)) is not None and (s.lead or s.rank == 1)]
+        named = [a for a in lasts if a.value() is None]
+        stated = [a for a in named if ".shape[" not in str(a)]
+        # An axis of the code's own (a weight's size) says more than `x.shape[-1]`; a number says most.
+        number = next((a for a in lasts if (a.value() or 0) > 1), None)
+        self.features = number or next(iter(stated), None)
+        last = number if number is not None else Expr.name(FEATURES)
+        for a in named:
+            if len(a.names) == 1 and a == Expr.name(next(iter(a.names))):
+                self.renamed[next(iter(a.names))] = last
+        if number is None:
+            self.usual[FEATURES] = USUAL[2][-1]
+        self.usual[ROWS] = MANY_ROWS
+
+    def _note_usual(self, shape: Shape) -> None:
+        dims = shape.dims
+        usual = USUAL.get(len(dims) if shape.lead is None else 3) or (1,) * len(dims)
+        usual = (1,) * (len(dims) - len(usual)) + usual[-len(dims) :] if dims else ()
+        for d, n in zip(dims, usual, strict=True):
+            for name in d.substitute(self.renamed).names:
+                self.usual.setdefault(name, n)
+
+    def elements(self, shape: Shape | None) -> Expr:
+        if shape is None:
+            return Expr.name(ROWS) * self._last(None)
+        count = Expr.of(1)
+        for d in shape.dims:
+            count = count * d.substitute(self.renamed)
+        if shape.lead is None:
+            return count
+        if shape.lead.endswith("]") or shape.dims:
+            return Expr.name(ROWS) * count
+        return Expr.name(ROWS) * self._last(shape)
+
+    def _last(self, shape: Shape | None) -> Expr:
+        last = shape.axis(-1) if shape is not None else None
+        if last is not None:
+            return last.substitute(self.renamed)
+        return self.renamed.get(FEATURES, Expr.name(FEATURES)) if self.features is None else self._feature()
+
+    def _feature(self) -> Expr:
+        assert self.features is not None
+        return self.features if self.features.value() is not None else Expr.name(FEATURES)
+
+    def meaning(self, name: str) -> str:
+        if name == ROWS and self.usual.get(ROWS):
+            return f"rows of {self.rows}" if self.rows else "rows"
+        if name == FEATURES and FEATURES in self.usual:
+            return str(self.features) if self.features is not None else f"last axis of {self.rows or 'an activation'}"
+        return name
+
+    def leading(self, formula: Expr) -> Expr:
+        """The formula without terms that another contains and outweighs."""
+        sizes = {n: self.usual.get(n, 1) for n in formula.names}
+        terms = [(m, c, Expr({m: abs(c)})) for m, c in formula.terms]
+        kept = {}
+        for m, c, term in terms:
+            small = any(
+                Expr({m: type(c)(1)}).divides(Expr({n: type(c)(1)}))
+                and (other.substitute(sizes).value() or 0) >= NEGLIGIBLE * (term.substitute(sizes).value() or 1)
+                for n, _, other in terms
+                if n != m
+            )
+            if not small:
+                kept[m] = c
+        return Expr(kept)
+
+    def numbers(self, formula: Expr, stated: Callable[[str], int | None]) -> tuple[dict[str, int], tuple[str, ...]]:
+        """A number for each name of the formula, and which of them nobody stated."""
+        at: dict[str, int] = {}
+        assumed: list[str] = []
+        for name in sorted(formula.names):
+            given = stated(name)
+            if given is None:
+                assumed.append(name)
+            at[name] = self.usual.get(name, 1) if given is None else given
+        return at, tuple(assumed)
