@@ -1,8 +1,8 @@
 """Does a rewrite compute what the code before it computed? Both are run, in child processes, and compared.
 
-    regions -> vet (which names may run) -> cases (inputs) -> before, after, float64 reference -> compare -> Verification
+    regions -> vet (which names may run) -> cases (inputs) -> before, after, float64 reference -> compare -> outcomes
 
-Nothing of the user's module is imported: only the text of a region runs, on made-up inputs, with `mx`, `nn` and `math`.
+Nothing of the user's module is imported: only a region's text runs, on made-up inputs, with `mx`, `nn` and `math`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Outcomes kept between runs: a SQLite file, so that several processes may use it at once. Losing it costs time only."""
+"""Outcomes kept between runs.
+
+A SQLite file, so that several processes may use it at once. Losing it costs time only.
+"""
 
 from __future__ import annotations
 

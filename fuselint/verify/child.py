@@ -81,7 +81,9 @@ def main() -> None:
         except MemoryError:
             outcome, lasting = Verification("not verifiable", "out of memory"), False
         except Exception as e:
-            outcome = Verification("not verifiable", f"the verifier failed: {type(e).__name__}: {e}", mlx=mx.__version__)
+            outcome = Verification(
+                "not verifiable", f"the verifier failed: {type(e).__name__}: {e}", mlx=mx.__version__
+            )
             lasting = False
         say(done=number, outcome=asdict(outcome), lasting=lasting)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mlx.core as mx
-import mlx.nn as nn
+from mlx import nn
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -322,8 +322,8 @@ def compile(fun: Any = None, *args: Any, **options: Any) -> Any:
 CORE: dict[str, Any] = {
     name: globals()[name]
     for name in (
-        "exp sin cos tan erf erfinv sinh cosh sigmoid logaddexp softmax logsumexp logcumsumexp addmm array arange linspace full "
-        "dequantize quantized_matmul compile"
+        "exp sin cos tan erf erfinv sinh cosh sigmoid logaddexp softmax logsumexp logcumsumexp addmm array arange "
+        "linspace full dequantize quantized_matmul compile"
     ).split()
 } | {name: mx.float64 for name in FLOATS}
 FAST: dict[str, Any] = {

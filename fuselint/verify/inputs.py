@@ -440,4 +440,3 @@ def _lay(a: mx.array, layout: Layout) -> mx.array:
     if layout == "broadcast" and a.ndim >= 2:
         return mx.broadcast_to(a[:1], a.shape)
     return mx.array(a)
-

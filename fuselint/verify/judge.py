@@ -17,7 +17,7 @@ import mlx.core as mx
 from fuselint.finding import Region, Verification
 from fuselint.verify import compare, exact
 from fuselint.verify.inputs import BadInput, Case, Inputs, assignments, cases, scalar_choices
-from fuselint.verify.vet import DEFAULT_IMPORTS, Barred, imports, importable, safe_builtins, vet
+from fuselint.verify.vet import DEFAULT_IMPORTS, Barred, importable, imports, safe_builtins, vet
 
 GPU_ONLY = {
     "scaled_dot_product_attention": "scores",
@@ -135,7 +135,8 @@ def _is_module(node: ast.expr) -> bool:
 
 
 def _double(tree: ast.Module) -> ast.Module:
-    return ast.fix_missing_locations(_Methods().visit(tree))
+    changed: ast.Module = _Methods().visit(tree)
+    return ast.fix_missing_locations(changed)
 
 
 def _code(tree: ast.Module) -> CodeType:
@@ -280,17 +281,16 @@ class _Judge:
     def _fitting(self) -> tuple[list[dict[str, int]], dict[str, Any]]:
         """The choices of sizes for which the code before runs, and values for the scalars that are not stated."""
         why = ""
-        for sizes in assignments(self.region):
+        choices = assignments(self.region)
+        for sizes in choices:
             for scalars in scalar_choices(self.region):
                 _, _, why = self._try("before", Inputs(self.region, Case(sizes, scalars=scalars), self.seed))
                 if not why:
-                    others = [
-                        s
-                        for s in assignments(self.region)
-                        if s != sizes and not self._try("before", Inputs(self.region, Case(s, scalars=scalars), self.seed))[2]
-                    ]
-                    return [sizes, *others], scalars
+                    return [sizes, *(s for s in choices if s != sizes and self._fits(s, scalars))], scalars
         raise Unfit(f"the code before raises on every input tried: {why}")
+
+    def _fits(self, sizes: Mapping[str, int], scalars: Mapping[str, Any]) -> bool:
+        return not self._try("before", Inputs(self.region, Case(sizes, scalars=scalars), self.seed))[2]
 
     def _case(self, case: Case) -> None:
         inputs = Inputs(self.region, case, self.seed)
@@ -413,5 +413,7 @@ def _changed(array: mx.array, inputs: Inputs, name: str) -> bool:
 
 
 def _message(error: Exception) -> str:
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text[:300] if type(error).__name__ in ("ValueError", "RuntimeError") else f"{type(error).__name__}: {text[:300]}"
+    text = " ".join(str(error).split())[:300]
+    if text and isinstance(error, (ValueError, RuntimeError)):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from fuselint.graph import ops
 
 DEFAULT_IMPORTS = {"mx": "mlx.core", "nn": "mlx.nn", "math": "math", "partial": "functools.partial"}
-MODULES = ("mlx.core", "mlx.core.fast", "mlx.core.linalg", "mlx.core.random", "mlx.core.fft", "mlx.nn", "mlx.nn.losses", "math")  # fmt: skip
+MODULES = ("mlx.core mlx.core.fast mlx.core.linalg mlx.core.random mlx.core.fft mlx.nn mlx.nn.losses math").split()
 DTYPES = (
     "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 "
     "floating integer inexact number generic Dtype"

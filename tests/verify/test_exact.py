@@ -35,7 +35,7 @@ UNARY = {
     "cosh": np.cosh,
     "erf": ERF,
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-    "softmax": lambda x: (np.exp(x) / np.exp(x).sum()),
+    "softmax": lambda x: np.exp(x) / np.exp(x).sum(),
     "logsumexp": lambda x: np.log(np.exp(x).sum()),
     "abs": np.abs,
     "arcsinh": np.arcsinh,
@@ -128,15 +128,13 @@ def test_rope_is_mlx_rope(traditional, offset, freqs):
     how = {"base": None, "freqs": mx.array([1.0, 3.0, 9.0])} if freqs else {"base": 100.0, "freqs": None}
     with mx.stream(mx.cpu):
         got = exact.rope(to_mlx(a), 6, traditional=traditional, scale=0.5, offset=at, **how)
-        want = mx.fast.rope(
-            mx.array(a.astype(np.float32)), 6, traditional=traditional, scale=0.5, offset=at, **how
-        )
+        want = mx.fast.rope(mx.array(a.astype(np.float32)), 6, traditional=traditional, scale=0.5, offset=at, **how)
         close(got, np.array(want.tolist()), 1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(exact.NN))
 def test_activations_are_those_of_nn(name):
-    import mlx.nn as nn  # noqa: PLC0415
+    from mlx import nn
 
     with mx.stream(mx.cpu):
         got = getattr(exact.modules()["mlx.nn"], name)(to_mlx(X))
