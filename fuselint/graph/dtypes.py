@@ -72,7 +72,7 @@ class DType(frozenset[str]):
     def __new__(cls, names: Iterable[str] = ()) -> DType:
         return super().__new__(cls, names)
 
-    def __or__(self, other: Iterable[str]) -> DType:  # type: ignore[override]
+    def __or__(self, other: Iterable[str]) -> DType:
         return promote(self, DType(other))
 
     __ror__ = __or__  # type: ignore[assignment]
@@ -145,7 +145,7 @@ def _meet_scalar(strong: DType, weak: DType) -> DType:
         return UNKNOWN
     if "weak float" in weak and strong.integral:
         return DType({"float32"})
-    if "weak int" in weak and strong == {"bool_"}:
+    if "weak int" in weak and strong.name == "bool_":
         return DType({"int32"})
     return strong
 

@@ -17,8 +17,22 @@ from fuselint.graph.model import Node
 from fuselint.graph.op import Bound, Call, CannotBind, Op, Param, Value, bind, literal
 
 __all__ = [
-    "PROPERTIES", "TABLE", "Bound", "Call", "CannotBind", "Op", "Param", "Value",
-    "bind", "binary", "constant", "literal", "method", "operand", "resolve_call", "unary",
+    "PROPERTIES",
+    "TABLE",
+    "Bound",
+    "Call",
+    "CannotBind",
+    "Op",
+    "Param",
+    "Value",
+    "binary",
+    "bind",
+    "constant",
+    "literal",
+    "method",
+    "operand",
+    "resolve_call",
+    "unary",
 ]  # fmt: skip
 
 TABLE: dict[str, Op] = {op.name: op for part in (ops_core, ops_nn) for op in part.table()}

@@ -88,8 +88,12 @@ def unary() -> Iterator[Op]:
     yield row("round", "unary", "a: A, decimals=0", "Round", method=True)
     yield row("stop_gradient", "view", "a: A", "StopGradient")
     yield row("positive", "view", "a: A", "", operator="+")
-    yield row("astype", "cast", "a: A, dtype", "AsType", dtype=lambda c: c.dtype_value(c.attrs.get("dtype")), method=True)
-    yield row("view", "view", "a: A, dtype", "View", r.unknown, lambda c: c.dtype_value(c.attrs.get("dtype")), method=True)
+    yield row(
+        "astype", "cast", "a: A, dtype", "AsType", dtype=lambda c: c.dtype_value(c.attrs.get("dtype")), method=True
+    )
+    yield row(
+        "view", "view", "a: A, dtype", "View", r.unknown, lambda c: c.dtype_value(c.attrs.get("dtype")), method=True
+    )
     yield row("reciprocal", "composite", "a: A", "Divide", dtype=r.floated, method=True)
     yield row("degrees", "composite", "a: A", "Multiply", dtype=r.floated)
     yield row("radians", "composite", "a: A", "Multiply", dtype=r.floated)
@@ -99,17 +103,19 @@ def unary() -> Iterator[Op]:
     yield row("isinf", "composite", "a: A", "Equal Equal LogicalOr", dtype=r.BOOLEAN)
     yield row("isfinite", "composite", "a: A", "Equal Equal LogicalOr NotEqual LogicalOr LogicalNot", dtype=r.BOOLEAN)
     yield row("trunc", "composite", "a: A", "Less Ceil Floor Select")
-    yield row("nan_to_num", "composite", "a: A, nan=0, posinf=None, neginf=None", "NotEqual Select Equal Select Equal Select")
+    yield row(
+        "nan_to_num", "composite", "a: A, nan=0, posinf=None, neginf=None", "NotEqual Select Equal Select Equal Select"
+    )
 
 
 def _absolute(c: Call) -> DType:
     d = c.dtype(0).settle()
-    return DType({"float32"}) if d == {"complex64"} else d
+    return DType({"float32"}) if d.name == "complex64" else d
 
 
 def _real(c: Call) -> DType:
     d = c.dtype(0).settle()
-    return DType({"float32"}) if d == {"complex64"} else d
+    return DType({"float32"}) if d.name == "complex64" else d
 
 
 def binary() -> Iterator[Op]:
@@ -142,10 +148,22 @@ def binary() -> Iterator[Op]:
         yield row(name, "binary", "a: A, b: A", primitive, r.broadcasted, dtype, operator=operator, aliases=aliases)
     yield row("where", "ternary", "condition: A, x: A, y: A", "Select", r.broadcasted, _where)
     yield row("logical_xor", "composite", "a: A, b: A", "NotEqual", r.broadcasted, r.BOOLEAN)
-    yield row("divmod", "composite", "a: A, b: A", "DivMod", lambda c: (r.broadcasted(c),) * 2, lambda c: (r.promoted(c),) * 2, result="arrays")
+    yield row(
+        "divmod",
+        "composite",
+        "a: A, b: A",
+        "DivMod",
+        lambda c: (r.broadcasted(c),) * 2,
+        lambda c: (r.promoted(c),) * 2,
+        result="arrays",
+    )
     yield row("clip", "composite", "a: A, a_min: A = None, a_max: A = None", "Maximum Minimum", r.broadcasted, _clip)
-    yield row("isclose", "composite", "a: A, b: A, rtol=1e-05, atol=1e-08, *, equal_nan=False", "", r.broadcasted, r.BOOLEAN)
-    yield row("allclose", "composite", "a: A, b: A, rtol=1e-05, atol=1e-08, *, equal_nan=False", "", r.scalar, r.BOOLEAN)
+    yield row(
+        "isclose", "composite", "a: A, b: A, rtol=1e-05, atol=1e-08, *, equal_nan=False", "", r.broadcasted, r.BOOLEAN
+    )
+    yield row(
+        "allclose", "composite", "a: A, b: A, rtol=1e-05, atol=1e-08, *, equal_nan=False", "", r.scalar, r.BOOLEAN
+    )
     yield row("array_equal", "composite", "a: A, b: A, equal_nan=False", "Equal Reduce", r.scalar, r.BOOLEAN)
 
 
@@ -177,11 +195,25 @@ def reductions() -> Iterator[Op]:
     yield row("var", "composite", variance, "", r.reduced, r.floated, method=True)
     yield row("std", "composite", variance, "", r.reduced, r.floated, method=True)
     yield row("median", "composite", AXIS, "", r.reduced, r.floated)
-    yield row("count_nonzero", "composite", "a: A, *, axis=None, keepdims=False", "", r.reduced, r.constant_dtype("int32"))
-    yield row("minmax", "composite", AXIS, "Reduce Reduce", lambda c: (r.reduced(c),) * 2, lambda c: (c.dtype(0).settle(),) * 2, result="arrays")
+    yield row(
+        "count_nonzero", "composite", "a: A, *, axis=None, keepdims=False", "", r.reduced, r.constant_dtype("int32")
+    )
+    yield row(
+        "minmax",
+        "composite",
+        AXIS,
+        "Reduce Reduce",
+        lambda c: (r.reduced(c),) * 2,
+        lambda c: (c.dtype(0).settle(),) * 2,
+        result="arrays",
+    )
     scan = "a: A, axis=None, *, reverse=False, inclusive=True, dtype=None"
-    yield row("cumsum", "scan", scan, "Scan", r.scanned, r.dtype_attr(_summed_scan), method=True, aliases="cumulative_sum")
-    yield row("cumprod", "scan", scan, "Scan", r.scanned, r.dtype_attr(_summed_scan), method=True, aliases="cumulative_prod")
+    yield row(
+        "cumsum", "scan", scan, "Scan", r.scanned, r.dtype_attr(_summed_scan), method=True, aliases="cumulative_sum"
+    )
+    yield row(
+        "cumprod", "scan", scan, "Scan", r.scanned, r.dtype_attr(_summed_scan), method=True, aliases="cumulative_prod"
+    )
     scan = "a: A, axis=None, *, reverse=False, inclusive=True"
     yield row("cummax", "scan", scan, "Scan", r.scanned, method=True)
     yield row("cummin", "scan", scan, "Scan", r.scanned, method=True)
@@ -217,7 +249,9 @@ def views() -> Iterator[Op]:
     yield row("unflatten", "view", "a: A, axis, shape", "Unflatten", r.unflattened)
     yield row("squeeze", "view", "a: A, axis=None", "Squeeze", r.squeezed, method=True)
     yield row("expand_dims", "view", "a: A, axis", "ExpandDims", r.expanded)
-    yield row("transpose", "view", "a: A, axes=None", "Transpose", r.transposed, method="a: A, *axes", aliases="permute_dims")
+    yield row(
+        "transpose", "view", "a: A, axes=None", "Transpose", r.transposed, method="a: A, *axes", aliases="permute_dims"
+    )
     yield row("matrix_transpose", "view", "a: A", "Transpose", r.matrix_transposed)
     yield row("swapaxes", "view", "a: A, axis1, axis2", "Transpose", r.swapped, method=True)
     yield row("moveaxis", "view", "a: A, source, destination", "Transpose", r.moved, method=True)
@@ -287,7 +321,14 @@ def products() -> Iterator[Op]:
     quantised = "x: A, w: A, scales: A, biases: A = None, transpose=True, group_size=None, bits=None, mode='affine'"
     yield row("quantized_matmul", "matmul", quantised, "QuantizedMatmul", _quantised, _quantised_dtype)
     for n in (1, 2, 3):
-        yield row(f"conv{n}d", "conv", "input: A, weight: A, stride=1, padding=0, dilation=1, groups=1", "Convolution", _conv(n), r.promoted_float)
+        yield row(
+            f"conv{n}d",
+            "conv",
+            "input: A, weight: A, stride=1, padding=0, dilation=1, groups=1",
+            "Convolution",
+            _conv(n),
+            r.promoted_float,
+        )
 
 
 def _addmm(c: Call) -> Shape | None:
@@ -337,7 +378,16 @@ def _quantised(c: Call) -> Shape | None:
 def _quantised_dtype(c: Call) -> DType:
     if c.attrs.get("mode") != "affine":
         return c.dtype(0)
-    return r.promoted(Call(c.op, tuple(v for i, v in enumerate(c.values) if i != 1 and v is not None and v.kind != "none"), c.attrs, c.size, c.sizes, c.dtype_value))
+    return r.promoted(
+        Call(
+            c.op,
+            tuple(v for i, v in enumerate(c.values) if i != 1 and v is not None and v.kind != "none"),
+            c.attrs,
+            c.size,
+            c.sizes,
+            c.dtype_value,
+        )
+    )
 
 
 def conv_size(size: Expr, kernel: Expr, stride: Expr, padding: Expr, dilation: Expr) -> Expr:
@@ -381,8 +431,23 @@ def creation() -> Iterator[Op]:
     yield row("full", "create", "shape, vals: A, dtype=None", "Broadcast Full", r.created, r.dtype_attr(r.same_dtype))
     yield row("zeros_like", "create", "a: A, dtype=None", "Broadcast Full", r.same, r.dtype_attr(r.same_dtype))
     yield row("ones_like", "create", "a: A, dtype=None", "Broadcast Full", r.same, r.dtype_attr(r.same_dtype))
-    yield row("arange", "create", "start, stop=None, step=None, dtype=None", "Arange", _arange, r.dtype_attr(_arange_dtype), adjust=_adjust_arange)
-    yield row("linspace", "create", "start, stop, num=50, endpoint=True, dtype=None", "", lambda c: _vector(c, "num"), r.dtype_attr(f32))
+    yield row(
+        "arange",
+        "create",
+        "start, stop=None, step=None, dtype=None",
+        "Arange",
+        _arange,
+        r.dtype_attr(_arange_dtype),
+        adjust=_adjust_arange,
+    )
+    yield row(
+        "linspace",
+        "create",
+        "start, stop, num=50, endpoint=True, dtype=None",
+        "",
+        lambda c: _vector(c, "num"),
+        r.dtype_attr(f32),
+    )
     yield row("eye", "create", "n, m=None, k=0, dtype=None", "", _eye, r.dtype_attr(f32))
     yield row("identity", "create", "n, dtype=None", "", _eye, r.dtype_attr(f32))
     yield row("tri", "create", "n, m=None, k=0, dtype=None", "", _eye, r.dtype_attr(f32))
@@ -431,8 +496,17 @@ def _eye(c: Call) -> Shape | None:
 def fast() -> Iterator[Op]:
     m = "mlx.core.fast"
     yield row("rms_norm", "fast", "x: A, weight: A = None, eps=1e-5", "RMSNorm", dtype=r.promoted, module=m)
-    yield row("layer_norm", "fast", "x: A, weight: A = None, bias: A = None, eps=1e-5", "LayerNorm", dtype=_layer_norm, module=m)
-    yield row("rope", "fast", "a: A, dims, *, traditional=False, base=None, scale=1.0, offset=0, freqs=None", "RoPE", module=m)
+    yield row(
+        "layer_norm",
+        "fast",
+        "x: A, weight: A = None, bias: A = None, eps=1e-5",
+        "LayerNorm",
+        dtype=_layer_norm,
+        module=m,
+    )
+    yield row(
+        "rope", "fast", "a: A, dims, *, traditional=False, base=None, scale=1.0, offset=0, freqs=None", "RoPE", module=m
+    )
     yield row(
         "scaled_dot_product_attention",
         "fast",
@@ -466,8 +540,24 @@ def _attention_dtype(c: Call) -> DType:
 def random() -> Iterator[Op]:
     m = "mlx.core.random"
     f32 = r.constant_dtype("float32")
-    yield row("normal", "random", "shape=(), dtype=None, loc: A = None, scale: A = None, key: A = None", "", r.created, r.dtype_attr(f32), module=m)
-    yield row("uniform", "random", "low: A = 0, high: A = 1, shape=(), dtype=None, key: A = None", "", r.created, r.dtype_attr(f32), module=m)
+    yield row(
+        "normal",
+        "random",
+        "shape=(), dtype=None, loc: A = None, scale: A = None, key: A = None",
+        "",
+        r.created,
+        r.dtype_attr(f32),
+        module=m,
+    )
+    yield row(
+        "uniform",
+        "random",
+        "low: A = 0, high: A = 1, shape=(), dtype=None, key: A = None",
+        "",
+        r.created,
+        r.dtype_attr(f32),
+        module=m,
+    )
 
 
 def table() -> Iterator[Op]:

@@ -34,7 +34,21 @@ def functions() -> Iterator[Op]:
 
 
 def layers() -> Iterator[Op]:
-    for name in ("Linear", "RMSNorm", "LayerNorm", "Embedding", "RoPE", "Dropout", "Identity", "SiLU", "GELU", "ReLU", "Conv1d", "Conv2d", "QuantizedLinear"):
+    for name in (
+        "Linear",
+        "RMSNorm",
+        "LayerNorm",
+        "Embedding",
+        "RoPE",
+        "Dropout",
+        "Identity",
+        "SiLU",
+        "GELU",
+        "ReLU",
+        "Conv1d",
+        "Conv2d",
+        "QuantizedLinear",
+    ):
         yield row(name, "layer", "x: A", "", r.unknown, module="mlx.nn")
 
 

@@ -38,7 +38,7 @@ def like(at: int) -> ShapeRule:
     return lambda c: c.shape(at)
 
 
-def axes_of(c: Call, name: str = "axis") -> list[int] | None | str:
+def axes_of(c: Call, name: str = "axis") -> list[int] | str | None:
     """The axes of an attribute, negative; "all" for None; None where they aren't known."""
     value = c.attrs.get(name)
     shape = c.shape(0)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from fuselint.graph.symbols import Expr, Size, product
 
+_UNNAMED = re.compile(r"\.shape\[")
 _CUT = re.compile(r"^(.*)\[:-(\d+)\]$", re.DOTALL)
 
 
@@ -120,9 +121,11 @@ def _meet(a: Expr, b: Expr) -> Expr:
         return a
     if a == 1:
         return b
-    for x, y in ((a, b), (b, a)):  # a number other than 1 says what the other, a name, is
+    for x, y in ((a, b), (b, a)):
         if x.value() is not None and y.value() is None:
-            return x
+            return x  # a number other than 1 says what the other, a name, is
+        if _UNNAMED.search(str(y)) and not _UNNAMED.search(str(x)):
+            return x  # a name that the code gives says what the other is
     return Expr.max(a, b)
 
 
@@ -158,7 +161,9 @@ def _depth(a: Shape, b: Shape) -> int:
             return max(len(a.dims), len(b.dims))
         return min(len(a.dims), len(b.dims))
     fixed, free = (a, b) if a.lead is None else (b, a)
-    return len(free.dims) if len(fixed.dims) > len(free.dims) else len(fixed.dims)
+    assert free.lead is not None
+    sure = len(free.dims) or (1 if _split(free.lead)[1] == 0 else 0)  # an array has at least one axis
+    return min(sure, len(fixed.dims))
 
 
 def _lead(a: tuple[str | None, tuple[Expr, ...]], b: tuple[str | None, tuple[Expr, ...]]) -> str | None:

@@ -7,6 +7,7 @@ and print the same on every run.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -105,7 +106,7 @@ class Expr:
     def max(a: Size, b: Size) -> Expr:
         """The larger of two sizes, which for broadcasting is the one that isn't 1."""
         x, y = Expr.of(a), Expr.of(b)
-        if x == y or y == 1:
+        if y in (x, 1):
             return x
         if x == 1:
             return y
@@ -165,9 +166,10 @@ class Expr:
         if a is not None and b is not None:
             return Expr.of(a // b)
         quotient = self._divide(divisor)
-        if quotient is not None and all(c.denominator == 1 for _, c in quotient.terms):
+        if quotient is not None and quotient.integral:
             return quotient
-        return Expr({((Apply("//", (self, divisor)), 1),): Fraction(1)})
+        above, below = self._reduced(divisor)
+        return Expr({((Apply("//", (above, below)), 1),): Fraction(1)})
 
     def __rfloordiv__(self, other: Size) -> Expr:
         return Expr.of(other) // self
@@ -175,7 +177,26 @@ class Expr:
     def divides(self, other: Size) -> bool:
         """Whether other is a multiple of this, whatever the names stand for."""
         quotient = Expr.of(other)._divide(self)
-        return quotient is not None and all(c.denominator == 1 for _, c in quotient.terms)
+        return quotient is not None and quotient.integral
+
+    @property
+    def integral(self) -> bool:
+        """Whether all coefficients are whole numbers."""
+        return all(c.denominator == 1 for _, c in self.terms)
+
+    def _reduced(self, divisor: Expr) -> tuple[Expr, Expr]:
+        """Both without their common factors, which floor division doesn't see."""
+        terms = (*self.terms, *divisor.terms)
+        powers = dict(terms[0][0])
+        for m, _ in terms[1:]:
+            has = dict(m)
+            powers = {a: min(e, has[a]) for a, e in powers.items() if a in has}
+        number = Fraction(1)
+        if self.integral and divisor.integral:
+            number = Fraction(math.gcd(*(c.numerator for _, c in terms)))
+        common = Expr({_monomial(powers): number})
+        above, below = self._divide(common), divisor._divide(common)
+        return (self, divisor) if above is None or below is None else (above, below)
 
     def _divide(self, divisor: Expr) -> Expr | None:
         """The exact quotient, or None: long division by leading terms, which sorting puts first."""
@@ -206,9 +227,11 @@ class Expr:
 
     @property
     def _single_atom(self) -> Atom | None:
-        if len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1 and self.terms[0][0][0][1] == 1:
-            return self.terms[0][0][0][0]
-        return None
+        if len(self.terms) != 1:
+            return None
+        ((monomial, coefficient),) = self.terms
+        alone = coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1
+        return monomial[0][0] if alone else None
 
     def value(self) -> int | None:
         """The number, where nothing is left to substitute. Fractions of bytes round up."""
@@ -281,7 +304,7 @@ def _term(m: Monomial, c: Fraction) -> str:
         text = str(atom)
         if isinstance(atom, Apply) and atom.function == "//":
             text = f"({text})" if len(m) > 1 or e > 1 or c != 1 else text
-        elif isinstance(atom, str) and not re.fullmatch(r"[\w.\[\]:-]+", atom):
+        elif isinstance(atom, str) and not re.fullmatch(r"[\w.'%\[\]:-]+", atom):
             text = f"({text})"
         factors.extend([text] * e)
     text = "*".join(factors)

@@ -1,0 +1,734 @@
+"""What is known of each value: kind, shape, dtype, constness, and where each comes from.
+
+Facts come from annotations, `B, L, D = x.shape`, `__init__` (self.weight = mx.ones((dims,)), nn.Linear(a, b)),
+constants, the op table's rules, and use: what is passed to math.sqrt is a number.
+
+House assumptions, which `why` names where a fact rests on one:
+
+* activations are real floating arrays of rank >= 1, no wider than float32;
+* a weight has the rank that `__init__` gives it, and the dtype that loading gives it: a symbol.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from typing import Any, Final, Literal
+
+import libcst as cst
+
+from fuselint.graph import dtypes
+from fuselint.graph.dtypes import DType
+from fuselint.graph.indexing import indexed
+from fuselint.graph.model import FOREIGN, Graph, Node, Slice, operands
+from fuselint.graph.op import Call, Op, Value
+from fuselint.graph.ops import TABLE
+from fuselint.graph.shapes import SCALAR, Shape
+from fuselint.graph.symbols import Expr
+from fuselint.graph.usage import Usage
+
+__all__ = ["MISSING", "DType", "Expr", "Fact", "Facts", "Shape"]
+
+Kind = Literal["array", "scalar", "tuple", "none", "str", "dtype", "function", "object", "unknown"]
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final[Any] = _Missing()
+"""The value of what isn't a constant."""
+
+FLOATING = "activations are real floating arrays"
+WEIGHTS = "a weight has the rank that __init__ gives it and the dtype that loading gives it"
+LAYERS = "layers are called with arrays of rank >= 1"
+
+ACTIVATION = "activation"
+"""The one dtype symbol that activation_dtype puts for all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is known of a value.
+
+    size: of a scalar, as an Expr. extent: of a tuple of sizes, as a Shape. parts: of several results, each.
+    """
+
+    kind: Kind
+    shape: Shape | None = None
+    dtype: DType = dtypes.UNKNOWN
+    const: Any = MISSING
+    size: Expr | None = None
+    extent: Shape | None = None
+    parts: tuple[Fact, ...] | None = None
+    why: str = ""
+    assumed: frozenset[str] = frozenset()
+
+
+UNKNOWN = Fact("unknown")
+
+
+def _assume(*facts: Fact) -> frozenset[str]:
+    return frozenset().union(*(f.assumed for f in facts))
+
+
+def _scalar(dtype: str, *, const: Any = MISSING, size: Expr | None = None, why: str = "") -> Fact:
+    if size is None and type(const) is int:
+        size = Expr.of(const)
+    return Fact("scalar", SCALAR, DType({dtype}), const, size, why=why)
+
+
+def constant_fact(value: Any, kind: str | None = None) -> Fact:
+    """The fact of a Python constant."""
+    if kind == "dtype":
+        return Fact("dtype", dtype=DType({value}), const=value, why=f"the dtype {value}")
+    if value is None:
+        return Fact("none", const=None, why="the constant None")
+    if isinstance(value, str):
+        return Fact("str", const=value, why="a constant")
+    for sort, name in ((bool, "weak bool"), (int, "weak int"), (float, "weak float")):
+        if isinstance(value, sort):
+            return _scalar(name, const=value, why=f"the constant {value}")
+    return Fact("object", const=value, why="a constant")
+
+
+class Facts:
+    """The facts of a graph's values, each worked out when first asked for."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+        self._facts: dict[Node, Fact] = {}
+        self._names: dict[Any, str] = {}
+        self._taken: dict[str, int] = {}
+
+    # -- what others ask ----------------------------------------------------------------------------------------------
+
+    def kind(self, node: Node) -> Kind:
+        return self.of(node).kind
+
+    def shape(self, node: Node) -> Shape | None:
+        return self.of(node).shape
+
+    def rank(self, node: Node) -> int | None:
+        shape = self.of(node).shape
+        return None if shape is None else shape.rank
+
+    def dtype(self, node: Node) -> DType:
+        """The dtype, a set of names and symbols whose promotion it is; of a `dtype` value, the dtype that it names."""
+        return self.of(node).dtype
+
+    def const(self, node: Node) -> Any:
+        """The Python value, or MISSING."""
+        return self.of(node).const
+
+    def size(self, value: Any) -> Expr | None:
+        """A number as a size: an int, or the Node of a scalar."""
+        if isinstance(value, Node):
+            fact = self.of(value)
+            if fact.size is None and fact.kind in ("unknown", "scalar") and fact.const is MISSING:
+                return Expr.name(self._name(value))
+            return fact.size
+        return Expr.of(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def sizes(self, value: Any) -> Shape | None:
+        """A tuple of sizes, such as the argument of reshape, as a Shape: `(*x.shape[:-1], n)` has leading axes."""
+        if isinstance(value, Node):
+            return self.of(value).extent
+        return self._extent(value) if isinstance(value, tuple) else None
+
+    def activation_dtype(self, node: Node) -> DType:
+        """The dtype under the house assumption that activations of one function have one dtype.
+
+        Facts keep `x.dtype` and `self.weight.dtype` apart, because code may be called with different ones and a rule
+        that says "the dtype stays" must see that. Where only the size of an element is wanted, or where a rule states
+        the assumption, all symbols are one: `activation`.
+        """
+        d = self.of(node).dtype
+        if not d.symbols:
+            return d
+        return DType(n for n in d if n not in d.symbols) | DType({ACTIVATION}) if d - d.symbols else DType({ACTIVATION})
+
+    def why(self, node: Node) -> str:
+        """Where what is known of the value comes from, with the house assumptions that it rests on."""
+        fact = self.of(node)
+        text = fact.why or "nothing is known of it"
+        if fact.kind in ("array", "unknown"):
+            text += f"; shape {fact.shape or 'unknown'}, dtype {fact.dtype}"
+        return text + "".join(f" (assumed: {a})" for a in sorted(fact.assumed))
+
+    # -- evaluation ---------------------------------------------------------------------------------------------------
+
+    def of(self, node: Node) -> Fact:
+        """The fact of a value of this graph, or of the `__init__` graph that its attributes come from."""
+        known = self._facts.get(node)
+        if known is not None:
+            return known
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            if top in self._facts:
+                stack.pop()
+                continue
+            waiting = [n for n in _needs(top) if n not in self._facts]
+            if waiting:
+                stack.extend(waiting)
+                continue
+            self._facts[top] = self._refine(top, self._evaluate(top))
+            stack.pop()
+        return self._facts[node]
+
+    def _evaluate(self, node: Node) -> Fact:
+        op = TABLE.get(node.op)
+        if op is not None:
+            return self._operation(node, op)
+        rule = _RULES.get(node.op)
+        return UNKNOWN if rule is None else rule(self, node)
+
+    @cached_property
+    def _usage(self) -> Usage:
+        return Usage(self.graph)
+
+    @cached_property
+    def _bound_names(self) -> dict[Node, str]:
+        out: dict[Node, str] = {}
+        for name, bindings in self.graph.bindings.items():
+            for b in bindings:
+                if b.node not in out and name != "_":
+                    out[b.node] = name
+        for name, node in self.graph.params.items():
+            out.setdefault(node, name)
+        return out
+
+    def _name(self, node: Node) -> str:
+        """A name for a value that is like no other value's: as in the code, where the code names it."""
+        key: Any = node
+        text = self._bound_names.get(node, "")
+        if node.op == "param":
+            text = node.attrs.get("name", text)
+        elif node.op == "attr":
+            path = node.attrs.get("path") or node.attrs.get("name") or ""
+            stores = any(e.kind == "store" and e.path == path for e in self.graph.effects)
+            if path and not stores:
+                text, key = path, ("attr", node.inputs[0] if node.inputs else None, node.attrs.get("name"))
+        elif not text and node.op == "loop":
+            text = node.attrs.get("name", "")
+        return self._unique(key, text or f"%{node.id}")
+
+    def _unique(self, key: Any, text: str) -> str:
+        found = self._names.get(key)
+        if found is None:
+            n = self._taken.get(text, 0)
+            self._taken[text] = n + 1
+            found = self._names[key] = text + "'" * n
+        return found
+
+    # -- what use says ------------------------------------------------------------------------------------------------
+
+    def _refine(self, node: Node, fact: Fact) -> Fact:
+        """A fact with what the use of the value adds."""
+        seen = self._usage.of(node)
+        if fact.kind == "unknown" and seen is not None:
+            if seen.array and not seen.scalar:
+                fact = replace(fact, kind="array", why=f"{fact.why or node.op}: an array, {seen.array}")
+            elif seen.scalar and not seen.array:
+                why = f"{fact.why or node.op}: a number, {seen.scalar}"
+                return replace(
+                    _scalar("weak number", size=fact.size or Expr.name(self._name(node)), why=why), assumed=fact.assumed
+                )
+        if fact.kind not in ("array", "unknown"):
+            return fact
+        if not fact.dtype:
+            fact = replace(fact, dtype=DType({f"{self._name(node)}.dtype"}), assumed=fact.assumed | {FLOATING})
+        if fact.kind == "unknown":
+            return fact
+        shape = fact.shape if fact.shape is not None else Shape(self._name(node), ())
+        if shape.lead is not None and seen is not None:
+            shape, why = self._shape_by_use(node, shape)
+            if why:
+                fact = replace(fact, why=f"{fact.why}; {why}" if fact.why else why)
+        if shape.lead is not None and fact.shape is None:
+            fact = replace(fact, assumed=fact.assumed | {FLOATING})
+        return replace(fact, shape=shape)
+
+    def _shape_by_use(self, node: Node, shape: Shape) -> tuple[Shape, str]:
+        seen = self._usage.of(node)
+        assert seen is not None
+        rank = seen.rank
+        if rank is None:
+            deepest = max((-a for a in seen.axes if a < 0), default=0)
+            return (self._named(node, shape, deepest, None), "") if deepest > len(shape.dims) else (shape, "")
+        if len(shape.dims) > rank:
+            return shape, ""
+        return self._named(node, shape, rank, rank), seen.rank_why
+
+    def _named(self, node: Node, shape: Shape, count: int, rank: int | None) -> Shape:
+        """The last `count` axes with the code's own names; all axes where the rank is known."""
+        seen = self._usage.of(node)
+        assert seen is not None
+        tail, front = shape.tail(count), shape.front(count)
+        if tail is None or front is None:
+            return shape
+        base = self._name(node)
+        dims: list[Expr] = []
+        for i, d in enumerate(tail):
+            if i >= count - len(shape.dims):
+                dims.append(d)  # known already
+                continue
+            axis = i - count
+            spelt = (axis,) if rank is None else (axis + rank, axis)
+            readers = [n for a in spelt for n in seen.axes.get(a, ())]
+            name = next((self._bound_names[n] for n in readers if n in self._bound_names), "")
+            key = next((n for n in readers if n in self._bound_names), (node, axis))
+            text = name or f"{base}.shape[{axis if rank is None else axis + rank}]"
+            dims.append(Expr.name(self._unique(("dim", key), text)))
+        return Shape(None, tuple(dims)) if rank is not None else Shape(front[0], (*front[1], *dims))
+
+    # -- table ops ----------------------------------------------------------------------------------------------------
+
+    def _value(self, node: Node) -> Value:
+        f = self.of(node)
+        return Value(f.kind, f.shape, f.dtype, f.const)
+
+    def call(self, node: Node) -> Call:
+        """A node of the table as its rules see it."""
+        op = TABLE[node.op]
+        return Call(op, tuple(map(self._value, node.inputs)), node.attrs, self.size, self.sizes, self._named_dtype)
+
+    def _named_dtype(self, value: Any) -> DType:
+        """The dtype that an argument names."""
+        if isinstance(value, str):
+            return DType({value})
+        if isinstance(value, Node):
+            f = self.of(value)
+            return f.dtype if f.kind == "dtype" else DType({self._name(value)})
+        return dtypes.UNKNOWN
+
+    def _operation(self, node: Node, op: Op) -> Fact:
+        inputs = [self.of(n) for n in node.inputs]
+        assumed = _assume(*inputs)
+        if op.operator is not None and not isinstance(node.cst, cst.Call):
+            plain = self._python(node, op, inputs)
+            if plain is not None:
+                return plain
+        call = self.call(node)
+        shape, dtype = op.shape(call), op.dtype(call)
+        why = f"{op.name} of its operands"
+        if op.result == "array" and isinstance(shape, (Shape, type(None))) and isinstance(dtype, DType):
+            return Fact("array", shape, dtype, why=why, assumed=assumed)
+        if op.result == "arrays":
+            shapes = shape if isinstance(shape, tuple) else None
+            types = dtype if isinstance(dtype, tuple) else (dtype,) * len(shapes or (None,))
+            if shapes is not None:
+                parts = tuple(Fact("array", s, d, why=why, assumed=assumed) for s, d in zip(shapes, types))
+                return Fact("tuple", parts=parts, why=why)
+            # a list whose length isn't known: each part alike
+            return Fact("tuple", shape if isinstance(shape, Shape) else None, types[0], why=why, assumed=assumed)
+        return Fact("unknown", why=why)
+
+    def _python(self, node: Node, op: Op, inputs: Sequence[Fact]) -> Fact | None:
+        """An operator on Python values: arithmetic of numbers, of tuples, of strings. None if an array takes part."""
+        kinds = {f.kind for f in inputs}
+        if "array" in kinds:
+            return None
+        if "tuple" in kinds or "str" in kinds:
+            return self._sequence(op, inputs)
+        if kinds == {"scalar"}:
+            return self._number(op, inputs)
+        if kinds <= {"scalar", "unknown"}:
+            size = self._size_of(op, [self.size(n) for n in node.inputs])
+            assumed = _assume(*inputs)
+            merged = reduce(lambda a, b: a | b, (f.dtype for f in inputs))
+            return Fact(
+                "unknown", dtype=merged, size=size, why=f"{op.name}: nothing says if it is an array", assumed=assumed
+            )
+        return Fact(
+            "object" if kinds & {"object", "none", "function"} else "unknown",
+            why=f"{op.name} of {', '.join(sorted(kinds))}",
+        )
+
+    def _sequence(self, op: Op, inputs: Sequence[Fact]) -> Fact:
+        kind: Kind = "str" if any(f.kind == "str" for f in inputs) else "tuple"
+        extent = None
+        if op.name == "add" and len(inputs) == 2:
+            a, b = inputs[0].extent, inputs[1].extent
+            if a is not None and b is not None and b.lead is None:
+                extent = Shape(a.lead, a.dims + b.dims)
+        elif op.name == "multiply" and len(inputs) == 2:
+            sequence, count = inputs if inputs[0].kind == "tuple" else inputs[::-1]
+            n = count.const
+            if sequence.extent is not None and sequence.extent.lead is None and type(n) is int and 0 <= n <= 64:
+                extent = Shape(None, sequence.extent.dims * n)
+        elif op.name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
+            return _scalar("weak bool", why="a comparison")
+        return Fact(kind, extent=extent, why=f"{op.name} of sequences")
+
+    def _number(self, op: Op, inputs: Sequence[Fact]) -> Fact:
+        values = [f.const for f in inputs]
+        if not any(v is MISSING for v in values):
+            result = _compute(op.operator or "", values)
+            if result is not MISSING:
+                return constant_fact(result)
+        if op.name in _COMPARISONS:
+            return _scalar("weak bool", why="a comparison")
+        size = self._size_of(op, [f.size for f in inputs])
+        merged = reduce(lambda a, b: a | b, (f.dtype for f in inputs))
+        if op.name == "divide":
+            merged = DType({"weak float"})
+        elif op.name == "power" and "weak float" not in merged:
+            merged = DType({"weak number"})
+        return Fact("scalar", SCALAR, merged, size=size, why=f"{op.name} of numbers", assumed=_assume(*inputs))
+
+    def _size_of(self, op: Op, sizes: Sequence[Expr | None]) -> Expr | None:
+        if any(s is None for s in sizes):
+            return None
+        known = [s for s in sizes if s is not None]
+        rule = _SIZE_RULES.get(op.name)
+        if op.name == "floor_divide" and known[1] == 0:
+            return None
+        return None if rule is None or len(known) != rule[0] else rule[1](*known)
+
+    # -- structure ----------------------------------------------------------------------------------------------------
+
+    def _param(self, node: Node) -> Fact:
+        name = node.attrs.get("name", "")
+        if name == "self" or (node.attrs.get("index") == 0 and name == "cls"):
+            return Fact("object", why="the object itself")
+        fact = _annotated(node.attrs.get("annotation"), name)
+        if fact is not None:
+            return replace(fact, size=Expr.name(self._name(node))) if fact.kind == "scalar" else fact
+        default = node.attrs.get("default")
+        if isinstance(default, Node):
+            d = self.of(default)
+            if d.kind in ("scalar", "str", "dtype"):
+                # the argument may be another value of the same kind
+                size = Expr.name(self._name(node)) if d.kind == "scalar" else None
+                sort = DType({"weak number"}) if d.kind == "scalar" and "weak bool" not in d.dtype else d.dtype
+                return Fact(
+                    d.kind,
+                    SCALAR if size is not None else None,
+                    sort,
+                    size=size,
+                    why=f"{name}: its default is {d.const!r}",
+                )
+        return Fact("unknown", size=Expr.name(self._name(node)), why=f"parameter {name}")
+
+    def _const(self, node: Node) -> Fact:
+        return constant_fact(node.attrs.get("value"), node.attrs.get("kind"))
+
+    def _attr(self, node: Node) -> Fact:
+        init = node.attrs.get("init")
+        path = node.attrs.get("path") or node.attrs.get("name", "")
+        if not isinstance(init, Node):
+            return Fact("unknown", size=Expr.name(self._name(node)), why=f"attribute {path}")
+        fact = self.of(init)
+        why = f"{path} is set in __init__"
+        if fact.kind == "array":
+            own = node.attrs.get("name") or path.rsplit(".", 1)[-1]
+            if not own.startswith("_") and not fact.dtype.integral:
+                return replace(fact, dtype=DType({f"{path}.dtype"}), why=why, assumed=fact.assumed | {WEIGHTS})
+        if fact.kind == "unknown" and fact.size is None:
+            return replace(fact, size=Expr.name(self._name(node)), why=why)
+        return replace(fact, why=f"{why}: {fact.why}" if fact.why else why)
+
+    def _shape(self, node: Node) -> Fact:
+        f = self.of(node.inputs[0])
+        return Fact("tuple", extent=f.shape, why="the shape of an array", assumed=f.assumed)
+
+    def _dim(self, node: Node) -> Fact:
+        f = self.of(node.inputs[0])
+        axis = node.attrs.get("axis")
+        number = axis if isinstance(axis, int) else self.const(axis) if isinstance(axis, Node) else None
+        size = f.shape.axis(number) if f.shape is not None and isinstance(number, int) else None
+        if size is None:
+            size = Expr.name(self._unique(("dim", node), self._bound_names.get(node) or f"%{node.id}"))
+        value = size.value()
+        return Fact(
+            "scalar",
+            SCALAR,
+            DType({"weak int"}),
+            MISSING if value is None else value,
+            size,
+            why="a size",
+            assumed=f.assumed,
+        )
+
+    def _ndim(self, node: Node) -> Fact:
+        f = self.of(node.inputs[0])
+        rank = None if f.shape is None else f.shape.rank
+        return _scalar(
+            "weak int",
+            const=MISSING if rank is None else rank,
+            size=None if rank is None else Expr.of(rank),
+            why="a rank",
+        )
+
+    def _elements(self, node: Node) -> Fact:
+        f = self.of(node.inputs[0])
+        size = None if f.shape is None else f.shape.elements()
+        return _scalar("weak int", size=size or Expr.name(f"%{node.id}"), why="a size")
+
+    def _dtype(self, node: Node) -> Fact:
+        f = self.of(node.inputs[0])
+        return Fact("dtype", dtype=f.dtype, why="the dtype of an array", assumed=f.assumed)
+
+    def _extent(self, elements: Sequence[Any]) -> Shape | None:
+        lead: str | None = None
+        dims: list[Expr] = []
+        for at, e in enumerate(elements):
+            if isinstance(e, Node) and e.op in ("starred", "star"):
+                inner = self.of(e.inputs[0]).extent
+                if inner is None or (inner.lead is not None and at):
+                    return None
+                lead = inner.lead or lead
+                dims.extend(inner.dims)
+                continue
+            size = self.size(e)
+            if size is None:
+                return None
+            dims.append(size)
+        return Shape(lead, tuple(dims))
+
+    def _tuple(self, node: Node) -> Fact:
+        if any(n.op in ("starred", "star") for n in node.inputs):
+            return Fact("tuple", extent=self._extent(node.inputs), why="a display")
+        parts = tuple(self.of(n) for n in node.inputs)
+        numbers = all(p.kind in ("scalar", "unknown") for p in parts)
+        return Fact("tuple", extent=self._extent(node.inputs) if numbers else None, parts=parts, why="a display")
+
+    def _item(self, node: Node) -> Fact:
+        f = self.of(node.inputs[0])
+        index = node.attrs.get("index")
+        if isinstance(index, Node):
+            known = self.const(index)
+            index = known if isinstance(known, int) else index
+        if f.kind == "array":
+            return self._indexed(node, (index,) if not isinstance(index, tuple) else index)
+        if isinstance(index, Slice) and f.extent is not None:
+            return Fact("tuple", extent=_cut(f.extent, index), why="part of a tuple", assumed=f.assumed)
+        if isinstance(index, int) and f.parts is not None and -len(f.parts) <= index < len(f.parts):
+            return f.parts[index]
+        if isinstance(index, int) and f.extent is not None:
+            size = f.extent.axis(index)
+            if size is not None:
+                return _scalar("weak int", size=size, why="a size")
+        if node.inputs[0].op in TABLE and f.kind == "tuple" and f.parts is None:
+            return Fact("array", f.shape, f.dtype, why=f.why, assumed=f.assumed)
+        return Fact("unknown", why="an element of something not understood")
+
+    def _index(self, node: Node) -> Fact:
+        f = self.of(node.inputs[0])
+        index = node.attrs.get("index")
+        parts = index if isinstance(index, tuple) else (index,)
+        if f.kind == "tuple":
+            return self._item(node)
+        return self._indexed(node, parts)
+
+    def _indexed(self, node: Node, index: tuple[Any, ...]) -> Fact:
+        f = self.of(node.inputs[0])
+        arrays = {n: self.of(n) for n in node.inputs[1:]}
+        return Fact(
+            "array", indexed(f.shape, index, self), f.dtype, why="indexing", assumed=_assume(f, *arrays.values())
+        )
+
+    def _phi(self, node: Node) -> Fact:
+        facts = [self.of(n) for n in node.inputs]
+        first, rest = facts[0], facts[1:]
+        kind = first.kind if all(f.kind == first.kind for f in rest) else "unknown"
+        shape = first.shape if all(f.shape == first.shape for f in rest) else None
+        dtype = first.dtype if all(f.dtype == first.dtype for f in rest) else dtypes.UNKNOWN
+        const = first.const if all(f.const is first.const or _same(f.const, first.const) for f in rest) else MISSING
+        size = first.size if all(f.size == first.size for f in rest) else None
+        if kind == "scalar" and not dtype:
+            dtype = reduce(lambda a, b: a | b, (f.dtype for f in facts))
+        extent = first.extent if all(f.extent == first.extent for f in rest) else None
+        return Fact(kind, shape, dtype, const, size, extent, why="a join of branches", assumed=_assume(*facts))
+
+    def _condition(self, node: Node) -> Fact:
+        if node.op in ("and", "or"):
+            facts = [self.of(n) for n in node.inputs]
+            if any(f.kind != "scalar" or "weak bool" not in f.dtype for f in facts):
+                same = all(f.kind == facts[0].kind for f in facts)
+                return (
+                    Fact(facts[0].kind, why=f"`{node.op}`")
+                    if same and facts[0].kind != "array"
+                    else Fact("unknown", why=f"`{node.op}`")
+                )
+        return _scalar("weak bool", why="a condition")
+
+    def _loop(self, node: Node) -> Fact:
+        return Fact("unknown", why=f"{node.attrs.get('name', 'a value')} changes in a loop")
+
+    def _called(self, node: Node) -> Fact:
+        target = node.attrs.get("target") or ""
+        inputs = [self.of(n) for n in node.inputs]
+        if target in ("builtins.tuple", "builtins.list") and len(inputs) == 1 and inputs[0].kind == "tuple":
+            return inputs[0]
+        name = target.removeprefix("builtins.").removeprefix("math.")
+        consts = [f.const for f in inputs]
+        if target in _PURE and consts and MISSING not in consts and not node.attrs.get("keywords"):
+            try:
+                return constant_fact(_PURE[target](*consts))
+            except (ArithmeticError, TypeError, ValueError):
+                return Fact("unknown", why=f"{name} of constants fails")
+        if target in ("builtins.int", "math.floor", "math.ceil", "builtins.round", "builtins.len", "math.prod"):
+            return _scalar("weak int", size=self._rounded(node, target, inputs), why=f"the result of {name}")
+        if target == "builtins.float" or target.startswith("math."):
+            return _scalar("weak float", why=f"the result of {name}")
+        if target in ("builtins.max", "builtins.min", "builtins.sum", "builtins.abs"):
+            numbers = inputs and all(f.kind == "scalar" for f in inputs)
+            if numbers and target == "builtins.max" and all(f.size is not None for f in inputs):
+                return _scalar(
+                    "weak int",
+                    size=reduce(Expr.max, (f.size for f in inputs if f.size is not None)),
+                    why="the result of max",
+                )
+            return (
+                _scalar("weak number", why=f"the result of {name}")
+                if numbers
+                else Fact("unknown", why=f"{name} of unknown values")
+            )
+        if target in ("builtins.bool", "builtins.isinstance", "builtins.hasattr", "builtins.any", "builtins.all"):
+            return _scalar("weak bool", why=f"the result of {name}")
+        if target == "builtins.str":
+            return Fact("str", why="the result of str")
+        if target.startswith("numpy."):
+            return Fact("object", why=f"{target} is not MLX")
+        return Fact(
+            "unknown", why=f"the result of {node.attrs.get('callee') or target or 'a call'}, which is not understood"
+        )
+
+    def _rounded(self, node: Node, target: str, inputs: Sequence[Fact]) -> Expr | None:
+        if len(inputs) != 1:
+            return None
+        inner = node.inputs[0]
+        if target in ("builtins.int", "math.floor") and inner.op == "divide" and inputs[0].kind == "scalar":
+            a, b = (self.size(n) for n in inner.inputs)
+            return a // b if a is not None and b is not None and b != 0 else None
+        if target == "builtins.len":
+            extent = inputs[0].extent
+            if inputs[0].kind == "array":
+                return None if inputs[0].shape is None else inputs[0].shape.axis(0)
+            return Expr.of(len(extent.dims)) if extent is not None and extent.lead is None else None
+        return inputs[0].size if target in ("builtins.int", "math.ceil") else None
+
+    def _opaque(self, node: Node) -> Fact:
+        return Fact("unknown", why=f"not understood: {node.attrs.get('reason', '')}")
+
+
+def _needs(node: Node) -> Iterator[Node]:
+    """What must be known before a node: its operands, and those that belong to other graphs."""
+    yield from operands(node)
+    for key in FOREIGN:
+        value = node.attrs.get(key)
+        if isinstance(value, Node):
+            yield value
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and a is not MISSING and bool(a == b)
+
+
+def _cut(extent: Shape, cut: Slice) -> Shape | None:
+    """`shape[start:stop]`."""
+    start, stop, step = cut.start, cut.stop, cut.step
+    if any(not (v is None or type(v) is int) for v in (start, stop, step)) or step not in (None, 1):
+        return None
+    if extent.lead is None:
+        return Shape(None, extent.dims[start:stop])
+    if start in (None, 0) and isinstance(stop, int) and stop < 0:
+        front = extent.front(-stop)
+        return None if front is None else Shape(*front)
+    if isinstance(start, int) and start < 0:
+        tail = extent.tail(-start)
+        return (
+            None if tail is None else Shape(None, tail[: len(tail) + stop if stop is not None and stop < 0 else None])
+        )
+    return extent if start in (None, 0) and stop is None else None
+
+
+_ANNOTATIONS: dict[str, Kind] = {
+    "mlx.core.array": "array", "mx.array": "array",
+    "int": "scalar", "float": "scalar", "bool": "scalar", "str": "str",
+    "numpy.ndarray": "object", "np.ndarray": "object", "torch.Tensor": "object", "jax.Array": "object",
+    "mlx.core.Dtype": "dtype", "mx.Dtype": "dtype",
+}  # fmt: skip
+
+
+def _annotated(annotation: Any, name: str) -> Fact | None:
+    """The fact that an annotation states; Optional counts as what it wraps."""
+    if not isinstance(annotation, str) or not annotation:
+        return None
+    text = annotation.replace("typing.", "").replace(" ", "").strip("\"'")
+    if text.startswith("Optional[") and text.endswith("]"):
+        text = text[9:-1]
+    members = {m for m in text.split("|") if m != "None"}
+    if len(members) != 1:
+        return None
+    text = members.pop()
+    kind = _ANNOTATIONS.get(text)
+    why = f"{name} is annotated {annotation}"
+    if kind == "scalar":
+        return _scalar({"int": "weak int", "float": "weak float", "bool": "weak bool"}[text], why=why)
+    if kind == "dtype":
+        return Fact("dtype", dtype=DType({name}), why=why)
+    return None if kind is None else Fact(kind, why=why)
+
+
+_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge, "&": operator.and_, "|": operator.or_,
+    "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift,
+}  # fmt: skip
+_UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert, "abs": abs}
+
+_PURE: dict[str, Callable[..., Any]] = {
+    "builtins.int": int, "builtins.float": float, "builtins.round": round, "builtins.abs": abs,
+    "builtins.max": max, "builtins.min": min, "builtins.bool": bool,
+    **{f"math.{n}": getattr(math, n) for n in ("sqrt", "log", "log2", "log10", "exp", "floor", "ceil", "pow", "sin", "cos")},
+    "numpy.sqrt": math.sqrt, "numpy.log": math.log, "numpy.exp": math.exp,
+}  # fmt: skip
+
+
+def _compute(symbol: str, values: Sequence[Any]) -> Any:
+    """An operator on constants, where the result is a reasonable number."""
+    if any(not isinstance(v, (bool, int, float)) for v in values):
+        return MISSING
+    if symbol == "**" and (abs(values[0]) > 2**64 or abs(values[1]) > 64):
+        return MISSING
+    if symbol in ("<<", ">>") and not 0 <= values[1] <= 64:
+        return MISSING
+    try:
+        result = (_UNARY if len(values) == 1 else _OPERATORS)[symbol](*values)
+    except (ArithmeticError, TypeError, ValueError, KeyError):
+        return MISSING
+    return MISSING if isinstance(result, complex) else result
+
+
+def _divide(a: Expr, b: Expr) -> Expr | None:
+    return a // b if b != 0 and b.divides(a) else None
+
+
+_SIZE_RULES: dict[str, tuple[int, Callable[..., Expr | None]]] = {
+    "add": (2, operator.add), "subtract": (2, operator.sub), "multiply": (2, operator.mul),
+    "floor_divide": (2, operator.floordiv), "negative": (1, operator.neg), "divide": (2, _divide),
+}  # fmt: skip
+
+_RULES: dict[str, Callable[[Facts, Node], Fact]] = {
+    "param": Facts._param, "const": Facts._const, "attr": Facts._attr, "shape": Facts._shape, "dim": Facts._dim,
+    "ndim": Facts._ndim, "size": Facts._elements, "dtype": Facts._dtype, "tuple": Facts._tuple, "list": Facts._tuple,
+    "item": Facts._item, "index": Facts._index, "phi": Facts._phi, "loop": Facts._loop, "call": Facts._called,
+    "opaque": Facts._opaque, "compare": Facts._condition, "not": Facts._condition, "and": Facts._condition,
+    "or": Facts._condition, "function": lambda f, n: Fact("function", why="a function"),
+    "dict": lambda f, n: Fact("object", why="a dict"), "new": lambda f, n: Fact("object", why="an instance"),
+    "global": lambda f, n: Fact("unknown", why=f"the global {n.attrs.get('name', '')}"),
+}  # fmt: skip

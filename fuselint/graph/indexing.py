@@ -1,0 +1,127 @@
+"""The shape of `x[...]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from fuselint.graph.model import Node, Slice
+from fuselint.graph.shapes import Shape, broadcast
+from fuselint.graph.symbols import Expr
+
+if TYPE_CHECKING:
+    from fuselint.graph.facts import Facts
+
+
+def indexed(shape: Shape | None, index: Sequence[Any], facts: Facts) -> Shape | None:
+    """The shape of `x[index]`: ints drop an axis, None makes one, slices cut, arrays gather."""
+    if shape is None:
+        return None
+    if Ellipsis in [p for p in index if not isinstance(p, Node)]:
+        at = next(i for i, p in enumerate(index) if p is Ellipsis)
+        before, after = list(index[:at]), list(index[at + 1 :])
+    else:
+        before, after = list(index), []
+    if after and shape.lead is not None and not any(map(_uses, before)):
+        return _from_end(shape, before, after, facts)
+    if shape.lead is not None:
+        return None if any(map(_uses, before)) else _from_end(shape, before, after, facts)
+    used, used_after = sum(map(_uses, before)), sum(map(_uses, after))
+    middle = len(shape.dims) - used - used_after
+    if middle < 0:
+        return None
+    parts = [*before, *[Slice()] * middle, *after]
+    return _axes(parts, shape.dims, facts)
+
+
+def _uses(part: Any) -> bool:
+    """Whether a part of an index takes an axis."""
+    return part is not None and part is not Ellipsis
+
+
+def _from_end(shape: Shape, before: Sequence[Any], after: Sequence[Any], facts: Facts) -> Shape | None:
+    """`x[None, ..., a:b]` of an x whose rank isn't known: the last axes alone change."""
+    count = sum(map(_uses, after))
+    tail, front = shape.tail(count), shape.front(count)
+    if before or tail is None or front is None:
+        return None
+    if any(_is_array(p, facts) for p in after):
+        return None
+    inner = _axes(after, tail, facts)
+    return None if inner is None else Shape(front[0], (*front[1], *inner.dims))
+
+
+def _is_array(part: Any, facts: Facts) -> bool:
+    return isinstance(part, Node) and facts.kind(part) in ("array", "unknown")
+
+
+def _axes(parts: Sequence[Any], dims: Sequence[Expr], facts: Facts) -> Shape | None:
+    rest = iter(dims)
+    out: list[Expr] = []
+    gathered: list[Shape | None] = []
+    places: list[int] = []
+    for i, p in enumerate(parts):
+        if p is None:
+            out.append(Expr.of(1))
+            continue
+        d = next(rest)
+        if isinstance(p, Slice):
+            size = sliced(d, p, facts)
+            if size is None:
+                return None
+            out.append(size)
+        elif isinstance(p, Node) and facts.kind(p) != "scalar":
+            if facts.kind(p) != "array":
+                return None
+            if not gathered:
+                at = len(out)
+            gathered.append(facts.shape(p))
+            places.append(i)
+        elif isinstance(p, (tuple, list)):
+            return None
+    if gathered:
+        together = reduce(broadcast, gathered)
+        if together is None or together.lead is not None:
+            return None
+        if places != list(range(places[0], places[0] + len(places))):
+            at = 0  # arrays apart from each other: their axes come first
+        out[at:at] = together.dims
+    return Shape(None, tuple(out))
+
+
+def sliced(size: Expr, cut: Slice, facts: Facts) -> Expr | None:
+    """The size of `x[start:stop:step]` on an axis. Bounds that are names are taken to lie inside."""
+    step = Expr.of(1) if cut.step is None else facts.size(cut.step)
+    number = None if step is None else step.value()
+    if number is None or number == 0:
+        return None
+    if number < 0:
+        if cut.start is None and cut.stop is None:
+            return (size + (-number - 1)) // -number
+        return None
+    start, stop = _bound(cut.start, size, facts, Expr.of(0)), _bound(cut.stop, size, facts, size)
+    if start is None or stop is None:
+        return None
+    length = stop - start
+    value = length.value()
+    if value is not None:
+        length = Expr.of(max(value, 0))
+    return length if number == 1 else (length + (number - 1)) // number
+
+
+def _bound(value: Any, size: Expr, facts: Facts, default: Expr) -> Expr | None:
+    if value is None:
+        return default
+    at = facts.size(value)
+    if at is None:
+        return None
+    number, whole = at.value(), size.value()
+    if number is not None and number < 0:
+        at = size + at
+        return Expr.of(max(0, whole + number)) if whole is not None else at
+    if isinstance(value, Node) and all(c < 0 for _, c in at.terms):
+        return size + at  # `x[-n:]`
+    if number is not None and whole is not None:
+        return Expr.of(min(number, whole))
+    return at
