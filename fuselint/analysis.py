@@ -20,7 +20,7 @@ from fuselint.rulebook import Match, NoFix, Replacement, Rule, claim, rules, sel
 from fuselint.source.edit import place
 from fuselint.source.project import summarise
 from fuselint.source.screen import screen
-from fuselint.source.suppress import suppressions
+from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saving
@@ -130,10 +130,17 @@ class _Analysis:
     def chosen(self, matches: Sequence[tuple[Graph, Match]]) -> Iterator[tuple[Graph, Match]]:
         """Without what isn't selected, what a comment silences, and chains too short to report."""
         codes = chosen_codes(self.settings)
-        silenced = suppressions(self.file)
+        silenced = Suppressions.of(self.file)
         for graph, match in matches:
-            if match.code in codes and not silenced.covers(graph, match):
+            if match.code in codes and not self.is_silenced(silenced, graph, match):
                 yield graph, match
+
+    def is_silenced(self, silenced: Suppressions, graph: Graph, match: Match) -> bool:
+        """Whether a comment on the root's statement, or on the function's `def` or decorators, names the rule."""
+        source, statement = graph.source, match.root.top_stmt
+        first, last = source.at.header if statement is None else source.lines(statement.line)
+        header = range(source.at.header[0], source.at.header[1] + 1)
+        return silenced.covers(match.code, first, last, header, self.by_code[match.code].name)
 
     def is_small(self, traffic: Traffic | None) -> bool:
         if traffic is None or traffic.saved_at is None or traffic.assumed:

@@ -85,6 +85,15 @@ class FunctionSource:
         start, end = self.span(node)
         return self.file.text[start:end]
 
+    def lines(self, statement: cst.CSTNode) -> tuple[int, int]:
+        """The first and last line of a statement; of a compound one, those of its header alone."""
+        start, end = self.span(statement)
+        first, last = self.file.position(start)[0], self.file.position(end)[0]
+        body = getattr(statement, "body", None)
+        if isinstance(body, cst.BaseSuite):
+            last = max(first, self.file.position(self.span(body)[0])[0] - 1)
+        return first, last
+
     @cached_property
     def _positions(self) -> _Positions:
         state = _Positions(self.module.default_indent, self.module.default_newline)

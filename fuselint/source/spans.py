@@ -19,7 +19,7 @@ class FunctionSpan:
     class gives a name has that name; the span is then that of the lambda alone.
     class_name: the qualname of the class whose body holds it, or None.
     outer: the qualname of the function whose body holds it, or None.
-    line: of the `def` (or `lambda`).
+    line: of the `def` (or `lambda`). header: the first and last line of its decorators and signature.
     depth: how many levels deep its syntax is; what is too short to be deep counts as one level.
     """
 
@@ -28,6 +28,7 @@ class FunctionSpan:
     start: int
     end: int
     line: int
+    header: tuple[int, int] = (0, 0)
     depth: int = 0
     outer: str | None = None
     is_lambda: bool = False
@@ -74,13 +75,17 @@ def span_of(
     assert node.end_lineno is not None and node.end_col_offset is not None
     start = file.ast_offset(node.lineno, node.col_offset)
     end = file.ast_offset(node.end_lineno, node.end_col_offset)
+    first = last = node.lineno
     is_lambda = isinstance(node, ast.Lambda)
-    if not isinstance(node, ast.Lambda) and node.decorator_list:
-        line = node.decorator_list[0].lineno
-        while not (text := file.line(line)).lstrip(" \t\f").startswith("@"):
-            line -= 1  # `@(` or `@\` stands above the expression
-        start = file.starts[line - 1] + text.index("@")
-    return FunctionSpan(qualname, class_name, start, end, node.lineno, _depth(file, node), outer, is_lambda)
+    if not isinstance(node, ast.Lambda):
+        last = max(last, min(s.lineno for s in (node.body[0], *getattr(node.body[0], "decorator_list", ()))) - 1)
+        if node.decorator_list:
+            first = node.decorator_list[0].lineno
+            while not (text := file.line(first)).lstrip(" \t\f").startswith("@"):
+                first -= 1  # `@(` or `@\` stands above the expression
+            start = file.starts[first - 1] + text.index("@")
+    deep = _depth(file, node)
+    return FunctionSpan(qualname, class_name, start, end, node.lineno, (first, last), deep, outer, is_lambda)
 
 
 def _depth(file: FileText, node: ast.AST) -> int:
