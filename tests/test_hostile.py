@@ -1,0 +1,165 @@
+"""Input that nobody wishes for: each costs one clear line, and the other files are still done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fuselint.config import Settings
+from fuselint.engine import check_paths, fix_paths
+from support import NORM, Ran
+
+Run = Callable[..., Ran]
+
+IMPORT = "import mlx.core as mx\n"
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "zz_good.py"
+    path.write_text(NORM)
+    return path
+
+
+def codes(ran: Ran) -> list[tuple[str, str]]:
+    """(file, code) of concise lines."""
+    return [(line.split(":")[0], line.split()[1]) for line in ran.out.splitlines()]
+
+
+GOOD = ("zz_good.py", "FUS201")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"import mlx.core as mx\ndef f(:\n    pass\n", "bad.py:2:"),
+        (b"import mlx.core as mx\nname = '\xe9'\n", "bad.py:2:9: FUS000 byte 0xe9 is not UTF-8"),
+        (b"import mlx.core as mx\0\n", "null byte"),
+        (b"# coding: no-such-codec\nimport mlx.core as mx\n", "no-such-codec"),
+        (IMPORT.encode() + b"x = " + b"(" * 2000 + b"1" + b")" * 2000 + b"\n", "bad.py:2:"),
+    ],
+    ids=["syntax error", "not utf-8", "null byte", "unknown coding", "2,000 parentheses"],
+)
+def test_an_unreadable_file_is_a_finding(fuselint: Run, tmp_path: Path, good: Path, data: bytes, said: str) -> None:
+    (tmp_path / "bad.py").write_bytes(data)
+    ran = fuselint("check", "--output-format", "concise")
+    assert codes(ran) == [("bad.py", "FUS000"), GOOD]
+    assert said in ran.out.splitlines()[0]
+    assert ran.code == 1
+    assert fuselint("fix", "--apply", "--no-verify").code == 1
+    assert "mx.fast.rms_norm" in good.read_text()
+    assert (tmp_path / "bad.py").read_bytes() == data
+
+
+def test_an_unreadable_file_without_mlx_is_none_of_our_business(fuselint: Run, tmp_path: Path, good: Path) -> None:
+    (tmp_path / "bad.py").write_bytes(b"def f(:\n '\xe9'\n")
+    assert codes(fuselint("check", "--output-format", "concise")) == [GOOD]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n" * 5,
+        "\f\n" + IMPORT + "\f\ndef f(x):\n    return mx.exp(x) @ x\n",
+        IMPORT + "def f(x):\n" + "    x = mx.matmul(x, x)\n" * 2 + "\n# end\n" * 9_000,
+        IMPORT + "def f(x):\n    return " + " + ".join(["x"] * 1000) + "\n",
+        IMPORT + "def f(x):\n    return " + "(" * 150 + "mx.exp(x)" + ")" * 150 + "\n",
+        IMPORT + "def f(x):\n" + "".join("    " * (n + 1) + "if x:\n" for n in range(90)) + "    " * 91 + "mx.exp(x)\n",
+        IMPORT + "def f(x):\n    return x" + ".swapaxes(0, 1)" * 900 + "\n",
+        IMPORT + "def f(x):\n    return f(x)\ndef g(x):\n    return h(mx.exp(x))\ndef h(x):\n    return g(mx.exp(x))\n",
+    ],
+    ids=["empty", "blank", "form feeds", "long", "1,000 operators", "150 parens", "90 ifs", "900 calls", "recursion"],
+)
+def test_odd_text_is_analysed_or_given_up_quietly(fuselint: Run, tmp_path: Path, good: Path, text: str) -> None:
+    (tmp_path / "odd.py").write_text(text)
+    ran = fuselint("check", "--output-format", "concise", "--verbose")
+    assert GOOD in codes(ran)
+    assert ran.code == 1, ran.err
+    assert "internal error" not in ran.err
+
+
+def test_a_file_of_20000_lines(fuselint: Run, tmp_path: Path, good: Path) -> None:
+    body = "".join(f"def f{n}(x, w):\n    y = mx.exp(x)\n    return y @ w\n\n\n" for n in range(4_000))
+    (tmp_path / "long.py").write_text(IMPORT + body)
+    ran = fuselint("check", "--output-format", "concise")
+    assert codes(ran) == [GOOD]
+    assert "4002 functions" in ran.err or "4001 functions" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("text", "data"),
+    [
+        (NORM.replace("\n", "\r\n"), None),
+        (NORM.replace("    ", "\t"), None),
+        ("# coding: latin-1\n# Caf\xe9\n" + NORM, ("# coding: latin-1\n# Caf\xe9\n" + NORM).encode("latin-1")),
+        ("\ufeff" + NORM, None),
+        (NORM.replace("class", "\f\nclass"), None),
+        (NORM.removesuffix("\n"), None),
+        ("# 名前 𝕏\n" + NORM.replace("dims", "größe"), None),
+    ],
+    ids=["crlf", "tabs", "latin-1", "bom", "form feeds", "no newline at the end", "wide"],
+)
+def test_a_fix_keeps_every_other_byte(fuselint: Run, tmp_path: Path, text: str, data: bytes | None) -> None:
+    path = tmp_path / "norm.py"
+    before = data if data is not None else text.encode()
+    path.write_bytes(before)
+    assert fuselint("fix", "--apply", "--no-verify").code == 0
+    after = path.read_bytes()
+    assert b"return mx.fast.rms_norm(x, self.weight, self.eps)" in after
+    head = before.partition(b"def __call__(self, x):")[0]
+    assert after.startswith(head + b"def __call__(self, x):")
+    assert after.endswith(b"\n") == before.endswith(b"\n")
+    assert after.count(b"\r\n") == (after.count(b"\n") if b"\r\n" in before else 0)
+
+
+def test_a_file_that_vanishes_costs_one_line(tmp_path: Path, good: Path) -> None:
+    paths = [str(tmp_path / "gone.py"), str(good)]
+    gone, done = check_paths(paths, Settings())
+    assert [f.code for f in gone.findings] == ["FUS000"] and "no such file" in gone.findings[0].message
+    assert [f.code for f in done.findings] == ["FUS201"]
+    fixed = fix_paths(paths, Settings(), write=True)
+    assert [f.code for f in fixed[0].remaining.findings] == ["FUS000"]
+    assert "mx.fast.rms_norm" in good.read_text()
+
+
+@pytest.mark.skipif(os.geteuid() == 0 and not hasattr(os, "chmod"), reason="needs file modes")
+def test_a_read_only_file_costs_one_line(fuselint: Run, tmp_path: Path, good: Path) -> None:
+    locked = tmp_path / "locked.py"
+    locked.write_text(NORM)
+    locked.chmod(0o444)
+    ran = fuselint("fix", "--apply", "--no-verify")
+    assert ran.code == 2
+    assert "locked.py: can't be written: the file is read-only" in ran.err
+    assert "1 fix written to 1 file" in ran.err
+    assert locked.read_text() == NORM and "mx.fast.rms_norm" in good.read_text()
+
+
+def test_a_link_that_loops_costs_one_line(fuselint: Run, tmp_path: Path, good: Path) -> None:
+    (tmp_path / "loop.py").symlink_to("loop.py")
+    (tmp_path / "round").symlink_to(tmp_path)
+    ran = fuselint("check", "--output-format", "concise")
+    assert codes(ran) == [GOOD]
+    assert sum("loop.py" in line for line in ran.err.splitlines()) == 1
+    ran = fuselint("check", "loop.py")
+    assert ran.code == 2 and "loop.py" in ran.err and len(ran.err.splitlines()) == 1
+
+
+def test_a_link_is_fixed_where_it_points(fuselint: Run, tmp_path: Path) -> None:
+    real = tmp_path / "real.txt"
+    real.write_text(NORM)
+    (tmp_path / "link.py").symlink_to("real.txt")
+    assert fuselint("fix", "link.py", "--apply", "--no-verify").code == 0
+    assert (tmp_path / "link.py").is_symlink() and "mx.fast.rms_norm" in real.read_text()
+
+
+def test_no_arguments_mean_the_current_folder(fuselint: Run, good: Path) -> None:
+    assert codes(fuselint("check", "--output-format", "concise")) == [GOOD]
+
+
+def test_an_empty_folder_is_clean(fuselint: Run) -> None:
+    ran = fuselint("check")
+    assert ran.code == 0 and ran.err.startswith("0 files; ")
