@@ -9,14 +9,15 @@ Structural operations, beside those of `ops.TABLE` (which are named by their las
 
 | op | inputs | attrs | meaning |
 |---|---|---|---|
-| param | | name, default (Node or None) | an argument; `self` too |
+| param | | name, default (Node or None), annotation, star | an argument; `self` too; annotation is qualified text, star is "", "*" or "**" |
 | const | | value | a Python constant: number, bool, str, None, Ellipsis, or a dtype name with kind dtype |
 | global | | name, target | a name that is not the function's: `target` is the qualified name, where known |
-| attr | base | name, path, init | `base.name`; `path` is the dotted text when it starts at a name, such as `self.weight` |
+| attr | base | name, path, init, version | `base.name`; `path` is the dotted text when it starts at a name, such as `self.weight`; reads with another `version` may differ |
 | shape, dtype, ndim, size | x | | array properties; `shape` is a tuple value |
-| dim | x | axis | one entry of x.shape: a scalar; axis as written (may be negative) |
+| dim | x | axis, rank | one entry of x.shape: a scalar; axis as written (may be negative); rank where the unpacking says it |
 | tuple, list, dict | elements | keys (dict) | displays |
-| item | container | index | an element of a container that is not understood, or an unpacking of one |
+| star | container | | `*container` in a display, an index or a call: its elements stand in its place |
+| item | container | index, version | an element of a container that is not understood, or an unpacking of one; index None: the current one of a loop |
 | index | x, array indices... | index | `x[...]` of an array; attrs["index"] is a tuple of int, None, Ellipsis, Slice or Node |
 | phi | then, else | test | a value after a join; test is the Node of the condition |
 | compare, not, and, or | operands | op | Python-level conditions: `is`, `is not`, `in`, `not in`, and truth tests of scalars |
@@ -42,6 +43,7 @@ import libcst as cst
 if TYPE_CHECKING:
     from fuselint.graph.canonical import Canonical
     from fuselint.graph.facts import Facts
+    from fuselint.graph.program import Program
     from fuselint.source.function import FunctionSource
     from fuselint.source.project import ModuleSummary
 
@@ -190,6 +192,7 @@ class Effect:
     targets: tuple[Node, ...]
     path: str = ""
     value: Node | None = None
+    at: int = 0  # nodes with a smaller id were made before it
 
 
 @dataclass(slots=True, eq=False)
@@ -221,6 +224,7 @@ class Graph:
     captured: set[str] = field(default_factory=set)  # names that nested functions, lambdas or comprehensions read
     stored: dict[str, Node] = field(default_factory=dict)  # self attributes assigned here, by name: last value
     notes: list[str] = field(default_factory=list)  # what was not understood, for the closing line and explain
+    program: Program | None = None  # the functions of the same file
     not_understood: str = ""  # why the whole function was given up, or ""
 
     def lookup(self, name: str, at: Statement, without: Iterable[Statement] = ()) -> Node | None:

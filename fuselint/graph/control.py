@@ -1,0 +1,468 @@
+"""Compound statements: joins after `if`, loops as regions, and what `try`, `with` and `match` do to names.
+
+A name that differs at a join is a `phi` after `if`, a `loop` node around a loop, and opaque elsewhere. A name that only
+some branches bind is opaque too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import libcst as cst
+
+from fuselint.graph.expressions import Expressions
+from fuselint.graph.model import Binding, Block, BlockKind, Effect, Node, Statement
+from fuselint.graph.scan import Changes, assigned_names, changed_in
+from fuselint.graph.state import GiveUp, Loop, Return, Snapshot
+
+Join = Callable[[list[Node], str], Node]
+
+
+class Control(Expressions):
+    """How compound statements are lowered. Each method returns whether control can leave at the end."""
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(dict(self.scope.env), dict(self.heap), dict(self.versions))
+
+    def resume(self, at: Snapshot) -> None:
+        self.scope.env, self.heap, self.versions = dict(at.env), dict(at.heap), dict(at.versions)
+
+    def suite(self, kind: BlockKind, body: cst.BaseSuite, owner: Statement) -> bool:
+        scope = self.scope
+        outer = scope.block
+        scope.block = Block(kind, outer, owner)
+        falls = self.body(body)
+        scope.block = outer
+        return falls
+
+    def finish(self, stmt: Statement) -> None:
+        """The parts of a compound statement are done."""
+        stmt.end = self.scope.count
+        self.scope.statement = stmt
+
+    # Joins
+
+    def truth(self, test: Node) -> bool | None:
+        """What a condition is, where an inlined call's arguments decide it."""
+        if len(self.scopes) == 1:
+            return None
+        if test.op == "const":
+            return bool(test.attrs["value"])
+        if test.op == "not":
+            inner = self.truth(test.inputs[0])
+            return None if inner is None else not inner
+        if test.op == "compare" and test.attrs["op"] in ("is", "is not"):
+            left, right = test.inputs
+            if right.op == "const" and right.attrs["value"] is None:
+                if left.op == "const":
+                    same = left.attrs["value"] is None
+                elif self.is_array(left) or left.op in ("tuple", "list", "shape", "dim", "new", "function"):
+                    same = False
+                else:
+                    return None
+                return same == (test.attrs["op"] == "is")
+        return None
+
+    def join(self, states: Sequence[Snapshot], before: Snapshot, stmt: Statement, different: Join) -> None:
+        """Go on after `stmt` with what holds in all states; `different` makes the value of what they disagree on."""
+        self.finish(stmt)
+        first = states[0]
+        if len(states) == 1:
+            self.resume(first)
+        else:
+            self.heap, self.versions = self._join_heap(states, different)
+            env: dict[str, Node] = {}
+            for name in dict.fromkeys(n for s in states for n in s.env):
+                raw = [s.env.get(name) for s in states]
+                if all(v is raw[0] for v in raw[1:]):
+                    assert raw[0] is not None
+                    env[name] = raw[0]
+                    continue
+                held = [s.held(name) for s in states]
+                values = [v for v in held if v is not None]
+                if len(values) < len(held):
+                    env[name] = self.opaque(f"{name} is bound in only some branches", values)
+                elif all(v is values[0] for v in values[1:]):
+                    env[name] = values[0]
+                else:
+                    env[name] = different(values, name)
+            self.scope.env = env
+        self.settle(before, stmt)
+
+    def _join_heap(self, states: Sequence[Snapshot], different: Join) -> tuple[dict[str, Node], dict[str, int]]:
+        heap: dict[str, Node] = {}
+        versions = dict(states[0].versions)
+        for key in dict.fromkeys(k for s in states for k in s.versions):
+            if any(s.versions.get(key) != versions.get(key) for s in states):
+                self.clock += 1
+                versions[key] = self.clock
+        for key in dict.fromkeys(k for s in states for k in s.heap):
+            raw = [s.heap.get(key) for s in states]
+            if all(v is raw[0] for v in raw[1:]):
+                assert raw[0] is not None
+                heap[key] = raw[0]
+            elif key.startswith("@"):
+                node = self.graph.nodes[int(key[1:])]
+                values = [s.now(node) for s in states]
+                heap[key] = values[0] if all(v is values[0] for v in values[1:]) else different(values, key)
+            else:
+                values = [s.now(v) for s, v in zip(states, raw, strict=True) if v is not None]
+                base, _, name = key.partition(".")
+                if len(values) == len(raw):
+                    value = different(values, key)
+                elif self.graph.context.qualname.endswith(".__init__"):
+                    value = values[0] if all(v is values[0] for v in values) else different(values, key)
+                else:
+                    self.clock += 1
+                    versions[f"*.{name}"] = self.clock
+                    continue
+                heap[key] = value
+                root = self.scopes[0].self_node
+                if root is not None and base == str(root.id):
+                    self.graph.stored[name] = value
+        return heap, versions
+
+    def settle(self, before: Snapshot, stmt: Statement) -> None:
+        """Note in the graph which names of the root function hold something else after a compound statement."""
+        scope, root = self.scope, self.scopes[0]
+        if scope is root:
+            for name, node in scope.env.items():
+                now = self.current(node)
+                if before.held(name) is not now:
+                    self._note(Binding(name, now, stmt.end - 1, scope.block, None))
+            for name, node in before.env.items():
+                if name not in scope.env:
+                    self._note(Binding(name, self.opaque(f"{name} is deleted", (node,)), stmt.end - 1, scope.block, None))
+        elif self.heap is not before.heap:
+            for name, node in root.env.items():
+                now = self.current(node)
+                if before.now(node) is not now:
+                    self.record(name, now, root.statement)
+
+    def _note(self, binding: Binding) -> None:
+        self.graph.bindings.setdefault(binding.name, []).append(binding)
+
+    def mixed(self, what: str) -> Join:
+        return lambda values, name: self.opaque(f"differs {what}", values)
+
+    # if
+
+    def if_(self, node: cst.If, stmt: Statement) -> bool:
+        scope = self.scope
+        test = self.value(node.test)
+        known = self.truth(test)
+        before = self.snapshot()
+        if known is not None:
+            return self._decided(node, stmt, known, before)
+        earlier, scope.returns = scope.returns, []
+        ways: list[tuple[Snapshot | None, Node | None]] = []
+        pending: list[Return] = []
+        for side in (True, False):
+            self.resume(before)
+            scope.result = None
+            falls = self._branch(node, stmt, side)
+            result = None
+            if falls:
+                if scope.returns:
+                    raise GiveUp("it returns from a nested branch")
+            elif scope.result is not None:
+                self._same_heap(scope.returns)
+                result = self.merge(scope.returns, scope.result)
+            elif scope.returns:
+                raise GiveUp("it returns from a nested branch")
+            ways.append((self.snapshot(), result) if falls or result is not None else (None, None))
+            if result is not None:
+                pending.append(Return(test, side, result, dict(self.heap)))
+            if not falls:
+                ways[-1] = (None, result)
+            scope.returns = []
+        scope.returns, scope.result = earlier, None
+        open_ways = [s for s, _ in ways if s is not None]
+        if not open_ways:
+            self.finish(stmt)
+            self.resume(before)
+            results = [r for _, r in ways if r is not None]
+            if len(results) == 2:
+                if pending[0].heap != pending[1].heap:
+                    raise GiveUp("it changes objects in one branch and returns")
+                self.heap = pending[0].heap
+                scope.result = self.phi(test, results[0], results[1], node)
+            elif results:
+                scope.result = results[0]
+            return False
+        scope.returns += pending
+        self.join(open_ways, before, stmt, lambda values, name: self.phi(test, values[0], values[1], node))
+        return True
+
+    def _same_heap(self, returns: Sequence[Return]) -> None:
+        if any(r.heap != self.heap for r in returns):
+            raise GiveUp("it changes objects after a branch that returns")
+
+    def _branch(self, node: cst.If, stmt: Statement, then: bool) -> bool:
+        if then:
+            return self.suite("then", node.body, stmt)
+        if node.orelse is None:
+            return True
+        if isinstance(node.orelse, cst.Else):
+            return self.suite("else", node.orelse.body, stmt)
+        scope = self.scope
+        outer = scope.block
+        scope.block = Block("else", outer, stmt)
+        falls = self.if_(node.orelse, self.begin(node.orelse, node.orelse))
+        scope.block = outer
+        return falls
+
+    def _decided(self, node: cst.If, stmt: Statement, known: bool, before: Snapshot) -> bool:
+        falls = self._branch(node, stmt, known)
+        self.finish(stmt)
+        if falls:
+            self.settle(before, stmt)
+        return falls
+
+    # Loops
+
+    def for_(self, node: cst.For, stmt: Statement) -> bool:
+        iterable = self.value(node.iter)
+        return self._loop(node, stmt, iterable)
+
+    def while_(self, node: cst.While, stmt: Statement) -> bool:
+        return self._loop(node, stmt, None)
+
+    def _loop(self, node: cst.For | cst.While, stmt: Statement, iterable: Node | None) -> bool:
+        scope = self.scope
+        before = self.snapshot()
+        first = len(self.graph.nodes)
+        outer, may_return = scope.block, scope.may_return
+        scope.may_return = scope.is_root
+        scope.block = Block("loop", outer, stmt)
+        header = Statement(stmt.index, node, node, scope.block, stmt.end)
+        scope.statement = header
+        changes = changed_in(node)
+        self._forget_attributes(changes.attributes, changes.calls)
+        heads: dict[str, Node] = {}
+        for name in [n for n in scope.env if self._carried(n, changes)]:
+            heads[name] = self.emit("loop", (self.current(scope.env[name]),), {"name": name}, node)
+            scope.env[name] = heads[name]
+            if scope.is_root:
+                self._note(Binding(name, heads[name], stmt.index, scope.block, stmt))
+        loop = Loop()
+        scope.loops.append(loop)
+        endless = False
+        if iterable is not None:
+            assert isinstance(node, cst.For)
+            head = self.snapshot()
+            self.assign(node.target, self.element_of(iterable, node.target), node)
+        else:
+            assert isinstance(node, cst.While)
+            test = self.value(node.test)
+            endless = test.op == "const" and bool(test.attrs["value"])
+            head = self.snapshot()
+        falls = self.body(node.body)
+        ends = [*loop.continues, *([self.snapshot()] if falls else [])]
+        scope.loops.pop()
+        for name, carried in heads.items():
+            back = [v for s in ends if (v := s.held(name)) is not None and v is not carried]
+            carried.inputs = (carried.inputs[0], *dict.fromkeys(back))
+            for v in back:
+                self.joined.setdefault(v, []).append(carried)
+        self._judge(loop)
+        self._newer_reads(first, [*ends, *loop.breaks])
+        scope.block, scope.may_return = outer, may_return
+        scope.statement = stmt
+        if node.orelse is not None:
+            self._leave([head], before, ends, heads)
+            stmt.end = scope.count
+            if self.suite("else", node.orelse.body, stmt):
+                head = self.snapshot()
+            else:
+                endless = True
+        exits = [*([] if endless else [head]), *loop.breaks]
+        self.finish(stmt)
+        if not exits:
+            self.resume(before)
+            return False
+        self._leave(exits, before, [*ends, *loop.breaks], heads)
+        self.settle(before, stmt)
+        return True
+
+    def _carried(self, name: str, changes: Changes) -> bool:
+        """Whether a step of the loop may leave another value in a name, or change the object that it holds."""
+        if name in changes.names:
+            return True
+        node = self.current(self.scope.env[name])
+        if name in changes.given and node.op in ("list", "dict"):
+            return True
+        return name in changes.items and node is not self.scope.self_node
+
+    def _leave(self, exits: Sequence[Snapshot], before: Snapshot, ends: Sequence[Snapshot], heads: dict[str, Node]) -> None:
+        """Go on after a loop, which is left in one of the states `exits`."""
+        carried = {f"@{n.id}" for n in heads.values()}
+        env: dict[str, Node] = {}
+        for name in dict.fromkeys(n for s in exits for n in s.env):
+            values = list(dict.fromkeys(s.now(s.env[name]) for s in exits if name in s.env))
+            if sum(name in s.env for s in exits) < len(exits):
+                env[name] = self.opaque(f"{name} is bound only inside a loop", values)
+            elif len(values) == 1:
+                env[name] = values[0]
+            else:
+                env[name] = self.emit("loop", values, {"name": name})
+        self.scope.env = env
+        heap: dict[str, Node] = {}
+        versions = dict(before.versions)
+        for s in (*ends, *exits):
+            for key, v in s.versions.items():
+                if before.versions.get(key) != v:
+                    self.clock += 1
+                    versions[key] = self.clock
+        self.versions = versions
+        for key in dict.fromkeys(k for s in (before, *ends, *exits) for k in s.heap):
+            if key.startswith("@"):
+                if key in carried:
+                    continue
+                made = self.graph.nodes[int(key[1:])]
+                values = list(dict.fromkeys(s.now(made) for s in (before, *ends, *exits)))
+                same = len(values) == 1
+                heap[key] = values[0] if same else self.opaque("changed in place in a loop", values)
+            elif key in before.heap:
+                base, _, name = key.partition(".")
+                if all(before.versions.get(k) == versions.get(k) for k in (f"*.{name}", base, "")):
+                    heap[key] = before.heap[key]
+        self.heap = heap
+
+    def _forget_attributes(self, stored: Iterable[str], calls: bool) -> None:
+        """At the head of a loop, attributes that its body may change are not known."""
+        names = set(stored)
+        for key in [k for k in self.heap if "." in k and (calls or k.partition(".")[2] in names)]:
+            del self.heap[key]
+        for name in names:
+            self.tick(f"*.{name}")
+
+    def _newer_reads(self, first: int, ends: Sequence[Snapshot]) -> None:
+        """Attributes that the body reads and then changes are, from the second step on, other values than before it."""
+        for n in self.graph.nodes[first:]:
+            if n.op not in ("attr", "item"):
+                continue
+            base, name = n.inputs[0], n.attrs.get("name")
+            keys = [str(base.id), ""] + ([f"{base.id}.{name}", f"*.{name}"] if n.op == "attr" else [])
+            if any(s.versions.get(k, 0) > n.attrs.get("version", 0) for s in ends for k in keys):
+                self.clock += 1
+                n.attrs = {**n.attrs, "version": self.clock}
+
+    def _judge(self, loop: Loop) -> None:
+        """`h += x` on a value that the loop carries is an assignment only if nothing else keeps it by the loop's end."""
+        for node, stmt, new in loop.changed:
+            if not self.fresh(node):
+                self.graph.effects.append(Effect(stmt, "mutation", (node,), "", new, new.id))
+
+    def leave_loop(self, by: str) -> bool:
+        loops = self.scope.loops
+        if loops:
+            (loops[-1].breaks if by == "break" else loops[-1].continues).append(self.snapshot())
+        return False
+
+    # try, with, match
+
+    def try_(self, node: cst.Try | cst.TryStar, stmt: Statement) -> bool:
+        scope = self.scope
+        before = self.snapshot()
+        may_return, scope.may_return = scope.may_return, scope.is_root
+        falls = self.suite("try", node.body, stmt)
+        done = self.snapshot()
+        blurred = self._blur(before, done, assigned_names(node.body))
+        ways: list[Snapshot] = []
+        if falls and node.orelse is not None:
+            falls = self.suite("else", node.orelse.body, stmt)
+            done = self.snapshot()
+        if falls:
+            ways.append(done)
+        for handler in node.handlers:
+            self.resume(blurred)
+            scope.statement = stmt
+            if handler.type is not None:
+                self.value(handler.type)
+            if handler.name is not None and isinstance(handler.name.name, cst.Name):
+                scope.env[handler.name.name.value] = self.opaque("a caught exception", (), handler)
+            if self.suite("except", handler.body, stmt):
+                if handler.name is not None and isinstance(handler.name.name, cst.Name):
+                    scope.env.pop(handler.name.name.value, None)
+                ways.append(self.snapshot())
+        alive = bool(ways)
+        self.join(ways or [blurred], before, stmt, self.mixed("after try"))
+        if node.finalbody is not None:
+            middle = self.snapshot()
+            alive &= self.suite("try", node.finalbody.body, stmt)
+            self.finish(stmt)
+            self.settle(middle, stmt)
+        scope.may_return = may_return
+        return alive
+
+    def _blur(self, before: Snapshot, after: Snapshot, names: Iterable[str]) -> Snapshot:
+        """The state after some of a suite has run."""
+        env = dict(before.env)
+        for name in sorted(names):
+            values = [v for v in (before.held(name), after.held(name)) if v is not None]
+            env[name] = self.opaque(f"{name} may have been rebound in try", list(dict.fromkeys(values)))
+        heap = {k: v for k, v in before.heap.items() if after.heap.get(k) is v}
+        for key in after.heap:
+            if key.startswith("@") and before.heap.get(key) is not after.heap[key]:
+                heap[key] = self.opaque("may have been changed in try", (after.heap[key],))
+        versions = dict(after.versions)
+        for key in versions:
+            if versions[key] != before.versions.get(key):
+                self.clock += 1
+                versions[key] = self.clock
+        return Snapshot(env, heap, versions)
+
+    def with_(self, node: cst.With, stmt: Statement) -> bool:
+        before = self.snapshot()
+        suppresses = False
+        for item in node.items:
+            context = self.value(item.item)
+            suppresses |= context.op == "call" and context.attrs["target"] == "contextlib.suppress"
+            if item.asname is not None:
+                held = self.opaque("what a context manager gives", (context,), item)
+                assert isinstance(item.asname.name, cst.BaseExpression)
+                self.assign(item.asname.name, held, node)
+        middle = self.snapshot()
+        may_return = self.scope.may_return
+        self.scope.may_return = may_return and (not suppresses or self.scope.is_root)
+        falls = self.suite("with", node.body, stmt)
+        self.scope.may_return = may_return
+        if suppresses:
+            done = self.snapshot()
+            blurred = self._blur(middle, done, assigned_names(node.body))
+            self.join([done, blurred] if falls else [blurred], before, stmt, self.mixed("after with"))
+            return True
+        self.finish(stmt)
+        if falls:
+            self.settle(before, stmt)
+        return falls
+
+    def match_(self, node: cst.Match, stmt: Statement) -> bool:
+        scope = self.scope
+        subject = self.value(node.subject)
+        before = self.snapshot()
+        may_return, scope.may_return = scope.may_return, scope.is_root
+        ways: list[Snapshot] = []
+        exhaustive = False
+        for case in node.cases:
+            self.resume(before)
+            scope.statement = stmt
+            for name in sorted(assigned_names(case.pattern)):
+                scope.env[name] = self.opaque("captured by a pattern", (subject,), case)
+            if case.guard is not None:
+                self.value(case.guard)
+            elif isinstance(case.pattern, cst.MatchAs) and case.pattern.pattern is None:
+                exhaustive = True
+            if self.suite("match", case.body, stmt):
+                ways.append(self.snapshot())
+        if not exhaustive:
+            ways.append(before)
+        scope.may_return = may_return
+        if not ways:
+            self.finish(stmt)
+            self.resume(before)
+            return False
+        self.join(ways, before, stmt, self.mixed("after match"))
+        return True
+

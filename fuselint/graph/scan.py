@@ -1,0 +1,178 @@
+"""What a function's text binds and reads, found without lowering it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import libcst as cst
+
+from fuselint.source.function import children
+
+Definition = cst.FunctionDef | cst.Lambda
+SCOPES = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
+
+
+def inside(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Everything inside a node, without what nested functions and classes hold."""
+    stack = children(node)[::-1]
+    while stack:
+        n = stack.pop()
+        yield n
+        if not isinstance(n, SCOPES):
+            stack.extend(reversed(children(n)))
+
+
+def assigned_names(node: cst.CSTNode) -> frozenset[str]:
+    """The names that the code of a function, or of a suite, binds in its own scope."""
+    out: set[str] = set()
+    if isinstance(node, (cst.FunctionDef, cst.Lambda)):
+        out.update(p.name.value for p in parameters(node))
+    body = node.body if isinstance(node, (cst.FunctionDef, cst.Lambda)) else node
+    for n in (body, *inside(body)):
+        out.update(bound_by(n))
+    return frozenset(out)
+
+
+def bound_by(node: cst.CSTNode) -> Iterator[str]:
+    """The names that one syntax node binds."""
+    if isinstance(node, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.NamedExpr, cst.For)):
+        yield from target_names(node.target)
+    elif isinstance(node, (cst.AsName,)):
+        yield from target_names(node.name)
+    elif isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+        yield node.name.value
+    elif isinstance(node, cst.ImportAlias):
+        if node.asname is None:
+            yield dotted(node.name).split(".")[0]
+    elif isinstance(node, cst.Del):
+        yield from target_names(node.target)
+    elif isinstance(node, (cst.MatchAs, cst.MatchStar)) and node.name is not None:
+        yield node.name.value
+    elif isinstance(node, cst.MatchMapping) and node.rest is not None:
+        yield node.rest.value
+
+
+def target_names(target: cst.CSTNode) -> Iterator[str]:
+    stack = [target]
+    while stack:
+        t = stack.pop()
+        if isinstance(t, cst.Name):
+            yield t.value
+        elif isinstance(t, (cst.Tuple, cst.List)):
+            stack.extend(e.value for e in t.elements)
+        elif isinstance(t, cst.StarredElement):
+            stack.append(t.value)
+
+
+def parameters(definition: Definition) -> list[cst.Param]:
+    p = definition.params
+    out = [*p.posonly_params, *p.params]
+    if isinstance(p.star_arg, cst.Param):
+        out.append(p.star_arg)
+    out.extend(p.kwonly_params)
+    if p.star_kwarg is not None:
+        out.append(p.star_kwarg)
+    return out
+
+
+def names_read(node: cst.CSTNode) -> set[str]:
+    """All names inside, attribute and keyword names apart. A few too many do no harm: they only protect."""
+    out: set[str] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if isinstance(n, cst.Name):
+            out.add(n.value)
+        elif isinstance(n, cst.Attribute):
+            stack.append(n.value)
+        elif isinstance(n, cst.Arg):
+            stack.append(n.value)
+        else:
+            stack.extend(children(n))
+    return out
+
+
+def rebinds_outer(definition: Definition) -> set[str]:
+    """The names that a function, or one nested in it, declares nonlocal or global."""
+    out: set[str] = set()
+    stack: list[cst.CSTNode] = [definition.body]
+    while stack:
+        n = stack.pop()
+        if isinstance(n, (cst.Nonlocal, cst.Global)):
+            out.update(i.name.value for i in n.names)
+        elif not isinstance(n, cst.BaseExpression):
+            stack.extend(children(n))
+    return out
+
+
+def dotted(node: cst.CSTNode) -> str:
+    """The text of a dotted name; "" for anything else."""
+    parts = []
+    while isinstance(node, cst.Attribute):
+        parts.append(node.attr.value)
+        node = node.value
+    if not isinstance(node, cst.Name):
+        return ""
+    parts.append(node.value)
+    return ".".join(reversed(parts))
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the body of a loop may change.
+
+    names: those it binds. items: names of objects whose items it assigns. given: names of objects that it hands to calls,
+    their own methods included. attributes: names of attributes that it assigns.
+    """
+
+    names: frozenset[str]
+    items: frozenset[str]
+    given: frozenset[str]
+    attributes: frozenset[str]
+    calls: bool
+
+
+def changed_in(loop: cst.For | cst.While) -> Changes:
+    names: set[str] = set()
+    items: set[str] = set()
+    given: set[str] = set()
+    attributes: set[str] = set()
+    calls = False
+    if isinstance(loop, cst.For):
+        names.update(target_names(loop.target))
+        stack: list[cst.CSTNode] = [loop.body]
+    else:
+        stack = [loop.test, loop.body]
+    while stack:
+        n = stack.pop()
+        names.update(bound_by(n))
+        if isinstance(n, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.Del, cst.For)):
+            for t in _parts(n.target):
+                if isinstance(t, cst.Attribute):
+                    attributes.add(t.attr.value)
+                elif isinstance(t, cst.Subscript):
+                    while isinstance(t, cst.Subscript):
+                        t = t.value
+                    if isinstance(t, cst.Name):
+                        items.add(t.value)
+        elif isinstance(n, cst.Call):
+            calls = True
+            if isinstance(n.func, cst.Attribute) and isinstance(n.func.value, cst.Name):
+                given.add(n.func.value.value)
+            given.update(a.value.value for a in n.args if isinstance(a.value, cst.Name))
+        if not isinstance(n, SCOPES):
+            stack.extend(children(n))
+    return Changes(frozenset(names), frozenset(items), frozenset(given), frozenset(attributes), calls)
+
+
+def _parts(target: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    stack = [target]
+    while stack:
+        t = stack.pop()
+        if isinstance(t, (cst.Tuple, cst.List)):
+            stack.extend(e.value for e in t.elements)
+        elif isinstance(t, cst.StarredElement):
+            stack.append(t.value)
+        else:
+            yield t

@@ -1,0 +1,214 @@
+"""What lowering carries along: the graph that grows, and the scope that it grows in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from fuselint.graph.model import Binding, Block, Frame, Graph, Node, Statement
+
+if TYPE_CHECKING:
+    from fuselint.graph.program import Program
+    from fuselint.source.project import ModuleSummary
+
+Definition = cst.FunctionDef | cst.Lambda
+
+
+class GiveUp(Exception):
+    """A call can't be inlined: what was lowered of it is taken back, and it becomes an opaque call."""
+
+
+@dataclass(eq=False)
+class Return:
+    """A `return` of an inlined callee in one branch of an `if`: its value where the test is `when`."""
+
+    test: Node
+    when: bool
+    value: Node
+    heap: dict[str, Node]
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """What names and objects hold at one point of the code."""
+
+    env: dict[str, Node]
+    heap: dict[str, Node]
+    versions: dict[str, int]
+
+    def held(self, name: str) -> Node | None:
+        node = self.env.get(name)
+        return None if node is None else self.now(node)
+
+    def now(self, node: Node) -> Node:
+        while (changed := self.heap.get(f"@{node.id}")) is not None:
+            node = changed
+        return node
+
+
+@dataclass(eq=False)
+class Loop:
+    """A loop that is being lowered: where its `break` and `continue` statements leave from."""
+
+    breaks: list[Snapshot] = field(default_factory=list)
+    continues: list[Snapshot] = field(default_factory=list)
+    changed: list[tuple[Node, Statement, Node]] = field(default_factory=list)
+    """In-place changes of values that the loop carries, to be judged at its end: (object, statement, new value)."""
+
+
+@dataclass(eq=False)
+class Scope:
+    """One activation of a function while it is lowered.
+
+    env: what each local name holds; a name that isn't there is unbound, or belongs to an outer scope.
+    outer: the activation that the function was defined in, for the names that it closes over.
+    """
+
+    frame: Frame
+    definition: Definition
+    qualname: str
+    class_name: str | None
+    outer: Scope | None
+    block: Block
+    env: dict[str, Node] = field(default_factory=dict)
+    self_node: Node | None = None
+    statement: Statement | None = None
+    count: int = 0  # statements so far
+    boxed: set[str] = field(default_factory=set)  # names that a nested function may rebind, or that are global
+    assigned: frozenset[str] | None = None  # all names that the function binds, made when first needed
+    returns: list[Return] = field(default_factory=list)
+    may_return: bool = True  # not inside a loop, a try or a match of an inlined callee
+    loops: list[Loop] = field(default_factory=list)
+    result: Node | None = None  # of an inlined callee: what it returns for sure, once it has
+
+    @property
+    def is_root(self) -> bool:
+        return self.frame.parent is None
+
+
+@dataclass(eq=False)
+class Closure:
+    """A nested function or lambda: its code and the activation that it was defined in."""
+
+    definition: Definition
+    qualname: str
+    scope: Scope
+
+
+HOLDERS = frozenset({"tuple", "list", "dict", "call", "new", "opaque", "and", "or", "star", "nn.Identity"})
+"""Operations whose result may be, or keep, the very objects that they read."""
+
+DETACHED = -1
+"""The id of a node that is not in the graph: a tuple or list written as an argument, before it is known whether MLX
+takes it apart. `State.attach` puts it into the graph."""
+
+
+class State:
+    """The graph under construction. `heap` holds what is known of objects: see effects.py."""
+
+    def __init__(self, graph: Graph, module: ModuleSummary, program: Program) -> None:
+        self.graph = graph
+        self.module = module
+        self.program = program
+        self.scopes: list[Scope] = []
+        self.heap: dict[str, Node] = {}
+        self.versions: dict[str, int] = {}
+        self.clock = 0
+        self.leaked: set[Node] = set()  # objects that something else than a name holds
+        self.joined: dict[Node, list[Node]] = {}  # the phi nodes that may be this very object
+        self.closures: dict[Node, Closure] = {}
+        self.inlined = 0  # nodes ever made in inlined calls, those taken back included
+        self.refused: set[Definition] = set()  # helpers that can't be inlined
+
+    @property
+    def scope(self) -> Scope:
+        return self.scopes[-1]
+
+    def emit(
+        self,
+        op: str,
+        inputs: Sequence[Node] = (),
+        attrs: Mapping[str, Any] | None = None,
+        at: cst.CSTNode | None = None,
+    ) -> Node:
+        scope = self.scopes[-1]
+        node = Node(len(self.graph.nodes), op, tuple(inputs), attrs or {}, at, scope.statement, scope.frame)
+        self.graph.nodes.append(node)
+        if len(self.scopes) > 1:
+            self.inlined += 1
+        if op in HOLDERS:
+            self.leaked.update(inputs)
+        elif op in ("phi", "loop"):
+            for n in inputs:
+                self.joined.setdefault(n, []).append(node)
+        return node
+
+    def opaque(self, reason: str, inputs: Sequence[Node] = (), at: cst.CSTNode | None = None) -> Node:
+        return self.emit("opaque", inputs, {"reason": reason}, at)
+
+    def constant(self, value: object, at: cst.CSTNode | None = None) -> Node:
+        return self.emit("const", (), {"value": value}, at)
+
+    def note(self, text: str) -> None:
+        if text not in self.graph.notes:
+            self.graph.notes.append(text)
+
+    # Names
+
+    def bind(self, name: str, node: Node) -> None:
+        """`name = node` at the current statement."""
+        scope = self.scope
+        scope.env[name] = node
+        if scope.is_root:
+            self.record(name, node, scope.statement)
+
+    def record(self, name: str, node: Node, stmt: Statement | None) -> None:
+        """Note in the graph that a name of the root function holds another value after the current statement."""
+        index = -1 if stmt is None else stmt.index
+        block = self.scopes[0].block
+        self.graph.bindings.setdefault(name, []).append(Binding(name, node, index, block, stmt))
+
+    def current(self, node: Node) -> Node:
+        """What the object that `node` made holds now: another value, if it was changed in place since."""
+        heap = self.heap
+        while heap:
+            changed = heap.get(f"@{node.id}")
+            if changed is None:
+                break
+            node = changed
+        return node
+
+    # Statements
+
+    def begin(self, node: cst.CSTNode, line: cst.CSTNode) -> Statement:
+        scope = self.scope
+        stmt = Statement(scope.count, node, line, scope.block, scope.count + 1)
+        scope.count += 1
+        scope.statement = stmt
+        if scope.is_root:
+            self.graph.statements.append(stmt)
+        return stmt
+
+    def attach(self, node: Node) -> Node:
+        """The node itself, or the container in the graph for a detached one."""
+        if node.id != DETACHED:
+            return node
+        out = self.emit(node.op, [self.attach(n) for n in node.inputs], {}, node.cst)
+        if len(self.scopes) == 1 and node.cst is not None:
+            self.graph.values[node.cst] = out
+        return out
+
+    # What the other files provide
+
+    def value(self, node: cst.BaseExpression) -> Node:
+        raise NotImplementedError
+
+    def body(self, node: cst.BaseSuite) -> bool:
+        raise NotImplementedError
+
+    def assign(self, target: cst.BaseExpression, value: Node, at: cst.CSTNode) -> None:
+        raise NotImplementedError
+
