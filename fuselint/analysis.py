@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import libcst as cst
+
 from fuselint.config import Settings
-from fuselint.errors import TooComplex
 from fuselint.finding import Applicability, Finding, Fix, Region, Related, Traffic
-from fuselint.graph.lower import Program
 from fuselint.graph.model import Graph, Node
+from fuselint.graph.program import Program
 from fuselint.rulebook import Match, NoFix, Replacement, Rule, claim, rules, selectors
 from fuselint.source.edit import place
 from fuselint.source.project import summarise
@@ -61,12 +62,12 @@ def analyse(file: FileText, settings: Settings, is_read: Reads | None) -> tuple[
     screened = screen(file)
     if not screened.mlx or screened.tree is None or not screened.functions:
         return FileResult(file.path), []
-    work = _Analysis(file, settings, is_read, Program(file, summarise(file, screened.tree)))
+    work = Analysis(file, settings, is_read, Program(file, summarise(file, screened.tree)))
     return work.run([span.qualname for span in screened.functions])
 
 
 @dataclass(slots=True)
-class _Analysis:
+class Analysis:
     file: FileText
     settings: Settings
     is_read: Reads | None
@@ -77,15 +78,15 @@ class _Analysis:
 
     def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
-        found = [(g, m) for g in graphs for m in self.matches(g)]
-        claimed = [(g, m) for g in graphs for m in claim(m for h, m in found if h is g and not m.contradicted)]
+        found = [(g, [m for rule in self.by_code.values() for m in self.found(rule, g)]) for g in graphs]
+        claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
         kept = list(self.chosen(standing(claimed, self.program)))
         proposals = sorted((p for g, m in kept if (p := self.proposal(g, m))), key=lambda p: place_of(p.finding))
         proposals = self.identified(proposals)
         shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
         near: list[Finding] = []
         if self.settings.near_misses:
-            contradicted = self.chosen([(g, m) for g, m in found if m.contradicted])
+            contradicted = self.chosen([(g, m) for g, matches in found for m in matches if m.contradicted])
             near = sorted((self.near_miss(g, m) for g, m in contradicted), key=place_of)
         return (
             FileResult(
@@ -104,23 +105,21 @@ class _Analysis:
     def graph(self, qualname: str) -> Graph | None:
         try:
             graph = self.program.graph(qualname)
-        except TooComplex as e:
-            self.not_understood.append((qualname, str(e)))
-            return None
         except Exception as e:
             self.fault(f"reading {qualname}", e)
             return None
         if graph is None or graph.not_understood:
-            self.not_understood.append((qualname, graph.not_understood if graph else "not found"))
+            reason = graph.not_understood if graph else self.program.too_complex.get(qualname, "its text is not found")
+            self.not_understood.append((qualname, reason))
             return None
         return graph
 
-    def matches(self, graph: Graph) -> Iterator[Match]:
-        for rule in self.by_code.values():
-            try:
-                yield from list(rule.find(graph))
-            except Exception as e:
-                self.fault(f"{rule.code} on {graph.context.qualname}", e)
+    def found(self, rule: Rule, graph: Graph) -> list[Match]:
+        try:
+            return list(rule.find(graph))
+        except Exception as e:
+            self.fault(f"{rule.code} on {graph.context.qualname}", e)
+            return []
 
     def fault(self, doing: str, error: Exception) -> None:
         """An internal error costs one rule on one function, never the run."""
@@ -128,19 +127,23 @@ class _Analysis:
         self.errors.append(where + "\n" + "".join(traceback.format_exception(error)).rstrip())
 
     def chosen(self, matches: Sequence[tuple[Graph, Match]]) -> Iterator[tuple[Graph, Match]]:
-        """Without what isn't selected, what a comment silences, and chains too short to report."""
+        """Without what isn't selected, and what a comment silences."""
         codes = chosen_codes(self.settings)
-        silenced = Suppressions.of(self.file)
+        suppressions = Suppressions.of(self.file)
         for graph, match in matches:
-            if match.code in codes and not self.is_silenced(silenced, graph, match):
+            name = self.by_code[match.code].name
+            if match.code in codes and not suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
                 yield graph, match
 
-    def is_silenced(self, silenced: Suppressions, graph: Graph, match: Match) -> bool:
-        """Whether a comment on the root's statement, or on the function's `def` or decorators, names the rule."""
-        source, statement = graph.source, match.root.top_stmt
-        first, last = source.at.header if statement is None else source.lines(statement.line)
-        header = range(source.at.header[0], source.at.header[1] + 1)
-        return silenced.covers(match.code, first, last, header, self.by_code[match.code].name)
+    def lines(self, graph: Graph, root: Node) -> tuple[int, int, range]:
+        """The first and last line of the root's statement, and the lines from the first decorator to the `def`."""
+        stmt = root.top_stmt
+        start, end = span_of(graph, root)
+        if stmt is not None and isinstance(stmt.line, cst.SimpleStatementLine):
+            start, end = graph.source.span(stmt.line)
+        first = self.file.position(graph.source.start)[0]
+        header = self.program.summary.functions[graph.context.qualname].span.line
+        return self.file.position(start)[0], self.file.position(end)[0], range(first, header + 1)
 
     def is_small(self, traffic: Traffic | None) -> bool:
         if traffic is None or traffic.saved_at is None or traffic.assumed:

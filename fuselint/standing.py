@@ -8,37 +8,57 @@ reported twice.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from fuselint.graph.model import Frame, Graph, Node
 from fuselint.rulebook import Match
 
+if TYPE_CHECKING:
+    from fuselint.graph.program import Program
+
 Sight = tuple[Graph, Match]
 Spot = tuple[str, int]
 """A helper's qualified name and one of its expressions, by identity: helpers share their trees with inlined copies."""
 
 
-def standing(sights: Sequence[Sight], calls: Mapping[str, int]) -> list[Sight]:
-    """The sights that are reported. calls: how often the file calls a function, by qualified name."""
+def standing(sights: Sequence[Sight], program: Program) -> list[Sight]:
+    """The sights that are reported."""
     alone = {(_spot(m.root), m.code) for _, m in sights if m.root.frame.depth == 0}
-    sites: dict[Spot, set[int]] = defaultdict(set)  # expression of a helper -> calls whose match covers it
+    covered: dict[Spot, set[int]] = defaultdict(set)  # expression of a helper -> calls whose match covers it
     for graph, match in sights:
         if is_value_of_its_call(graph, match.root):
             for node in match.region:
                 if node.frame.depth and node.cst is not None:
                     frame, at = _outermost(node)
-                    sites[frame.qualname, id(at)].add(id(frame.site))
+                    covered[frame.qualname, id(at)].add(id(frame.site))
 
     def stands(graph: Graph, match: Match) -> bool:
         root = match.root
         if not is_value_of_its_call(graph, root):
             return (_spot(root), match.code) not in alone
-        called = calls.get(graph.context.qualname, 0)
-        return not called or len(sites.get((graph.context.qualname, id(root.top_cst)), ())) < called
+        here = covered.get((graph.context.qualname, id(root.top_cst)))
+        return not here or not _calls(graph.context.qualname, program) <= here
 
     return [s for s in sights if stands(*s)]
+
+
+def _calls(qualname: str, program: Program) -> set[int]:
+    """The calls of a function in its file, by identity; -1 for uses that can't be followed."""
+    out = set()
+    summary = program.summary
+    if any(qualname in named for named in summary.references.values()):
+        out.add(-1)
+    for caller in (c for c, called in summary.calls.items() if qualname in called):
+        graph = program.graph(caller)
+        if graph is None or graph.not_understood:
+            out.add(-1)
+            continue
+        out |= {id(f.site) for f in graph.frames if f.depth == 1 and f.qualname == qualname}
+        out |= {id(n.cst) for n in graph.nodes if n.op == "call" and n.attrs.get("target") == qualname}
+    return out
 
 
 def is_value_of_its_call(graph: Graph, root: Node) -> bool:
@@ -56,12 +76,3 @@ def _outermost(node: Node) -> tuple[Frame, cst.CSTNode | None]:
     while frame.parent is not None and frame.depth > 1:
         frame, at = frame.parent, frame.site
     return frame, at
-
-
-def count_calls(callees: Iterable[Iterable[str]]) -> dict[str, int]:
-    """How often each function is called, from the calls of each function."""
-    counts: dict[str, int] = defaultdict(int)
-    for names in callees:
-        for name in names:
-            counts[name] += 1
-    return dict(counts)
