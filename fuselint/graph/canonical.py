@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from functools import cached_property
 from typing import Any
 
 from fuselint.graph import identities
@@ -167,6 +168,17 @@ class Canonical:
         shape = self.facts.shape(node)
         length = None if shape is None else shape.axis(axis)
         return None if length is None else self.size_value(length)
+
+    def length(self, node: Node) -> Value | None:
+        """A scalar that is the length of an axis of some array of this function, as that size."""
+        size = self.facts.size(node) if self.facts.kind(node) == "scalar" else None
+        return self.size_value(size) if size is not None and size.names and size.names <= self._lengths else None
+
+    @cached_property
+    def _lengths(self) -> frozenset[str]:
+        """The names of the sizes of axes."""
+        shapes = [self.facts.shape(n) for n in self.graph.nodes]
+        return frozenset(name for s in shapes if s is not None for d in s.dims for name in d.names)
 
     def size_value(self, size: Expr) -> Value:
         """A size of the facts as a value: sizes are made of named sizes, which are equal where their names are."""

@@ -59,13 +59,23 @@ def _const(c: Canonical, node: Node) -> Value | None:
     return c.algebra.atom("const", params=(("value", repr(value)), ("kind", node.attrs.get("kind"))), name=repr(value))
 
 
-@identity("global", "attr")
-def _named_number(c: Canonical, node: Node) -> Value | None:
-    """math.pi, and names whose value facts know."""
+@identity("global", "attr", "param")
+def _named(c: Canonical, node: Node) -> Value | None:
+    """Names whose value facts know, and integers that are the length of some axis."""
     value = c.facts.const(node)
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return c.algebra.number(float(value))
-    return None
+    return c.length(node)
+
+
+@identity("call")
+def _call(c: Canonical, node: Node) -> Value | None:
+    """math.sqrt and the like, of numbers."""
+    name = str(node.attrs.get("target") or "")
+    rule = CALLS.get(name)
+    if rule is None or node.attrs.get("keywords") or not node.inputs or any(c.facts.kind(n) == "array" for n in node.inputs):
+        return None
+    return rule(c, node)
 
 
 @identity("dim")
@@ -166,7 +176,7 @@ def _square(c: Canonical, node: Node) -> Value | None:
     return c.algebra.power(c.of(node.inputs[0]), Fraction(2))
 
 
-@identity("sqrt", "math.sqrt")
+@identity("sqrt")
 def _sqrt(c: Canonical, node: Node) -> Value | None:
     c.algebra.note("sqrt(a) is a^(1/2)")
     return c.algebra.power(c.of(node.inputs[0]), HALF)
@@ -184,7 +194,7 @@ def _reciprocal(c: Canonical, node: Node) -> Value | None:
     return c.algebra.power(c.of(node.inputs[0]), Fraction(-1))
 
 
-@identity("power", "math.pow")
+@identity("power")
 def _power(c: Canonical, node: Node) -> Value | None:
     base, e = (c.of(n) for n in node.inputs)
     return raised(c, base, e)
@@ -207,7 +217,7 @@ def exponential(c: Canonical, u: Value) -> Value:
     return c.algebra.atom("exp", (u,), scalar=u.scalar, nonnegative=True)
 
 
-@identity("exp", "math.exp")
+@identity("exp")
 def _exp(c: Canonical, node: Node) -> Value | None:
     return exponential(c, c.of(node.inputs[0]))
 
@@ -246,16 +256,14 @@ for _op in ODD:
     TABLE[_op] = _odd(_op)
 for _op in EVEN:
     TABLE[_op] = _even(_op)
-for _op in ("sin", "cos", "tan", "tanh"):
-    TABLE[f"math.{_op}"] = TABLE[_op]
 
 
-@identity("abs", "math.fabs")
+@identity("abs")
 def _abs(c: Canonical, node: Node) -> Value | None:
     return c.algebra.absolute(c.of(node.inputs[0]))
 
 
-@identity("log", "math.log")
+@identity("log")
 def _log(c: Canonical, node: Node) -> Value | None:
     u = c.of(node.inputs[0])
     if len(node.inputs) != 1:
@@ -835,3 +843,14 @@ def _difference(c: Canonical, whole: Value, part: Value) -> Value | None:
         if m not in have or not close(have.pop(m), k, 1e-9):
             return None
     return c.algebra.sum(0.0, list(have.items())) if have else None
+
+
+CALLS: dict[str, Identity] = {
+    **{f"{module}.{op}": TABLE[op] for module in ("math", "numpy") for op in ("sqrt", "exp", "log", "sin", "cos", "tan", "tanh", "sinh", "cosh")},
+    "math.pow": TABLE["power"],
+    "math.erf": TABLE["erf"],
+    "math.fabs": TABLE["abs"],
+    "builtins.abs": TABLE["abs"],
+    "builtins.float": lambda c, node: c.of(node.inputs[0]),
+}
+"""Calls of Python numbers that are operations, by qualified name."""

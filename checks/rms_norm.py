@@ -1,0 +1,373 @@
+"""FUS201 unfused-rms-norm: RMS normalisation written out, instead of mx.fast.rms_norm.
+
+What it does: finds `x * rsqrt(mean(x^2) + eps)` over the last axis, with or without a weight, in any spelling: square,
+power or product; mean or sum over length; rsqrt, division by a square root, power -0.5 or reciprocal; over several
+statements, helpers and methods; with the casts of Llama (cast back, then the weight) or of Gemma (the weight, then cast
+back).
+
+Why it is bad: each operation is a kernel that reads its operand from DRAM and writes its result back. With a float32
+copy of x that is 9 kernels and 18 times the bytes of x; mx.compile can't cross the mean, and still moves 12 times. The fused
+kernel reads x once and writes the result once, and sums in float32 by itself, so no cast is needed.
+
+Traffic: 36 bytes an element with float32 inside, 14 without, against 4 (half precision).
+
+Fix safety: safe where the weight is multiplied after the cast back to x's dtype (bit-identical), or where everything is in
+x's dtype (the fused kernel is more accurate: half precision can even overflow in the square, from a root mean square
+of 4 at 4096 columns). Unsafe where the weight is multiplied in float32 and the product is cast (Gemma's order): the
+fused kernel rounds before that multiplication. `mx.fast.rms_norm(x, w.astype(mx.float32), eps).astype(x.dtype)` is bit-identical
+then, and saves half. Unsafe where the result stays float32, and where nothing says that the weight has one axis.
+
+When not to: eps outside the root, `x / max(norm, eps)`, another axis than the last, or an unbiased variance are other
+functions, and are not reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from fuselint.finding import Numerics, Obligation
+from fuselint.graph.canonical import Canonical
+from fuselint.graph.dtypes import DType
+from fuselint.graph.model import Graph, Node, operands, region
+from fuselint.graph.ops import TABLE
+from fuselint.graph.values import Value, close
+from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
+
+CODE, NAME = "FUS201", "unfused-rms-norm"
+
+FLOAT32 = DType({"float32"})
+
+
+def unfused(x: Any, weight: Any, eps: Any) -> Any:
+    import mlx.core as mx
+
+    return x * mx.rsqrt(mx.mean(mx.square(x), axis=-1, keepdims=True) + eps) * weight
+
+
+def fused(x: Any, weight: Any, eps: Any) -> Any:
+    import mlx.core as mx
+
+    return mx.fast.rms_norm(x, weight, eps)
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A value read as x * (mean(x^2) + eps)^(-1/2) * rest."""
+
+    x: Value
+    eps: Value
+    rest: tuple[tuple[Value, Fraction], ...]
+
+    def same(self, other: Norm | None) -> bool:
+        return other is not None and self.x is other.x and self.eps is other.eps
+
+
+def find(graph: Graph) -> Iterator[Match]:
+    if graph.context.cold:
+        return
+    read = {n: _read(graph.canonical, graph.canonical.of(n)) for n in graph.nodes}
+    for node, norm in read.items():
+        if norm is None or any(norm.same(read[i]) for i in node.inputs if i in read):
+            continue
+        chain = [node]
+        while (above := _only_reader(graph, chain[-1])) is not None and norm.same(read[above]):
+            chain.append(above)
+        found = [m for i in range(len(chain)) if (m := _match(graph, chain[: i + 1], read)) is not None]
+        if found:
+            yield max(found, key=lambda m: (m.data["keeps_dtype"], m.root.id))
+
+
+def _only_reader(graph: Graph, node: Node) -> Node | None:
+    readers = graph.users.get(node, ())
+    return readers[0] if len(readers) == 1 and node not in graph.escaping else None
+
+
+# -- the value -----------------------------------------------------------------------------------------------------------
+
+
+def _read(c: Canonical, value: Value) -> Norm | None:
+    for base, e in value.factors:
+        if e == Fraction(-1, 2) and (norm := _with_root(c, value, base)) is not None:
+            return norm
+    return None
+
+
+def _with_root(c: Canonical, value: Value, root: Value) -> Norm | None:
+    """value as a norm whose root is of `root` = mean(x^2) + eps."""
+    means = [(m, k) for m, k in root.terms if m.op == "mean" and m.param("axes") == (-1,)]
+    if len(means) != 1:
+        return None
+    mean, k = means[0]
+    others = [(m, q / k) for m, q in root.terms if m is not mean]
+    if k <= 0 or not all(_may_be_number(c, m) for m, _ in others):
+        return None
+    square = mean.args[0]
+    if square.coefficient != 1.0 or any(e.denominator != 1 or e.numerator % 2 for _, e in square.factors) or not square.factors:
+        return None
+    x = c.algebra.product(1.0, [(b, e / 2) for b, e in square.factors])
+    if _is_centred(x):
+        return None
+    eps = c.algebra.sum(root.constant / k, others)
+    if eps.number is not None and eps.number < 0:
+        return None
+    core = c.algebra.multiply(x, c.algebra.power(c.algebra.add(mean, eps), Fraction(-1, 2)))
+    if not close(value.coefficient, core.coefficient, 1e-9):
+        return None
+    left = {(b, e > 0): e for b, e in value.factors}
+    for b, e in core.factors:
+        have = left.get((b, e > 0), Fraction(0))
+        if abs(have) < abs(e):
+            return None
+        left[(b, e > 0)] = have - e
+    return Norm(x, eps, tuple((b, e) for (b, _), e in left.items() if e))
+
+
+def _may_be_number(c: Canonical, value: Value) -> bool:
+    """eps: a Python number, or a name that nothing is known of."""
+    return value.scalar or any(c.facts.kind(n) == "unknown" and n.op in ("param", "attr", "global", "phi") for n in c.nodes(value)[:1])
+
+
+def _is_centred(x: Value) -> bool:
+    """x - mean(x): a layer norm, which has a rule of its own."""
+    return x.op == "sum" and any(m.op == "mean" for m, _ in x.terms)
+
+
+# -- the operands --------------------------------------------------------------------------------------------------------
+
+
+def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None]) -> Match | None:
+    c, facts, root = graph.canonical, graph.facts, chain[-1]
+    norm = read[root]
+    assert norm is not None
+    found = _numerator(graph, root, norm.x)
+    if found is None:
+        return None
+    x, ratio = found
+    weight = _weight(graph, root, norm, x)
+    if weight is None:
+        return None
+    eps = _eps(graph, root, c.algebra.scale(norm.eps, ratio * ratio))
+    if eps is None or facts.dtype(x).integral:
+        return None
+    holes: dict[str, Hole] = {"x": x}
+    if weight.hole is not None:
+        holes["weight"] = weight.hole
+    holes["eps"] = eps
+    owned = region(root, [n for h in holes.values() for n in _held(h)])
+    policy = _policy(graph, chain, read, x)
+    kept = _dtype_stays(graph, root, x, weight, policy)
+    reads = (x, *weight.nodes)
+    return Match(
+        code=CODE,
+        root=root,
+        holes=holes,
+        message=f"hand-written RMSNorm{POLICIES[policy]}",
+        obligations=[
+            Obligation("the mean is over the last axis", "proven", "its axis is -1, or the rank says so"),
+            Obligation("the value that is squared is the value that is scaled", "proven", "they are one value"),
+            _number(graph, eps),
+            *weight.obligations,
+            kept,
+        ],
+        region=frozenset(owned),
+        fused=(FusedKernel("fast.rms_norm", reads, root),),
+        shapes={"x": ("...", "D"), **({"weight": ("D",)} if weight.hole is not None else {})},
+        dtypes={"weight": "weight"} if weight.hole is not None else {},
+        numerics=_numerics(graph, owned, policy, x, kept),
+        related=_helpers(root, owned),
+        data={"policy": policy, "keeps_dtype": kept.verdict == "proven"},
+    )
+
+
+def _held(hole: Hole) -> Iterable[Node]:
+    return hole.operands.values() if isinstance(hole, Synthesised) else (hole,)
+
+
+def _numerator(graph: Graph, root: Node, x: Value) -> tuple[Node, float] | None:
+    """The value as written that is scaled, before it is widened, and what it is of x: c * x."""
+
+    def ratio(node: Node) -> float | None:
+        v = graph.canonical.of(node)
+        one = v.factors == x.factors and v.coefficient > 0 and x.coefficient > 0
+        return v.coefficient / x.coefficient if one else None
+
+    stack, seen = [root], set[Node]()
+    while stack:
+        n = stack.pop()
+        r = ratio(n)
+        if r is not None:
+            return _narrow(graph, n), r
+        if n in seen or n.op not in ("multiply", "divide", "astype"):
+            continue
+        seen.add(n)
+        stack.extend(reversed(n.inputs[:1] if n.op in ("divide", "astype") else n.inputs))
+    for n in reversed(region(root, ())):  # x * (mask * r): only the square holds x * mask
+        if (r := ratio(n)) is not None and graph.facts.kind(n) in ("array", "unknown"):
+            return _narrow(graph, n), r
+    return None
+
+
+def _narrow(graph: Graph, node: Node) -> Node:
+    """The value before casts to float32 and casts to its own dtype: the fused kernel computes in float32 anyway."""
+    while node.op == "astype":
+        inner, to = graph.facts.dtype(node.inputs[0]), graph.facts.dtype(node)
+        if inner.integral or not (to == inner or (to == FLOAT32 and "float64" not in inner)):
+            break
+        node = node.inputs[0]
+    return node
+
+
+def _eps(graph: Graph, root: Node, value: Value) -> Hole | None:
+    if value.is_number(0.0):
+        return Synthesised("0.0")
+    inside = [n for n in region(root, ()) if graph.canonical.of(n) is value]
+    if inside:
+        return min(inside, key=lambda n: (n.frame.depth, n.op == "astype", n.id))
+    return graph.canonical.as_hole(value)
+
+
+def _number(graph: Graph, eps: Hole) -> Obligation:
+    claim = "eps is a Python number, inside the root"
+    if isinstance(eps, Synthesised) or graph.facts.kind(eps) == "scalar":
+        return Obligation(claim, "proven", "it is added to the mean")
+    return Obligation(claim, "unknown", graph.facts.why(eps))
+
+
+# -- the weight ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    hole: Hole | None
+    nodes: tuple[Node, ...]
+    obligations: tuple[Obligation, ...] = ()
+
+
+def _weight(graph: Graph, root: Node, norm: Norm, x: Node) -> Weight | None:
+    """The operands beside the norm as one weight of one axis. None: something among them isn't a weight."""
+    if not norm.rest:
+        return Weight(None, ())
+    c = graph.canonical
+    whole = c.algebra.product(1.0, norm.rest)
+    nodes = [n for n in region(root, [x]) if c.of(n) is whole]
+    if nodes:
+        node = _narrow(graph, min(nodes, key=lambda n: n.id))
+        claim = _is_weight(graph, node)
+        return None if claim is None else Weight(node, (node,), (claim,))
+    parts: list[Node] = []
+    claims: list[Obligation] = []
+    for base, e in norm.rest:
+        held = [n for n in region(root, [x]) if c.of(n) is base]
+        claim = _is_weight(graph, held[0]) if held and e == 1 else None
+        if claim is None:
+            return None
+        parts.append(_narrow(graph, held[0]))
+        claims.append(claim)
+    if sum(k.verdict == "unknown" for k in claims) > 1:  # one bare parameter may be the weight, two hardly are
+        return None
+    names = [f"weight{i}" for i in range(len(parts))]
+    product = Synthesised(" * ".join(f"{{{n}}}" for n in names), dict(zip(names, parts, strict=True)))
+    return Weight(product, tuple(parts), tuple(claims))
+
+
+def _is_weight(graph: Graph, node: Node) -> Obligation | None:
+    """Whether a value may be a weight of one axis: not if it is computed from activations, or has another rank."""
+    facts = graph.facts
+    claim = "the weight has one axis, as long as x's last"
+    leaves = _leaves(node)
+    if leaves is None or facts.kind(node) not in ("array", "unknown"):
+        return None
+    shape = facts.shape(node)
+    if shape is not None:
+        if shape.rank == 1:
+            return Obligation(claim, "proven", facts.why(node))
+        if shape.rank is not None or len(shape.dims) > 1:
+            return None
+    if sum(n.op == "param" for n in leaves) > 1:
+        return None
+    return Obligation(claim, "unknown", facts.why(node))
+
+
+def _leaves(node: Node) -> list[Node] | None:
+    """The parameters and attributes that a value is made of, where that takes arithmetic only."""
+    out: list[Node] = []
+    stack, seen = [node], set[Node]()
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n.op in ("param", "attr", "global"):
+            out.append(n)
+        elif n.op not in ("const", "dtype"):
+            op = TABLE.get(n.op)
+            if op is None or op.kind not in ("cast", "unary", "binary", "create"):
+                return None
+            stack.extend(operands(n))
+    return out
+
+
+# -- dtypes --------------------------------------------------------------------------------------------------------------
+
+POLICIES = {
+    "none": "",
+    "llama": ", in float32",
+    "gemma": ", in float32, with the weight",
+    "float32": ", in float32, not cast back",
+}
+
+
+def _policy(graph: Graph, chain: list[Node], read: dict[Node, Norm | None], x: Node) -> str:
+    """Where float32 was written: nowhere, around the norm, around norm and weight, or to the end."""
+    facts = graph.facts
+    if facts.dtype(x) == FLOAT32 or facts.dtype(chain[0]) != FLOAT32:
+        return "none"
+    weighted = next((i for i, n in enumerate(chain) if (norm := read[n]) is not None and norm.rest), None)
+    if weighted is not None and (weighted == 0 or facts.dtype(chain[weighted - 1]) == FLOAT32):
+        return "float32" if facts.dtype(chain[-1]) == FLOAT32 else "gemma"
+    before = chain if weighted is None else chain[:weighted]
+    return "float32" if facts.dtype(before[-1]) == FLOAT32 else "llama"
+
+
+def _dtype_stays(graph: Graph, root: Node, x: Node, weight: Weight, policy: str) -> Obligation:
+    facts = graph.facts
+    claim = "the result keeps its dtype"
+    made = facts.dtype(x)
+    for n in weight.nodes:
+        made = made | facts.dtype(n)
+    written = facts.dtype(root)
+    if written and written == made:
+        return Obligation(claim, "proven", f"{written} before and after")
+    if policy == "gemma":
+        return Obligation(claim, "unknown", f"it is cast to {written}; the fused kernel gives {made}")
+    return Obligation(claim, "unknown", f"{written} as written, {made} from the fused kernel")
+
+
+EXACT = frozenset({"astype", "multiply", "square", "mean", "add", "rsqrt", "const", "attr", "param", "dtype"})
+"""The operations that mx.fast.rms_norm itself consists of: with these only, float32 arithmetic agrees to the bit."""
+
+
+def _numerics(graph: Graph, owned: Iterable[Node], policy: str, x: Node, kept: Obligation) -> Numerics:
+    if policy == "gemma":
+        return "less accurate"
+    if kept.verdict != "proven":
+        return "different dtype"
+    if policy == "none" and graph.facts.dtype(x) != FLOAT32:
+        return "more accurate"
+    return "bit-identical" if all(n.op in EXACT for n in owned) else "reassociated"
+
+
+def _helpers(root: Node, owned: Iterable[Node]) -> list[tuple[Node, str]]:
+    """The helpers that hold a part of it."""
+    found: dict[str, Node] = {}
+    for n in owned:
+        if n.frame is not root.frame and n.cst is not None:
+            found.setdefault(n.frame.qualname, n)
+    return [(n, f"with `{name.rsplit('.', 1)[-1]}`") for name, n in found.items()]
+
+
+EXAMPLES: list[Example] = []
+COUNTEREXAMPLES: list[Example] = []
