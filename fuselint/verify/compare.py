@@ -16,6 +16,8 @@ import mlx.core as mx
 ROUNDING = {mx.float16: 2.0**-10, mx.bfloat16: 2.0**-7, mx.float32: 2.0**-20}
 """Slack by the dtype of the result. In float32 it is eight units in the last place: sums are taken in another order."""
 REFERENCE_LIMIT = {mx.float16: 65504.0, mx.bfloat16: 3.38e38, mx.float32: 3.4e38}
+LOST = 0.1
+"""A value that far off, relative to the largest, has overflowed or lost its digits: it says nothing of the rest."""
 ILL_CONDITIONED = 8
 """An error before of that many roundings comes from the inputs, not from the code: the other order may triple it."""
 
@@ -27,7 +29,7 @@ class Difference:
     wrong: str = ""
     before: float = 0.0
     after: float = 0.0
-    repaired: int = 0  # values that were inf or NaN before, and are finite and right now
+    repaired: int = 0  # values that were inf, NaN or far off before, and are right now
 
 
 def leaves(value: Any, path: str = "result") -> Iterator[tuple[str, Any]]:
@@ -90,15 +92,17 @@ def values(before: mx.array, after: mx.array, reference: mx.array, *, judged: bo
             return Difference(f"{int(mx.sum(other).item())} inf or NaN values became others")
         zero = mx.zeros_like(ref)
         size = mx.max(mx.abs(mx.where(known, ref, zero))).item() or 1.0
-        error_before = (mx.max(mx.where(known & was, mx.abs(a - ref), zero)) / size).item()
-        error_after = (mx.max(mx.where(known & now, mx.abs(b - ref), zero)) / size).item()
-        repaired = int(mx.sum(known & ~was & now).item())
+        off_before = mx.where(known & was, mx.abs(a - ref), zero) / size
+        off_after = mx.where(known & now, mx.abs(b - ref), zero) / size
         slack = ROUNDING.get(before.dtype, 2.0**-20)
+        lost = known & (~was | (off_before > max(LOST, 32 * slack)))
+        error_before, error_after = mx.max(mx.where(lost, zero, off_before)).item(), mx.max(off_after).item()
         allowed = slack + error_before * (3 if error_before > ILL_CONDITIONED * slack else 1)
+        right = off_after <= allowed
         wrong = ""
-        if judged and error_after > allowed:
+        if judged and not mx.all(right | (lost & (~now | (off_after <= off_before)))).item():
             wrong = f"the largest error is {error_after:.1e} of the largest value, before {error_before:.1e}"
-        return Difference(wrong, error_before, error_after, repaired)
+        return Difference(wrong, error_before, error_after, int(mx.sum(lost & now & right).item()))
 
 
 def _exact(before: mx.array, after: mx.array) -> Difference:

@@ -185,7 +185,7 @@ def _summary(tally: Tally) -> str:
     if tally.gradient is not None:
         parts.append(f"gradients within {tally.gradient:.1e}")
     for dtype, n in sorted(tally.repaired.items()):
-        parts.append(f"{n} {dtype} values that were inf or NaN are right now")
+        parts.append(f"{n} {dtype} values that overflowed or lost their digits are right now")
     return "; ".join([*parts, *tally.notes]) or "ran"
 
 
@@ -235,6 +235,10 @@ class _Judge:
             result, arrays = self._run(which, inputs)
         except (Unfit, BadInput, Barred):
             raise
+        except MemoryError as e:
+            if which == "before":
+                raise Unfit("the code before runs out of memory") from e
+            return None, {}, "out of memory"
         except Exception as e:
             return None, {}, _message(e)
         return result, arrays, ""
