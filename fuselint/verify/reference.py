@@ -148,13 +148,9 @@ class _Writer:
                 return f"{args[0]}.shape[{node.attrs['axis']}]"
             case "tuple" | "list":
                 inner = ", ".join(args)
-                return (
-                    f"({inner},)"
-                    if node.op == "tuple" and args
-                    else f"({inner})"
-                    if node.op == "tuple"
-                    else f"[{inner}]"
-                )
+                if node.op == "list":
+                    return f"[{inner}]"
+                return f"({inner},)" if args else "()"
             case "item":
                 if node.attrs["index"] is None:
                     raise CannotEmit
@@ -261,7 +257,7 @@ def constant(value: Any, is_dtype: bool) -> str:
     if value is Ellipsis:
         return "..."
     if isinstance(value, float) and not math.isfinite(value):
-        return "math.nan" if value != value else "math.inf" if value > 0 else "-math.inf"
+        return "math.nan" if math.isnan(value) else "math.inf" if value > 0 else "-math.inf"
     if isinstance(value, (int, float)) and value < 0:
         return f"({value!r})"
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -98,7 +98,9 @@ RIGHT = {
     ),
     "softmax over masked rows": region(
         (array("s", "B", "L", "S"), array("m", "L", "S", dtype="bool")),
-        "p = mx.where(m, s, -mx.inf)\np = mx.exp(p - mx.max(p, -1, keepdims=True))\nresult = p / p.sum(-1, keepdims=True)",
+        "p = mx.where(m, s, -mx.inf)\n"
+        "p = mx.exp(p - mx.max(p, -1, keepdims=True))\n"
+        "result = p / p.sum(-1, keepdims=True)",
         "result = mx.softmax(mx.where(m, s, -mx.inf), axis=-1, precise=True)",
     ),
 }
@@ -214,7 +216,7 @@ def test_normalising_twice_shows_on_small_rows_only():
 
 
 def test_a_wrong_analysis_shows():
-    """The reference comes from the graph: where it is not what the source computes, neither is the fix to be trusted."""
+    """The reference comes from the graph: where the source computes something else, no fix is to be trusted."""
     norm = RIGHT["llama norm"]
     right = "result = self.weight * (x * mx.rsqrt(mx.mean(x * x, -1, keepdims=True) + self.eps))"
     wrong = right.replace("-1, keepdims", "0, keepdims")
