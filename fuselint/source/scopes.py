@@ -30,8 +30,9 @@ class Scope:
     calls: list[ast.Call] = field(default_factory=list)
     loads: list[ast.Name | ast.Attribute] = field(default_factory=list)
     stores: list[tuple[ast.Attribute, ast.expr | None]] = field(default_factory=list)
-    items: list[ast.Subscript] = field(default_factory=list)
-    loops: list[tuple[ast.expr, ast.expr]] = field(default_factory=list)
+    items: list[ast.Subscript] = field(default_factory=list)  # stored, or with a text as index
+    loops: list[tuple[ast.expr, ast.expr]] = field(default_factory=list)  # target, what is iterated
+    searched: set[str] = field(default_factory=set)  # names x of `"text" in x`
     yields: bool = False
 
     def bind(self, name: str, how: str, what: Any = None) -> None:
@@ -191,7 +192,15 @@ class _Walker:
         scope.yields = True
 
     def _subscript(self, node: ast.Subscript, scope: Scope, class_name: str) -> None:
-        scope.items.append(node)
+        stored = not isinstance(node.ctx, ast.Load)
+        if stored or isinstance(node.slice, ast.JoinedStr) or _is_text(node.slice):
+            scope.items.append(node)
+
+    def _compare(self, node: ast.Compare, scope: Scope, class_name: str) -> None:
+        where = node.comparators[0]
+        looked_for = _is_text(node.left) or isinstance(node.left, ast.JoinedStr)
+        if looked_for and isinstance(where, ast.Name) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            scope.searched.add(where.id)
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.comprehension, scope: Scope, class_name: str) -> None:
         scope.loops.append((node.target, node.iter))
@@ -217,6 +226,7 @@ _VISIT: dict[type, Any] = {
     ast.Yield: _Walker._yield,
     ast.YieldFrom: _Walker._yield,
     ast.Subscript: _Walker._subscript,
+    ast.Compare: _Walker._compare,
     ast.For: _Walker._loop,
     ast.AsyncFor: _Walker._loop,
     ast.comprehension: _Walker._loop,
@@ -232,6 +242,10 @@ def arguments(args: ast.arguments) -> Iterator[ast.arg]:
     yield from args.kwonlyargs
     if args.kwarg:
         yield args.kwarg
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _imported(alias: ast.alias) -> str:

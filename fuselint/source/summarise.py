@@ -20,7 +20,7 @@ from fuselint.source.project import (
 from fuselint.source.scopes import Binding, Scope, Scopes, dotted, scopes
 from fuselint.source.spans import functions
 from fuselint.source.text import FileText
-from fuselint.source.usage import usage
+from fuselint.source.usage import compiles, usage
 
 _KIND_BY_DECORATOR = {
     "staticmethod": "staticmethod",
@@ -75,17 +75,10 @@ def _single_value(bindings: list[Binding]) -> ast.expr | None:
 
 
 def _compiles_itself(name: str, bindings: list[Binding]) -> bool:
-    """`def f(x): ...` and then `f = mx.compile(f)`, or another call of f alone: still that function."""
-    hows = sorted(how for how, _ in bindings)
-    value = next((what for how, what in bindings if how == "is"), None)
-    return (
-        hows in (["def", "is", "value"], ["is", "is", "value", "value"])
-        and isinstance(value, ast.Call)
-        and len(value.args) == 1
-        and isinstance(value.args[0], ast.Name)
-        and value.args[0].id == name
-        and (dotted(value.func) or "").endswith("compile")
-    )
+    """`def f(x): ...` and then `f = mx.compile(f)`: still that function."""
+    if sorted(how for how, _ in bindings) not in (["def", "is", "value"], ["is", "is", "value", "value"]):
+        return False
+    return any(how == "is" and compiles(what, name) for how, what in bindings)
 
 
 def _one_definition(name: str, bindings: list[Binding]) -> bool:

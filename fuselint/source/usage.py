@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
+from fuselint.source.cold import cold
 from fuselint.source.project import MODULE, CompileInfo, ModuleSummary
 from fuselint.source.scopes import Scope, Scopes, dotted
 from fuselint.source.spans import children
@@ -18,12 +19,13 @@ IN_COMPILE = "<compiled>"
 def usage(known: Scopes, module: ModuleSummary) -> ModuleSummary:
     """The summary with calls, references, compiled and cold filled in."""
     uses = _Uses(known, module)
+    references = {q: tuple(u) for q, u in uses.references.items()}
     return replace(
         module,
         calls={q: tuple(u) for q, u in uses.calls.items()},
-        references={q: tuple(u) for q, u in uses.references.items()},
+        references=references,
         compiled=_compiled(uses, module),
-        cold=_cold(known, uses, module),
+        cold=cold(known, module, uses.calls, references),
     )
 
 
@@ -31,11 +33,12 @@ def usage(known: Scopes, module: ModuleSummary) -> ModuleSummary:
 class _Uses:
     known: Scopes
     module: ModuleSummary
-    calls: dict[str, dict[str, None]] = field(default_factory=dict)
+    calls: dict[str, list[str]] = field(default_factory=dict)  # one entry a call
     references: dict[str, dict[str, None]] = field(default_factory=dict)
     users: dict[str, set[str]] = field(default_factory=dict)  # function -> who calls or names it
     wrapped: dict[str, CompileInfo] = field(default_factory=dict)
-    compilers: dict[str, bool] = field(default_factory=dict)  # module-level names of partial(mx.compile, ...)
+    compilers: dict[str, bool] = field(default_factory=dict)  # names whose call compiles, and whether shapelessly
+    rebound: set[str] = field(default_factory=set)  # functions whose own name is that of the compiled one
 
     def __post_init__(self) -> None:
         for name, bindings in self.known.module.bindings.items():
@@ -44,8 +47,24 @@ class _Uses:
                 shapeless = self.partial_compile(values[0], "")
                 if shapeless is not None:
                     self.compilers[name] = shapeless
+        for scope in self.known.functions:
+            shapeless = self._compiles_its_argument(scope)
+            if shapeless is not None:
+                self.compilers[scope.qualname] = shapeless
         for scope in [self.known.module, *self.known.functions]:
             self._scope(scope)
+
+    def _compiles_its_argument(self, scope: Scope) -> bool | None:
+        """Whether a function hands its first parameter to mx.compile, as a decorator does."""
+        function = self.module.functions[scope.qualname]
+        first = function.parameters[0].name if function.parameters else ""
+        for call in scope.calls:
+            given = call.args[0] if call.args else None
+            if isinstance(given, ast.Name) and given.id == first:
+                shapeless = self.is_compile(call.func, scope.qualname)
+                if shapeless is not None:
+                    return shapeless or _flag(call, "shapeless")
+        return None
 
     def _scope(self, scope: Scope) -> None:
         user = scope.qualname or MODULE
@@ -65,12 +84,14 @@ class _Uses:
             if target is not None:
                 self.wrapped[target] = CompileInfo("wrapped", shapeless, call.lineno, user)
                 called.add(id(given))  # to wrap it isn't to use it
+                if self._takes_its_name(call, given, scope):
+                    self.rebound.add(target)
         for call in scope.calls:
             target = self.target(call.func, scope.qualname)
             if target is not None:
                 called.add(id(call.func))
                 by = IN_COMPILE if id(call) in compiled else user
-                self.calls.setdefault(user, {})[target] = None
+                self.calls.setdefault(user, []).append(target)
                 self.users.setdefault(target, set()).add(by)
         for load in scope.loads:
             if id(load) not in called:
@@ -79,6 +100,12 @@ class _Uses:
                     by = IN_COMPILE if id(load) in compiled else user
                     self.references.setdefault(user, {})[target] = None
                     self.users.setdefault(target, set()).add(by)
+
+    def _takes_its_name(self, call: ast.Call, given: ast.expr, scope: Scope) -> bool:
+        """`f = mx.compile(f)`, `self.f = mx.compile(self.f)`: who reads the name afterwards gets the compiled one."""
+        if isinstance(given, ast.Name):
+            return any(how == "is" and what is call for how, what in scope.bindings.get(given.id, ()))
+        return any(value is call and dotted(at) == dotted(given) for at, value in scope.stores)
 
     def target(self, node: ast.expr, scope: str) -> str | None:
         """The function of this file that an expression names: f, self.m, Class.m, super().m, an instance of a class."""
@@ -130,8 +157,8 @@ class _Uses:
         """None if calling `node` does not compile its argument; else whether it does so shapelessly."""
         if self._resolves(node, scope, COMPILE):
             return False
-        if isinstance(node, ast.Name) and node.id in self.compilers:
-            return self.compilers[node.id]
+        if isinstance(node, ast.Name):
+            return self.compilers.get(self.module.resolve(node.id, scope) or node.id)
         return self.partial_compile(node, scope) if isinstance(node, ast.Call) else None
 
     def partial_compile(self, node: ast.Call, scope: str) -> bool | None:
@@ -149,6 +176,16 @@ class _Uses:
         """Whether a function is used in this file, and by nothing but those (and itself)."""
         users = self.users.get(qualname, set()) - {qualname}
         return bool(users) and users <= set(among)
+
+
+def compiles(value: ast.expr, name: str) -> bool:
+    """Whether an expression looks like `mx.compile(name)`, with `partial(mx.compile, ...)` or by another name of it."""
+    if not isinstance(value, ast.Call) or not value.args or not isinstance(value.args[0], ast.Name):
+        return False
+    function = value.func
+    if isinstance(function, ast.Call) and function.args:
+        function = function.args[0]
+    return value.args[0].id == name and "compile" in (dotted(function) or "").rpartition(".")[2]
 
 
 def _flag(call: ast.Call, name: str) -> bool:
@@ -176,7 +213,7 @@ def _compiled(uses: _Uses, module: ModuleSummary) -> dict[str, CompileInfo]:
         before = len(out)
         for qualname, info in uses.wrapped.items():
             users = uses.users.get(qualname, set()) - {qualname}
-            if qualname not in out and users <= inside:
+            if qualname not in out and (qualname in uses.rebound or users <= inside):
                 out[qualname] = info
         for qualname, function in module.functions.items():
             outer = function.span.outer
@@ -190,12 +227,4 @@ def _compiled(uses: _Uses, module: ModuleSummary) -> dict[str, CompileInfo]:
                 out[qualname] = CompileInfo("called", shapeless, by=by[0])
         if len(out) == before:
             break
-    return out
-
-
-def _cold(known: Scopes, uses: _Uses, module: ModuleSummary) -> Mapping[str, str]:
-    out = {MODULE: "module-level code"}
-    for scope in known.functions:
-        if scope.span is not None and scope.span.class_name and scope.qualname.endswith(".__init__"):
-            out[scope.qualname] = "__init__"
     return out

@@ -1,0 +1,181 @@
+"""Which functions are not on the hot path: they run once, when a model is built, loaded or converted.
+
+A name alone proves nothing (a `load` may be a load of data at every step): what a function does decides, and its
+name only where that is not enough.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Mapping, Sequence
+
+from fuselint.source.project import MODULE, ModuleSummary
+from fuselint.source.scopes import Scope, Scopes, dotted
+
+ONCE = frozenset(["__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__"])
+"""Methods that Python calls once an object."""
+
+CACHED = frozenset(["functools.cache", "functools.lru_cache", "functools.cached_property"])
+
+LOADERS = frozenset(["mlx.core.load", "mlx.nn.quantize", "safetensors.safe_open", "torch.load"])
+LOADS = frozenset(["load_weights", "load_state_dict", "load_file", "from_pretrained"])
+"""Methods, by name: their objects are rarely known."""
+
+LOADING_NAME = re.compile(
+    r"(?:^|_)(?:load|convert|quantize|dequantize|init|initialize|setup|build|make|create|from|restore|read|import|export"
+    r"|save|sanitize|remap|prepare|ensure|get|fetch|upload|fuse)(?:_|$|ed|er)"
+)
+TEXT_METHODS = frozenset(
+    "startswith endswith replace split rsplit partition rpartition removeprefix removesuffix strip lstrip".split()
+)
+
+
+def cold(
+    known: Scopes,
+    module: ModuleSummary,
+    calls: Mapping[str, Sequence[str]],
+    references: Mapping[str, Sequence[str]],
+) -> dict[str, str]:
+    """Why each function is cold, by qualname; MODULE stands for module-level code."""
+    out = {MODULE: "module-level code"}
+    loading: set[str] = set()
+    for scope in known.functions:
+        reason = _reason(scope, module)
+        if reason:
+            out[scope.qualname] = reason
+            if reason == _LOADING:
+                loading.add(scope.qualname)
+    _spread(out, loading, _users(calls), {t for targets in references.values() for t in targets}, module)
+    return out
+
+
+_LOADING = "weight loading"
+
+
+def _users(calls: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
+    users: dict[str, set[str]] = {}
+    for caller, targets in calls.items():
+        for target in targets:
+            users.setdefault(target, set()).add(caller)
+    return users
+
+
+def _spread(
+    out: dict[str, str], loading: set[str], users: Mapping[str, set[str]], escaping: set[str], module: ModuleSummary
+) -> None:
+    """What only cold functions call is cold, unless it is handed on as a value. Whoever loads weights may also run
+    them, so that spreads nothing; neither does module-level code, where `main()` stands."""
+    spreading = {q for q in out if q != MODULE and q not in loading}
+    changed = True
+    while changed:
+        changed = False
+        for qualname in module.functions:
+            callers = users.get(qualname, set()) - {qualname}
+            if qualname not in out and qualname not in escaping and callers and callers <= spreading:
+                caller = min(callers)
+                reason = out[caller]
+                out[qualname] = reason if reason.startswith("called only") else f"called only from {_short(caller)}"
+                spreading.add(qualname)
+                changed = True
+
+
+def _short(qualname: str) -> str:
+    return qualname.rpartition(".")[2]
+
+
+def _reason(scope: Scope, module: ModuleSummary) -> str:
+    function = module.functions[scope.qualname]
+    name = _short(scope.qualname)
+    if function.class_name is not None and name in ONCE:
+        return name
+    if any(d in CACHED for d in function.decorators):
+        return "cached: computed once for the same arguments"
+    options = next((p.name for p in function.parameters if p.kind == "**"), "")
+    if name != "__call__" and _renames_weights(scope, options):
+        return "sanitize" if name == "sanitize" else "weight conversion"
+    if _builds_layer(scope, module):
+        return "builds a layer from another"
+    if LOADING_NAME.search(name) and _loads(scope, module):
+        return _LOADING
+    return ""
+
+
+def _renames_weights(scope: Scope, options: str) -> bool:
+    """Whether a function's work is on a dict by textual keys: it goes through one and looks into its keys, or sets
+    and removes entries with dotted keys. `options` is its `**` parameter, which holds no weights."""
+    keys: set[str] = set()
+    for target, iterated in scope.loops:
+        mapping = _plain(iterated)
+        if isinstance(mapping, ast.Call) and isinstance(mapping.func, ast.Attribute):
+            of, method = dotted(mapping.func.value), mapping.func.attr
+            first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+            if isinstance(first, ast.Name) and of != options and method == ("keys" if first is target else "items"):
+                keys.add(first.id)
+    looked_into = keys & scope.searched or any(
+        isinstance(c.func, ast.Attribute)
+        and c.func.attr in TEXT_METHODS
+        and isinstance(c.func.value, ast.Name)
+        and c.func.value.id in keys
+        for c in scope.calls
+    )
+    if looked_into:
+        return True
+    stored = sum(not isinstance(i.ctx, ast.Load) and _is_dotted(i.slice) for i in scope.items)
+    popped = sum(_method(c) == "pop" and bool(c.args) and _is_dotted(c.args[0]) for c in scope.calls)
+    return stored + popped > 0
+
+
+def _plain(node: ast.expr) -> ast.expr:
+    """`list(x)` and `sorted(x)` go through x."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("list", "sorted", "tuple"):
+        return node.args[0] if node.args else node
+    return node
+
+
+def _method(node: ast.expr) -> str:
+    return node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
+
+
+def _is_dotted(node: ast.expr) -> bool:
+    """A text, or a formatted one, with a dot between words: `"model.norm.weight"`, `f"{prefix}.weight"`."""
+    if isinstance(node, ast.JoinedStr):
+        text = "".join(
+            v.value if isinstance(v, ast.Constant) and isinstance(v.value, str) else "x" for v in node.values
+        )
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+        text = node.value
+    else:
+        return False
+    return re.fullmatch(r"\w*(?:\.\w+)+\.?", text) is not None
+
+
+def _builds_layer(scope: Scope, module: ModuleSummary) -> bool:
+    """Whether a function makes a layer, sets its parts and returns it or puts it somewhere, as `from_linear` does."""
+    for target, _ in scope.stores:
+        if isinstance(target.value, ast.Name):
+            for how, value in scope.bindings.get(target.value.id, ()):
+                if how == "is" and isinstance(value, ast.Call) and _is_layer(value.func, scope, module):
+                    return True
+    return False
+
+
+def _is_layer(function: ast.expr, scope: Scope, module: ModuleSummary) -> bool:
+    name = dotted(function)
+    owner = module.functions[scope.qualname].class_name
+    if name == "cls" and owner is not None:
+        return owner in module.classes and module.classes[owner].is_module
+    found = module.resolve(name, scope.qualname) if name else None
+    if found is None:
+        return False
+    if found in module.classes:
+        return module.classes[found].is_module
+    return re.fullmatch(r"mlx\.nn\.[A-Z]\w*", found) is not None
+
+
+def _loads(scope: Scope, module: ModuleSummary) -> bool:
+    for call in scope.calls:
+        name = dotted(call.func)
+        if _method(call) in LOADS or (name and module.resolve(name, scope.qualname) in LOADERS):
+            return True
+    return False
