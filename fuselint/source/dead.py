@@ -213,6 +213,8 @@ class Liveness:
             return flow.cont | self._always
         if isinstance(stmt, (cst.FunctionDef, cst.ClassDef)):
             return (live - {stmt.name.value}) | self._reads(stmt)
+        if stmt in self.removed:  # `a += b` that becomes `a = ...`
+            return (live - names_bound(stmt)) | frozenset(self.added.get(stmt, ()))
         kills = names_bound(stmt, self.removed)
         if isinstance(stmt, cst.AugAssign):
             return live | kills | self._reads(stmt)

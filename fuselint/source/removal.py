@@ -233,16 +233,20 @@ class Removal:
                 merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
             else:
                 merged.append((a, b))
-        self.lines = []
         passes = {e.start for e in self.cuts if e.start == e.end}
-        for a, b in merged:
-            before, after = blank_before(self.file, a), blank_after(self.file, b)
-            line = self.file.position(a)[0] - before - 1
-            opens = line >= 1 and self.file.line(line).split("#")[0].rstrip().endswith(":")
-            drop = 0 if a in passes else after if opens else min(before, after)
-            end_line = self.file.position(b)[0] + drop if b < len(self.file.text) else 0
-            end = b if not drop else self.file.starts[end_line - 1] if end_line <= self.file.lines else len(self.file.text)
-            self.lines.append((a, end))
+        self.lines = [(a, b) if a in passes else without_gap(self.file, a, b) for a, b in merged]
+
+
+def without_gap(file: FileText, start: int, end: int) -> tuple[int, int]:
+    """A span of whole lines that goes, with the blank lines on one side that would be too many without it."""
+    before, after = blank_before(file, start), blank_after(file, end)
+    line = file.position(start)[0] - before - 1
+    opens = line >= 1 and file.line(line).split("#")[0].rstrip().endswith(":")
+    drop = after if opens else min(before, after)
+    if drop and end < len(file.text):
+        line = file.position(end)[0] + drop
+        end = file.starts[line - 1] if line <= file.lines else len(file.text)
+    return start, end
 
 
 def span_of(source: FunctionSource, node: cst.CSTNode) -> tuple[int, int]:

@@ -1,0 +1,349 @@
+"""Does the new text mean what the fix says? The changed function is lowered again and compared with the old graph.
+
+In the old graph each root is taken as one `fused` operation on its holes; in the new one, so is the call that stands
+for it. With that, every statement that stays must bind, test, return and store equal values, and whatever may have an
+effect must happen in the same order. So a name that holds another value at the new place can't slip through, however
+the place was chosen.
+"""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from fuselint.graph.model import FOREIGN, Graph, Node, Slice, Statement, operands
+from fuselint.source.function import children, walk
+from fuselint.source.project import summarise
+from fuselint.source.text import FileText
+
+if TYPE_CHECKING:
+    from fuselint.graph.program import Program
+
+PURE_BUILTINS = frozenset(
+    f"builtins.{n}" for n in "abs bool enumerate float int isinstance len max min range round str sum tuple type zip".split()
+)
+PURE_MODULES = ("math.", "numpy.")
+
+
+def is_impure(node: Node) -> bool:
+    """Whether evaluating a value may do something besides, or give another result the next time."""
+    if node.op == "call":
+        target = node.attrs.get("target") or ""
+        return not (target in PURE_BUILTINS or target.startswith(PURE_MODULES))
+    if node.op == "opaque":
+        return node.attrs.get("reason") != "f-string"
+    return node.op == "new" or node.op.startswith(("random.", "nn.Dropout"))
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A root and what stands for it: `template` is an expression in which the names of `values` stand for values."""
+
+    root: Node
+    template: str
+    values: Mapping[str, Node]
+
+
+class _Different(Exception):
+    pass
+
+
+def confirm(graph: Graph, new_text: str, slots: Sequence[Slot], program: Program, gone: Collection[cst.CSTNode]) -> str:
+    """Why the new text must not be written, or "". gone: the statements that it deletes."""
+    from fuselint.graph.program import Program
+
+    old_file = graph.source.file
+    file = FileText(old_file.path, new_text, old_file.newline, old_file.encoding, old_file.bom)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(new_text)
+    new = Program(file, summarise(file, tree)).graph(graph.context.qualname)
+    if new is None or new.not_understood:
+        return "the changed function can't be read again"
+    try:
+        _Comparison(graph, new, slots, gone).run()
+    except _Different as why:
+        return f"the new code would not compute the same: {why}"
+    return ""
+
+
+class _Keys:
+    """Numbers for the values of a graph: equal computations have equal numbers, also those of two graphs."""
+
+    def __init__(self, graph: Graph, table: dict[Any, int], ordinals: Mapping[Statement, int]) -> None:
+        self.graph, self.table, self.ordinals = graph, table, ordinals
+        self.known: dict[Node, int] = {}
+        self.fused: dict[Node, tuple[Any, tuple[Node, ...]]] = {}  # what it computes, from which values
+        self.loops: dict[Node, int] = {}
+        self.sequence = {n: i for i, n in enumerate(n for n in graph.nodes if is_impure(n))}
+        versions = sorted({n.attrs["version"] for n in graph.nodes if n.attrs.get("version")})
+        self.versions = {v: i for i, v in enumerate(versions)}
+        self._same: dict[tuple[str, int | None], int] = {}
+
+    def number(self, key: Any) -> int:
+        return self.table.setdefault(key, len(self.table))
+
+    def of(self, node: Node) -> int:
+        stack = [node]
+        while stack:
+            n = stack[-1]
+            if n in self.known:
+                stack.pop()
+                continue
+            if n.op == "loop" and n not in self.fused:
+                self.known[n] = self._loop(n)
+                continue
+            needs = self.fused[n][1] if n in self.fused else tuple(operands(n))
+            missing = [m for m in needs if m not in self.known]
+            if missing:
+                stack += missing
+                continue
+            self.known[n] = self._key(n)
+            stack.pop()
+        return self.known[node]
+
+    def _loop(self, n: Node) -> int:
+        where = self.ordinals.get(n.top_stmt) if n.top_stmt is not None else None
+        name = n.attrs["name"]
+        count = self._same[name, where] = self._same.get((name, where), -1) + 1
+        key = self.number(("loop", name, where, count))
+        self.loops[n] = key
+        return key
+
+    def _key(self, n: Node) -> int:
+        if n in self.fused:
+            what, values = self.fused[n]
+            given = tuple(self.known[v] for v in values)
+            return given[0] if what is None else self.number(("fused", what, given))
+        inputs = tuple(self.known[i] for i in n.inputs)
+        if n.op == "phi" and inputs[0] == inputs[1]:
+            return inputs[0]
+        attrs = tuple(sorted((k, self._plain(v, k)) for k, v in n.attrs.items() if k not in FOREIGN))
+        return self.number((n.op, inputs, attrs))
+
+    def _plain(self, value: Any, key: str = "") -> str:
+        if isinstance(value, Node):
+            return f"%{self.known[value]}"
+        if isinstance(value, Slice):
+            return f"slice({self._plain(value.start)}, {self._plain(value.stop)}, {self._plain(value.step)})"
+        if isinstance(value, (tuple, list)):
+            return f"({', '.join(map(self._plain, value))})"
+        if key == "version":
+            return str(self.versions.get(value))
+        return f"{type(value).__name__}:{value!r}"
+
+
+class _Comparison:
+    def __init__(self, old: Graph, new: Graph, slots: Sequence[Slot], gone: Collection[cst.CSTNode]) -> None:
+        self.old, self.new, self.slots = old, new, slots
+        kept = [s for s in old.statements if s.cst not in gone]
+        fresh = [s for s in new.statements if not isinstance(s.cst, cst.Pass)]
+        kept = [s for s in kept if not isinstance(s.cst, cst.Pass)]
+        if len(kept) != len(fresh):
+            raise _Different("other statements are gone than it says")
+        self.pairs = list(zip(kept, fresh, strict=True))
+        table: dict[Any, int] = {}
+        ordinals = {s: i for i, s in enumerate(kept)}
+        self.first = min((ordinals[s] for slot in slots if (s := slot.root.top_stmt) in ordinals), default=-1)
+        self.a = _Keys(old, table, ordinals)
+        self.b = _Keys(new, table, {s: i for i, s in enumerate(fresh)})
+        self.partner = dict(self.pairs)
+        self.written: set[cst.CSTNode] = set()  # syntax of the new function that the templates wrote
+
+    def run(self) -> None:
+        self._fuse()
+        for a, b in self.pairs:
+            self._statement(a, b)
+        self._same("what it returns", [n for _, n in self.old.returns], [n for _, n in self.new.returns])
+        self._happenings()
+        self._effects()
+        self._loops()
+
+    # The new calls
+
+    def _fuse(self) -> None:
+        for i, slot in enumerate(self.slots):
+            if slot.template in slot.values:
+                self.a.fused[slot.root] = (None, (slot.values[slot.template],))
+            else:
+                self.a.fused[slot.root] = (i, tuple(slot.values.values()))
+        for i, slot in enumerate(self.slots):
+            if slot.template not in slot.values:
+                self._find(i, slot)
+
+    def _find(self, i: int, slot: Slot) -> None:
+        """The expression of the new function that a template made."""
+        stmt = slot.root.top_stmt
+        at = self.partner.get(stmt) if stmt is not None else None
+        if at is None:
+            raise _Different("the statement of the new call is gone")
+        template = cst.parse_expression(slot.template)
+        for e in _own(at.cst):
+            found: dict[str, cst.CSTNode] = {}
+            node = self.new.values.get(e)
+            if node is None or node in self.b.fused or not _fits(template, e, slot.values, found):
+                continue
+            given = [self.new.values.get(found[name]) for name in slot.values]
+            if any(g is None for g in given):
+                continue
+            values = tuple(g for g in given if g is not None)
+            if all(self.a.of(o) == self.b.of(v) for o, v in zip(slot.values.values(), values, strict=True)):
+                self.b.fused[node] = (i, values)
+                self.b.known.clear()
+                self.b.loops.clear()
+                self.b._same.clear()
+                self.written |= _without(e, found.values())
+                return
+        raise _Different("an operand of the new call holds another value there")
+
+    # Statement by statement
+
+    def _statement(self, a: Statement, b: Statement) -> None:
+        site = any(slot.root.top_stmt is a for slot in self.slots)
+        if type(a.cst) is not type(b.cst) and not (site and isinstance(b.cst, cst.Assign)):
+            raise _Different(f"a {type(a.cst).__name__} became a {type(b.cst).__name__}")
+        if a.block.kind != b.block.kind or (a.block.owner is None) != (b.block.owner is None):
+            raise _Different("a statement is in another suite")
+        if a.block.owner is not None and self.partner.get(a.block.owner) is not b.block.owner:
+            raise _Different("a statement is in another suite")
+        ours, theirs = _bound(self.old, a), _bound(self.new, b)
+        if not site and set(ours) != set(theirs):
+            raise _Different("a statement binds other names")
+        for name in theirs:
+            self._same(f"`{name}`", ours.get(name, []), theirs[name])
+        for x, y in zip(_control(a.cst), _control(b.cst), strict=True):
+            v, w = self.old.values.get(x), self.new.values.get(y)
+            if v is not None and w is not None:
+                self._same("a condition or an expression statement", [v], [w])
+            elif (v is None) != (w is None):
+                raise _Different("a condition changed")
+
+    def _same(self, what: str, old: Sequence[Node], new: Sequence[Node]) -> None:
+        if [self.a.of(n) for n in old] != [self.b.of(n) for n in new]:
+            raise _Different(f"{what} would change")
+
+    # Effects
+
+    def _happenings(self) -> None:
+        """Calls that are not understood, random draws, new objects: the same ones, in the same order and suites."""
+        ours = [(self._ordinal(n, self.a, True), self.a.of(n)) for n in self.a.sequence]
+        theirs = [(self._ordinal(n, self.b, False), self.b.of(n)) for n in self.b.sequence if n.cst not in self.written]
+        if ours != theirs:
+            raise _Different("a call that may have an effect would go, be repeated or move")
+
+    def _ordinal(self, node: Node, keys: _Keys, old: bool) -> int:
+        stmt = node.top_stmt
+        if stmt is None:
+            return -1
+        found = keys.ordinals.get(stmt)
+        if found is None and old:
+            return self.first  # from a statement that goes: it may only have moved to the new call
+        return -1 if found is None else found
+
+    def _effects(self) -> None:
+        for a, b in zip(self.old.effects, self.new.effects, strict=False):
+            if (a.kind, a.path) != (b.kind, b.path) or self.partner.get(a.stmt) is not b.stmt:
+                raise _Different("an assignment to an object would move")
+            self._same("an object", [*a.targets, *([a.value] if a.value else [])], [*b.targets, *([b.value] if b.value else [])])
+        if len(self.old.effects) != len(self.new.effects):
+            raise _Different("an assignment to an object would go")
+
+    def _loops(self) -> None:
+        """What loops carry around, as far as anything compared so far depends on it."""
+        done: set[int] = set()
+        while True:
+            theirs = {k: n for n, k in self.b.loops.items() if k not in done}
+            ours = {k: n for n, k in self.a.loops.items()}
+            if not theirs:
+                return
+            for key, n in theirs.items():
+                done.add(key)
+                if key in ours:
+                    self._same(f"`{n.attrs['name']}` in a loop", ours[key].inputs, n.inputs)
+
+
+def _own(stmt: cst.CSTNode) -> Iterator[cst.BaseExpression]:
+    """The expressions of a statement, of a compound one those before its suites."""
+    for part in _parts(stmt):
+        for n in walk(part):
+            if isinstance(n, cst.BaseExpression):
+                yield n
+
+
+def _parts(stmt: cst.CSTNode) -> list[cst.CSTNode]:
+    if isinstance(stmt, cst.BaseCompoundStatement):
+        return [
+            c
+            for c in children(stmt)
+            if not isinstance(c, (cst.BaseSuite, cst.If, cst.Else, cst.Finally, cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase))
+        ]
+    return [stmt]
+
+
+def _control(stmt: cst.CSTNode) -> list[cst.CSTNode]:
+    """Expressions whose value matters besides what a statement binds and returns."""
+    if isinstance(stmt, (cst.If, cst.While, cst.Assert)):
+        return [stmt.test, *([stmt.msg] if isinstance(stmt, cst.Assert) and stmt.msg is not None else [])]
+    if isinstance(stmt, cst.For):
+        return [stmt.iter]
+    if isinstance(stmt, cst.With):
+        return [i.item for i in stmt.items]
+    if isinstance(stmt, cst.Match):
+        return [stmt.subject]
+    if isinstance(stmt, cst.Expr):
+        return [stmt.value]
+    if isinstance(stmt, cst.Raise):
+        return [e for e in (stmt.exc, stmt.cause.item if stmt.cause else None) if e is not None]
+    return []
+
+
+def _bound(graph: Graph, stmt: Statement) -> dict[str, list[Node]]:
+    out: dict[str, list[Node]] = {}
+    if isinstance(stmt.cst, cst.BaseCompoundStatement) and not isinstance(stmt.cst, (cst.FunctionDef, cst.ClassDef)):
+        return out  # its own bindings are joins: what reads them is compared
+    for name, bindings in graph.bindings.items():
+        for b in bindings:
+            if b.stmt is stmt:
+                out.setdefault(name, []).append(b.node)
+    return out
+
+
+def _without(e: cst.CSTNode, holes: Any) -> set[cst.CSTNode]:
+    """The syntax of an expression without that of its holes."""
+    stop = set(holes)
+    out: set[cst.CSTNode] = set()
+    stack = [e]
+    while stack:
+        n = stack.pop()
+        if n not in stop:
+            out.add(n)
+            stack += children(n)
+    return out
+
+
+def _fits(template: cst.CSTNode, e: cst.CSTNode, names: Mapping[str, Node], found: dict[str, cst.CSTNode]) -> bool:
+    """Whether an expression is the template with some expression for each of its names."""
+    stack = [(template, e)]
+    while stack:
+        t, x = stack.pop()
+        if isinstance(t, cst.Name) and t.value in names:
+            if not isinstance(x, cst.BaseExpression):
+                return False
+            found[t.value] = x
+            continue
+        if type(t) is not type(x):
+            return False
+        if isinstance(t, (cst.Name, cst.Integer, cst.Float, cst.SimpleString, cst.Imaginary)):
+            if t.value != x.value:  # type: ignore[attr-defined]
+                return False
+            continue
+        inner, other = children(t), children(x)
+        if len(inner) != len(other):
+            return False
+        stack += zip(inner, other, strict=True)
+    return len(found) == len(names)

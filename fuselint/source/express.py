@@ -1,0 +1,390 @@
+"""A value of the graph as source text, at a place of the function where the text means that value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import libcst as cst
+
+from fuselint.graph.model import Graph, Node, Statement
+from fuselint.source.dead import names_bound, names_read
+from fuselint.source.function import FunctionSource, children, walk
+from fuselint.source.hoist import Refused
+from fuselint.source.layout import is_atom, one_line
+
+OPERATORS = {
+    "add": "+",
+    "subtract": "-",
+    "multiply": "*",
+    "divide": "/",
+    "floor_divide": "//",
+    "remainder": "%",
+    "power": "**",
+}
+SCOPES = (cst.Lambda, cst.FunctionDef, cst.ClassDef, cst.BaseComp)
+CONDITIONAL = (cst.IfExp, cst.BooleanOperation, *SCOPES)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Text for a value. names: what it reads. moved: the expression that is evaluated here instead of where it stood."""
+
+    text: str
+    names: frozenset[str] = frozenset()
+    moved: cst.CSTNode | None = None
+
+    @property
+    def atom(self) -> str:
+        return self.text if is_atom(self.text) else f"({self.text})"
+
+
+@dataclass
+class Place:
+    """Where the new code stands: the expression it replaces, its statement, and the statements that go."""
+
+    expr: cst.CSTNode
+    at: Statement
+    dead: frozenset[Statement] = frozenset()
+
+
+class Tree:
+    """The syntax tree of a function, with the way up."""
+
+    def __init__(self, source: FunctionSource) -> None:
+        self.source = source
+        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
+        stack: list[cst.CSTNode] = [source.node]
+        while stack:
+            n = stack.pop()
+            for c in children(n):
+                self.parents[c] = n
+                stack.append(c)
+
+    def up(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        at = self.parents.get(node)
+        while at is not None:
+            yield at
+            at = self.parents.get(at)
+
+    def between(self, inner: cst.CSTNode, outer: cst.CSTNode, kinds: tuple[type, ...]) -> bool:
+        """Whether a node of one of the kinds stands between: `outer` counts, `inner` doesn't."""
+        if inner is outer:
+            return False
+        for n in self.up(inner):
+            if isinstance(n, kinds):
+                return True
+            if n is outer:
+                return False
+        return True
+
+    def statement(self, node: cst.CSTNode) -> cst.CSTNode:
+        """The small or compound statement of the function itself that holds a node."""
+        found = node
+        for n in (node, *self.up(node)):
+            if isinstance(n, (cst.BaseSmallStatement, cst.BaseCompoundStatement)) and n is not self.source.node:
+                return n
+            found = n
+        return found
+
+    def comprehension_names(self, node: cst.CSTNode) -> set[str]:
+        """Names that the comprehensions around an expression bind."""
+        out: set[str] = set()
+        for n in self.up(node):
+            if isinstance(n, cst.BaseComp):
+                part: cst.CompFor | None = n.for_in
+                while part is not None:
+                    out |= {x.value for x in walk(part.target) if isinstance(x, cst.Name)}
+                    part = part.inner_for_in
+        return out
+
+
+@dataclass
+class Writer:
+    """Finds text for values of one graph."""
+
+    graph: Graph
+    tree: Tree
+    fixed: dict[Node, str] = field(default_factory=dict)  # values that new statements of the fix give a name
+
+    @cached_property
+    def source(self) -> FunctionSource:
+        return self.graph.source
+
+    @cached_property
+    def local(self) -> frozenset[str]:
+        """Names that belong to the function itself."""
+        assert isinstance(self.source.node, cst.FunctionDef)
+        return frozenset({*self.graph.params, *self.graph.bindings, *names_bound(self.source.node.body)})
+
+    @cached_property
+    def at_node(self) -> dict[Node, list[cst.CSTNode]]:
+        """The expressions of the function that evaluate a value."""
+        out: dict[Node, list[cst.CSTNode]] = {}
+        for e, n in self.graph.values.items():
+            out.setdefault(n, []).append(e)
+        return out
+
+    def write(self, node: Node, place: Place, depth: int = 0) -> Written:
+        """Raises Refused where no text means the value there."""
+        if depth < 40:
+            if node in self.fixed:
+                return Written(self.fixed[node], frozenset({self.fixed[node]}))
+            for attempt in (self._held, self._constant, self._global, self._path, self._moved, self._scalar):
+                found = attempt(node, place, depth)
+                if found is not None:
+                    return found
+        raise Refused(f"no name holds {self._shown(node)} where the new call stands")
+
+    def _shown(self, node: Node) -> str:
+        if node.cst is not None and node.frame.source is not None:
+            text = one_line(node.frame.source.code(node.cst))
+            if text is not None and len(text) < 60:
+                return f"`{text}`"
+        return "an operand"
+
+    # Names
+
+    def _held(self, node: Node, place: Place, depth: int) -> Written | None:
+        hidden = self.tree.comprehension_names(place.expr)
+        names = [n for n in self.graph.names_of(node, place.at, place.dead) if n not in hidden]
+        inside = [
+            e.value
+            for e in walk(place.expr)
+            if isinstance(e, cst.Name)
+            and self.graph.values.get(e) is node
+            and (e.value in hidden or e.value in names)
+            and not self.tree.between(e, place.expr, SCOPES)
+        ]
+        names = [n for n in names if n.isidentifier()]
+        if not names and not inside:
+            return None
+        bound = {n: self.graph.bindings[n] for n in names}
+        given = [n for n in names if any(b.node is node and b.stmt is None and b.index < 0 for b in bound[n])]
+        name = next(iter([*given, *inside, *sorted(names, key=lambda n: bound[n][-1].index)]))
+        return Written(name, frozenset({name}))
+
+    def holds(self, name: cst.Name, value: Node | None, place: Place) -> bool:
+        """Whether a name that the function reads elsewhere means the same at the place."""
+        if name.value not in self.local:
+            return name.value not in self.tree.comprehension_names(place.expr)
+        if value is not None and name.value in self.tree.comprehension_names(place.expr):
+            return any(n is name for n in walk(place.expr))
+        return value is not None and self.graph.lookup(name.value, place.at, place.dead) is value
+
+    # Constants, module names, attributes
+
+    def _constant(self, node: Node, place: Place, depth: int) -> Written | None:
+        if node.op != "const":
+            return None
+        at, value = node.cst, node.attrs["value"]
+        if at is not None and node.frame.source is not None:
+            code = node.frame.source.code(at)
+            if isinstance(at, (cst.Integer, cst.Float, cst.UnaryOperation, cst.SimpleString)):
+                return Written(one_line(code) or repr(value))
+            if isinstance(at, (cst.Name, cst.Attribute, cst.Call)):
+                head = code.partition("(")[0].partition(".")[0].strip()
+                if value is None or isinstance(value, bool):
+                    return Written(repr(value))
+                if self._same_name(head, node, place):
+                    return Written(code, frozenset({head}))
+        if "kind" in node.attrs or not isinstance(value, (int, float, str, bool, type(None))):
+            return None
+        if isinstance(value, float) and repr(value) in ("inf", "-inf", "nan"):
+            return None
+        return Written(repr(value))
+
+    def _same_name(self, head: str, node: Node, place: Place) -> bool:
+        """Whether a module-level name that `node`'s function reads is the same at the place."""
+        module = self.graph.module
+        if head in self.local or head in self.tree.comprehension_names(place.expr):
+            return False
+        qualname = self.graph.context.qualname
+        return node.frame.depth == 0 or module.resolve(head, qualname) == module.resolve(head, node.frame.qualname)
+
+    def _global(self, node: Node, place: Place, depth: int) -> Written | None:
+        if node.op != "global" or node.cst is None or node.frame.source is None:
+            return None
+        code = one_line(node.frame.source.code(node.cst)) or ""
+        head = code.partition(".")[0].strip()
+        if not code.replace(".", "").isidentifier() or not self._same_name(head, node, place):
+            return None
+        return Written(code, frozenset({head}))
+
+    def _path(self, node: Node, place: Place, depth: int) -> Written | None:
+        if node.op != "attr":
+            return None
+        if self._changed(node, place.at):
+            raise Refused(f"{self._shown(node)} may change before the new call")
+        base = self._try(node.inputs[0], place, depth)
+        return None if base is None else Written(f"{base.atom}.{node.attrs['name']}", base.names)
+
+    def _try(self, node: Node, place: Place, depth: int) -> Written | None:
+        try:
+            found = self.write(node, place, depth + 1)
+        except Refused:
+            return None
+        return None if found.moved is not None else found
+
+    def _changed(self, node: Node, at: Statement) -> bool:
+        """Whether an attribute may be assigned between where it was read and the place."""
+        start = node.top_stmt.index if node.top_stmt is not None else -1
+        low, high = min(start, at.index), max(start, at.index)
+        name = f".{node.attrs['name']}"
+        for e in self.graph.effects:
+            if low <= e.stmt.index < high and (e.kind == "unknown" or (e.kind == "store" and e.path.endswith(name))):
+                return True
+        return False
+
+    # Expressions
+
+    def _moved(self, node: Node, place: Place, depth: int) -> Written | None:
+        """The expression itself, where it stands in code that goes: in the replaced one, or in a dead statement."""
+        for e in self.at_node.get(node, ()):
+            if not isinstance(e, cst.BaseExpression) or isinstance(e, (cst.Name, cst.NamedExpr)):
+                continue
+            scalar = self.is_scalar(node)
+            if scalar:
+                if not any(isinstance(n, (*SCOPES, cst.NamedExpr, cst.Await, cst.Yield)) for n in walk(e)):
+                    found = self._rewritten(e, place, depth)
+                    if found is not None:
+                        return Written(found.text, found.names)
+                continue
+            inside = any(n is e for n in walk(place.expr))
+            if inside:
+                if self.tree.between(e, place.expr, CONDITIONAL):
+                    continue
+            elif not self._may_move(e, node, place):
+                continue
+            found = self._rewritten(e, place, depth)
+            if found is not None:
+                return Written(found.text, found.names, e)
+        return None
+
+    def _may_move(self, e: cst.CSTNode, node: Node, place: Place) -> bool:
+        """From a dead statement of the same suite, past no effect."""
+        stmt = node.stmt
+        if stmt is None or stmt not in place.dead or stmt.block is not place.at.block:
+            return False
+        if self.tree.between(e, stmt.cst, CONDITIONAL):
+            return False
+        return not any(stmt.index <= f.stmt.index < place.at.index and f.stmt not in place.dead for f in self.graph.effects)
+
+    def _rewritten(self, e: cst.BaseExpression, place: Place, depth: int) -> Written | None:
+        """The text of an expression, with names that no longer hold replaced by what does."""
+        start, end = self.source.span(e)
+        pieces: list[str] = []
+        names: set[str] = set()
+        at = start
+        inner = {n for s in walk(e) if isinstance(s, SCOPES) for n in walk(s)}
+        own = {n for s in walk(e) if isinstance(s, cst.BaseComp) for n in self._comp_targets(s)}
+        for n in self._name_nodes(e):
+            if n.value in ("True", "False", "None"):
+                continue
+            if n in inner:
+                if n.value in own:
+                    continue
+                if n.value in self.local and self._rebound(n.value, e, place):
+                    return None
+                names.add(n.value)
+                continue
+            value = self.graph.values.get(n)
+            if self.holds(n, value, place):
+                names.add(n.value)
+                continue
+            other = None if value is None else self._try(value, place, depth)
+            if other is None:
+                return None
+            a, b = self.source.span(n)
+            pieces += [self.source.file.text[at:a], other.atom]
+            names |= other.names
+            at = b
+        pieces.append(self.source.file.text[at:end])
+        text = "".join(pieces)
+        return Written(one_line(text) or text, frozenset(names))
+
+    @staticmethod
+    def _comp_targets(comp: cst.BaseComp) -> set[str]:
+        out: set[str] = set()
+        part: cst.CompFor | None = comp.for_in
+        while part is not None:
+            out |= {x.value for x in walk(part.target) if isinstance(x, cst.Name)}
+            part = part.inner_for_in
+        return out
+
+    def _rebound(self, name: str, e: cst.CSTNode, place: Place) -> bool:
+        """Whether a name may hold something else at the place than at the expression."""
+        here = self.tree.statement(e)
+        start = next((s.index for s in self.graph.statements if s.cst is here), None)
+        if start is None:
+            return True
+        return any(
+            start <= b.index < place.at.index or (b.stmt is not None and b.stmt in place.dead)
+            for b in self.graph.bindings.get(name, ())
+        )
+
+    @staticmethod
+    def _name_nodes(e: cst.CSTNode) -> list[cst.Name]:
+        """The names that an expression reads, in source order."""
+        out: list[cst.Name] = []
+        stack: list[cst.CSTNode] = [e]
+        while stack:
+            n = stack.pop()
+            if isinstance(n, cst.Name):
+                out.append(n)
+            elif isinstance(n, cst.Attribute):
+                stack.append(n.value)
+            elif isinstance(n, cst.Arg):
+                stack.append(n.value)
+            else:
+                stack += reversed(children(n))
+        return out
+
+    def is_scalar(self, node: Node) -> bool:
+        return node.op in ("dim", "ndim", "size", "shape", "dtype") or self.graph.facts.kind(node) in ("scalar", "dtype", "str")
+
+    # Scalars of inlined helpers
+
+    def _scalar(self, node: Node, place: Place, depth: int) -> Written | None:
+        if node.op in ("shape", "dtype", "ndim", "size"):
+            base = self._try(node.inputs[0], place, depth)
+            return None if base is None else Written(f"{base.atom}.{node.op}", base.names)
+        if node.op == "dim":
+            base = self._try(node.inputs[0], place, depth)
+            return None if base is None else Written(f"{base.atom}.shape[{node.attrs['axis']}]", base.names)
+        if not self.is_scalar(node):
+            return None
+        if node.op in OPERATORS and len(node.inputs) == 2:
+            parts = [self._try(n, place, depth) for n in node.inputs]
+            if parts[0] is None or parts[1] is None:
+                return None
+            return Written(f"{parts[0].atom} {OPERATORS[node.op]} {parts[1].atom}", parts[0].names | parts[1].names)
+        if node.op == "negative":
+            inner = self._try(node.inputs[0], place, depth)
+            return None if inner is None else Written(f"-{inner.atom}", inner.names)
+        if isinstance(node.cst, cst.Call) and node.frame.source is not None and node.frame.depth > 0:
+            return self._scalar_call(node, node.cst, place, depth)
+        return None
+
+    def _scalar_call(self, node: Node, call: cst.Call, place: Place, depth: int) -> Written | None:
+        """`math.sqrt(d)` in a helper."""
+        assert node.frame.source is not None
+        func = one_line(node.frame.source.code(call.func)) or ""
+        head = func.partition(".")[0]
+        if not func.replace(".", "").isidentifier() or len(call.args) != len(node.inputs):
+            return None
+        if any(a.keyword is not None or a.star for a in call.args) or not self._same_name(head, node, place):
+            return None
+        if head in self._locals_of(node):
+            return None
+        args = [self._try(n, place, depth) for n in node.inputs]
+        if any(a is None for a in args):
+            return None
+        known = [a for a in args if a is not None]
+        names: frozenset[str] = frozenset({head}).union(*(a.names for a in known))
+        return Written(f"{func}({', '.join(a.text for a in known)})", names)
+
+    def _locals_of(self, node: Node) -> Iterable[str]:
+        summary = self.graph.module.functions.get(node.frame.qualname)
+        return summary.local if summary is not None else names_read(node.frame.source.node) if node.frame.source else ()

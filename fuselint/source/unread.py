@@ -1,0 +1,196 @@
+"""What a fix leaves unread outside of its function: private helpers, private methods, attributes of `__init__`.
+
+A private method or function goes where no file of the package reads its name. A public attribute goes only with a fix
+that is unsafe anyway, and where the package is known to have no reader.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from fuselint.finding import Edit
+from fuselint.graph.model import Graph
+from fuselint.source.confirm import is_impure
+from fuselint.source.dead import dead_statements, own_statements
+from fuselint.source.function import FunctionSource, walk
+from fuselint.source.guard import PRAGMA
+from fuselint.source.hoist import end_of, parsed, start_of
+from fuselint.source.removal import Removal, above, comments_in, line_end, without_gap
+
+if TYPE_CHECKING:
+    from fuselint.graph.program import Program
+
+
+@dataclass
+class Leftovers:
+    """comments_at, indent: where comments of deleted code go.
+
+    notes: what goes, for the message. spans: the statements deleted. unsafe: why that makes the fix unsafe, or "".
+    """
+
+    graph: Graph
+    program: Program
+    is_read: Callable[[str], bool] | None
+    is_unsafe: bool
+    comments_at: int
+    indent: str
+    notes: list[str] = field(default_factory=list)
+    spans: list[tuple[int, int]] = field(default_factory=list)
+    unsafe: str = ""
+
+    def edits(self, removed: Sequence[cst.CSTNode], made: Iterable[Edit]) -> list[Edit]:
+        """More edits, given the code that goes and the edits made so far."""
+        file = self.graph.source.file
+        out: list[Edit] = []
+        deleted: list[tuple[int, int]] = [(e.start, e.end) for e in made if e.end > e.start]
+        names = _names([n for r in removed for n in walk(r)])
+        kept = "".join(e.text for e in made)
+        comments: list[str] = []
+        seen: set[str] = set()
+        while names:
+            name = names.pop()
+            if name in seen or self._read(name, deleted, kept):
+                continue
+            seen.add(name)
+            definition = self._private(name)
+            if definition is not None:
+                start, end = above(file, start_of(file, definition)), line_end(file, end_of(file, definition))
+                span = without_gap(file, start, end)
+                out.append(Edit(*span, ""))
+                deleted.append(span)
+                comments += [c for _, c in comments_in(file, *span) if not PRAGMA.match(c)]
+                self.notes.append(f"`{name}` goes, nothing else reads it")
+                self.spans.append(span)
+                names += _ast_names(definition)
+            elif self.is_unsafe and self.is_read is not None:
+                more = self._attribute(name)
+                if more is not None:
+                    out += more.edits
+                    spans = [(e.start, e.end) for e in more.edits if e.end > e.start]
+                    deleted += spans
+                    self.spans += spans
+                    comments += more.comments
+                    self.notes.append(f"`self.{name}` goes, nothing else reads it")
+                    if not name.startswith("_"):
+                        self.unsafe = f"no code outside of the package reads `{name}`"
+                    names += _names([n for d in more.dead for n in walk(d)])
+        if comments:
+            text = "".join(f"{self.indent}{c}{file.newline}" for c in comments)
+            out.append(Edit(self.comments_at, self.comments_at, text))
+        return out
+
+    def _read(self, name: str, deleted: Sequence[tuple[int, int]], kept: str) -> bool:
+        """Whether the file, without what is deleted, or another file reads a name."""
+        file = self.graph.source.file
+        if re.search(rf"\b{re.escape(name)}\b", kept):
+            return True
+        for n in ast.walk(parsed(file)):
+            if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Load):
+                at = file.ast_offset(n.end_lineno or n.lineno, n.end_col_offset or 0)
+            elif isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Store):
+                at = file.ast_offset(n.lineno, n.col_offset)
+            elif isinstance(n, ast.Constant) and isinstance(n.value, str) and re.fullmatch(rf"([\w.]*\.)?{re.escape(name)}", n.value):
+                at = file.ast_offset(n.lineno, n.col_offset)
+            elif isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Attribute) and n.target.attr == name:
+                at = file.ast_offset(n.lineno, n.col_offset)
+            else:
+                continue
+            if not any(a <= at <= b for a, b in deleted):
+                return True
+        return self.is_read is not None and self.is_read(name)
+
+    def _private(self, name: str) -> ast.FunctionDef | None:
+        """The one function or method of a private name that the file defines."""
+        if not name.startswith("_") or name.startswith("__"):
+            return None
+        tree = parsed(self.graph.source.file)
+        found = [
+            f
+            for body in (tree.body, *(c.body for c in tree.body if isinstance(c, ast.ClassDef)))
+            for f in body
+            if isinstance(f, ast.FunctionDef) and f.name == name
+        ]
+        others = sum(isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.name == name for n in ast.walk(tree))
+        if len(found) != 1 or others != 1 or any(not _is_static(d) for d in found[0].decorator_list):
+            return None
+        holder = next((c for c in tree.body if found[0] in getattr(c, "body", ()) and isinstance(c, ast.ClassDef)), None)
+        return None if holder is not None and len(holder.body) == 1 else found[0]
+
+    def _attribute(self, name: str) -> Removal | None:
+        """The statements of `__init__` that only serve a scalar attribute."""
+        class_name = self.graph.source.class_name
+        if class_name is None or self._stores(name) != 1:
+            return None
+        qualname = self.graph.module.classes[class_name].methods.get("__init__") if class_name in self.graph.module.classes else None
+        source = self.program.function(qualname) if qualname else None
+        init = self.program.graph(qualname) if qualname else None
+        if source is None or init is None or not isinstance(source.node, cst.FunctionDef) or init.not_understood:
+            return None
+        value = init.stored.get(name)
+        if value is None or init.facts.kind(value) != "scalar":
+            return None
+        for stmt in init.statements:
+            node = stmt.cst
+            if isinstance(node, cst.Assign) and len(node.targets) == 1 and _is_own(node.targets[0].target, name, source):
+                if any(n.top_stmt is stmt and is_impure(n) for n in init.nodes):
+                    return None
+                return Removal(source, self._with_locals(source, init, node))
+        return None
+
+    def _with_locals(self, source: FunctionSource, init: Graph, node: cst.CSTNode) -> set[cst.CSTNode]:
+        assert isinstance(source.node, cst.FunctionDef)
+        effects = {e.stmt.cst for e in init.effects}
+        impure = {n.top_stmt.cst for n in init.nodes if n.top_stmt is not None and is_impure(n)}
+        names = {s.cst for s in init.statements if isinstance(s.cst, cst.Assign)}
+
+        def deletable(n: cst.CSTNode) -> bool:
+            return n in names and n not in effects and n not in impure and all(isinstance(t.target, cst.Name) for t in n.targets)  # type: ignore[attr-defined]
+
+        before = dead_statements(source.node, deletable)
+        return dead_statements(source.node, lambda n: n not in before and deletable(n), (), {}, {node})
+
+    def _stores(self, name: str) -> int:
+        return sum(
+            isinstance(n, ast.Attribute) and n.attr == name and not isinstance(n.ctx, ast.Load)
+            for n in ast.walk(parsed(self.graph.source.file))
+        )
+
+
+def _names(nodes: Iterable[cst.CSTNode]) -> list[str]:
+    """Names that code reads: attributes, and plain names that may be functions."""
+    out: dict[str, None] = {}
+    for n in nodes:
+        if isinstance(n, cst.Attribute):
+            out[n.attr.value] = None
+        elif isinstance(n, cst.Name):
+            out[n.value] = None
+    return list(out)
+
+
+def _ast_names(node: ast.AST) -> list[str]:
+    return [n.attr if isinstance(n, ast.Attribute) else n.id for n in ast.walk(node) if isinstance(n, (ast.Attribute, ast.Name))]
+
+
+def _is_static(decorator: ast.expr) -> bool:
+    return isinstance(decorator, ast.Name) and decorator.id == "staticmethod"
+
+
+def _is_own(target: cst.BaseExpression, name: str, source: FunctionSource) -> bool:
+    params = source.node.params.params
+    return (
+        isinstance(target, cst.Attribute)
+        and target.attr.value == name
+        and isinstance(target.value, cst.Name)
+        and bool(params)
+        and target.value.value == params[0].name.value
+    )
+
+
+__all__ = ["Leftovers", "own_statements"]
