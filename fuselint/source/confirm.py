@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from fuselint.graph.program import Program
 
 PURE_BUILTINS = frozenset(
-    f"builtins.{n}" for n in "abs bool enumerate float int isinstance len max min range round str sum tuple type zip".split()
+    f"builtins.{n}"
+    for n in "abs bool enumerate float int isinstance len max min range round str sum tuple type zip".split()
 )
 PURE_MODULES = ("math.", "numpy.")
 
@@ -249,7 +250,11 @@ class _Comparison:
         for a, b in zip(self.old.effects, self.new.effects, strict=False):
             if (a.kind, a.path) != (b.kind, b.path) or self.partner.get(a.stmt) is not b.stmt:
                 raise _Different("an assignment to an object would move")
-            self._same("an object", [*a.targets, *([a.value] if a.value else [])], [*b.targets, *([b.value] if b.value else [])])
+            self._same(
+                "an object",
+                [*a.targets, *([a.value] if a.value else [])],
+                [*b.targets, *([b.value] if b.value else [])],
+            )
         if len(self.old.effects) != len(self.new.effects):
             raise _Different("an assignment to an object would go")
 
@@ -280,7 +285,10 @@ def _parts(stmt: cst.CSTNode) -> list[cst.CSTNode]:
         return [
             c
             for c in children(stmt)
-            if not isinstance(c, (cst.BaseSuite, cst.If, cst.Else, cst.Finally, cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase))
+            if not isinstance(
+                c,
+                (cst.BaseSuite, cst.If, cst.Else, cst.Finally, cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase),
+            )
         ]
     return [stmt]
 

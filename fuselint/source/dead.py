@@ -31,11 +31,7 @@ def names_read(node: cst.CSTNode, skip: Container[cst.CSTNode] = ()) -> set[str]
             continue
         if isinstance(n, cst.Name):
             out.add(n.value)
-        elif isinstance(n, cst.Attribute):
-            stack.append(n.value)
-        elif isinstance(n, cst.Arg):
-            stack.append(n.value)
-        elif isinstance(n, cst.NamedExpr):
+        elif isinstance(n, (cst.Attribute, cst.Arg, cst.NamedExpr)):
             stack.append(n.value)
         elif isinstance(n, cst.AssignTarget):
             stack += _target_reads(n.target)

@@ -29,11 +29,11 @@ CONDITIONAL = (cst.IfExp, cst.BooleanOperation, *SCOPES)
 
 @dataclass(frozen=True)
 class Written:
-    """Text for a value. names: what it reads. moved: the expression that is evaluated here instead of where it stood."""
+    """Text for a value. names: what it reads. moved: expressions that it evaluates here, and not where they stood."""
 
     text: str
     names: frozenset[str] = frozenset()
-    moved: cst.CSTNode | None = None
+    moved: tuple[cst.CSTNode, ...] = ()
 
     @property
     def atom(self) -> str:
@@ -225,7 +225,7 @@ class Writer:
             found = self.write(node, place, depth + 1)
         except Refused:
             return None
-        return None if found.moved is not None else found
+        return None if found.moved else found
 
     def _changed(self, node: Node, at: Statement) -> bool:
         """Whether an attribute may be assigned between where it was read and the place."""
@@ -259,7 +259,7 @@ class Writer:
                 continue
             found = self._rewritten(e, place, depth)
             if found is not None:
-                return Written(found.text, found.names, e)
+                return Written(found.text, found.names, (e,))
         return None
 
     def _may_move(self, e: cst.CSTNode, node: Node, place: Place) -> bool:
@@ -269,7 +269,9 @@ class Writer:
             return False
         if self.tree.between(e, stmt.cst, CONDITIONAL):
             return False
-        return not any(stmt.index <= f.stmt.index < place.at.index and f.stmt not in place.dead for f in self.graph.effects)
+        return not any(
+            stmt.index <= f.stmt.index < place.at.index and f.stmt not in place.dead for f in self.graph.effects
+        )
 
     def _rewritten(self, e: cst.BaseExpression, place: Place, depth: int) -> Written | None:
         """The text of an expression, with names that no longer hold replaced by what does."""
@@ -333,16 +335,18 @@ class Writer:
             n = stack.pop()
             if isinstance(n, cst.Name):
                 out.append(n)
-            elif isinstance(n, cst.Attribute):
-                stack.append(n.value)
-            elif isinstance(n, cst.Arg):
+            elif isinstance(n, (cst.Attribute, cst.Arg)):
                 stack.append(n.value)
             else:
                 stack += reversed(children(n))
         return out
 
     def is_scalar(self, node: Node) -> bool:
-        return node.op in ("dim", "ndim", "size", "shape", "dtype") or self.graph.facts.kind(node) in ("scalar", "dtype", "str")
+        return node.op in ("dim", "ndim", "size", "shape", "dtype") or self.graph.facts.kind(node) in (
+            "scalar",
+            "dtype",
+            "str",
+        )
 
     # Scalars of inlined helpers
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import builtins
 import io
+import itertools
 import re
 import tokenize
 import warnings
@@ -19,7 +20,9 @@ from collections.abc import Iterator, Sequence
 from fuselint.finding import Edit
 from fuselint.rulebook import NoFix
 
-PRAGMA = re.compile(r"#\s*(noqa|type:\s*ignore|pyright:|mypy:|pylint:|pragma:|fmt:|isort:|ruff:|fuselint:)", re.IGNORECASE)
+PRAGMA = re.compile(
+    r"#\s*(noqa|type:\s*ignore|pyright:|mypy:|pylint:|pragma:|fmt:|isort:|ruff:|fuselint:)", re.IGNORECASE
+)
 """Comments to a tool about the code on their line: they go with it."""
 
 _BUILTINS = frozenset(dir(builtins))
@@ -28,12 +31,14 @@ _Body = tuple[str, list[ast.stmt]]
 
 def comments(text: str) -> list[str]:
     """The comments of a Python text, in order. Raises SyntaxError or tokenize.TokenError where it can't be read."""
-    return [t.string for t in tokenize.generate_tokens(io.StringIO(text, newline="").readline) if t.type == tokenize.COMMENT]
+    return [
+        t.string for t in tokenize.generate_tokens(io.StringIO(text, newline="").readline) if t.type == tokenize.COMMENT
+    ]
 
 
 def guard(text: str, new_text: str, edits: Sequence[Edit], statements: Sequence[tuple[int, int]]) -> NoFix | None:
     """Why the edits must not be made, or None. `statements` are the spans of `text` that they may change."""
-    for a, b in zip(edits, edits[1:], strict=False):
+    for a, b in itertools.pairwise(edits):
         if b.start <= a.end:
             return NoFix("two of its edits touch")
     try:
@@ -131,9 +136,7 @@ def _header(stmt: ast.AST) -> str:
 class _Comparison:
     """Old and new trees, statement by statement, by where the edits put each."""
 
-    def __init__(
-        self, text: str, new_text: str, edits: Sequence[Edit], statements: Sequence[tuple[int, int]]
-    ) -> None:
+    def __init__(self, text: str, new_text: str, edits: Sequence[Edit], statements: Sequence[tuple[int, int]]) -> None:
         self.text, self.new_text = text, new_text
         self.edits = sorted(edits, key=lambda e: (e.start, e.end))
         self.allowed = list(statements)

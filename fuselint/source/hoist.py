@@ -33,7 +33,8 @@ def parsed(file: FileText) -> ast.Module:
 
 def start_of(file: FileText, stmt: ast.stmt) -> int:
     """The offset of a statement's first line, decorators included."""
-    line = min([stmt.lineno, *(d.lineno for d in getattr(stmt, "decorator_list", []))])
+    decorators: list[ast.expr] = getattr(stmt, "decorator_list", [])
+    line = min([stmt.lineno, *(d.lineno for d in decorators)])
     return file.starts[line - 1]
 
 
@@ -73,7 +74,10 @@ class Surroundings:
         """Whether `parent.last` may be written: an attribute of a plain module, or a submodule that is imported."""
         if parent == "functools":
             return True
-        return any(isinstance(n, ast.alias) and n.name == f"{parent}.{last}" and not n.asname for n in ast.walk(parsed(self.file)))
+        return any(
+            isinstance(n, ast.alias) and n.name == f"{parent}.{last}" and not n.asname
+            for n in ast.walk(parsed(self.file))
+        )
 
     def _import(self, target: str, scope: str) -> str:
         if target == NN:
@@ -147,7 +151,12 @@ class Surroundings:
             if not isinstance(s, ast.FunctionDef) or s.name in self.summary.unclear:
                 continue
             info = self.summary.compiled.get(s.name)
-            if info is None or info.how != "decorated" or info.shapeless != helper.shapeless or len(s.decorator_list) != 1:
+            if (
+                info is None
+                or info.how != "decorated"
+                or info.shapeless != helper.shapeless
+                or len(s.decorator_list) != 1
+            ):
                 continue
             a = s.args
             if a.vararg or a.kwarg or a.kwonlyargs or a.posonlyargs or a.defaults or len(a.args) != len(helper.params):
@@ -177,7 +186,9 @@ class Surroundings:
         holder = next((s for s in tree.body if start_of(self.file, s) <= self.start < end_of(self.file, s)), None)
         if holder is None:
             raise Refused("its module-level statement was not found")
-        read = {n.id for line in body for n in ast.walk(ast.parse(line.replace("return ", ""))) if isinstance(n, ast.Name)}
+        read = {
+            n.id for line in body for n in ast.walk(ast.parse(line.replace("return ", ""))) if isinstance(n, ast.Name)
+        }
         read -= set(helper.params)
         read.add(self.alias(CORE, MODULE).split(".")[0])
         for s in tree.body[tree.body.index(holder) :]:
@@ -230,14 +241,18 @@ def _operands(value: str) -> list[str]:
     tree = ast.parse(value, mode="eval").body
     cuts: list[int] = []
     node = tree
-    kinds = (ast.Add, ast.Sub) if isinstance(tree, ast.BinOp) and isinstance(tree.op, (ast.Add, ast.Sub)) else (ast.Mult, ast.Div)
+    kinds = (
+        (ast.Add, ast.Sub)
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, (ast.Add, ast.Sub))
+        else (ast.Mult, ast.Div)
+    )
     while isinstance(node, ast.BinOp) and isinstance(node.op, kinds):
         assert node.left.end_col_offset is not None
         gap = re.compile(r"[\s)]*").match(value, node.left.end_col_offset)
         cuts.append(gap.end() if gap else node.left.end_col_offset)
         node = node.left
     at = [0, *sorted(cuts), len(value)]
-    return [value[a:b].strip() for a, b in zip(at, at[1:], strict=False) if value[a:b].strip()]
+    return [value[a:b].strip() for a, b in itertools.pairwise(at) if value[a:b].strip()]
 
 
 def _dump(stmt: ast.stmt, renamed: dict[str, str]) -> str:

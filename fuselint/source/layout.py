@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 import re
 import tokenize
 from dataclasses import dataclass
@@ -89,7 +90,8 @@ def is_atom(text: str) -> bool:
     if isinstance(node, ast.Constant):
         return not isinstance(node.value, (int, float, complex)) or node.value is True or node.value is False
     return isinstance(
-        node, (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp)
+        node,
+        (ast.Name, ast.Attribute, ast.Call, ast.Subscript, ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp),
     )
 
 
@@ -112,7 +114,8 @@ class Brackets:
 def brackets(text: str) -> list[Brackets]:
     """The outermost non-empty bracket pairs of a one-line expression."""
     out: list[Brackets] = []
-    depth, start, cuts = 0, 0, []
+    depth, start = 0, 0
+    cuts: list[int] = []
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (tokenize.TokenError, SyntaxError):
@@ -128,7 +131,7 @@ def brackets(text: str) -> list[Brackets]:
             depth -= 1
             if depth == 0:
                 at = [start, *cuts, t.start[1]]
-                parts = tuple(p for a, b in zip(at, at[1:], strict=False) if (p := text[a + 1 : b].strip()))
+                parts = tuple(p for a, b in itertools.pairwise(at) if (p := text[a + 1 : b].strip()))
                 if parts:
                     out.append(Brackets(start, t.start[1], parts))
         elif t.string == "," and depth == 1:

@@ -103,7 +103,9 @@ class _Placing:
         edits += leftovers.edits(self._removed_code(), normalised(source.file.text, edits))
         return self._checked(normalised(source.file.text, edits), spans + leftovers.spans, leftovers)
 
-    def _checked(self, edits: tuple[Edit, ...], spans: list[tuple[int, int]], leftovers: Leftovers) -> Placement | NoFix:
+    def _checked(
+        self, edits: tuple[Edit, ...], spans: list[tuple[int, int]], leftovers: Leftovers
+    ) -> Placement | NoFix:
         file = self.graph.source.file
         new_text = apply(file.text, edits)
         why = guard(file.text, new_text, edits, spans)
@@ -242,9 +244,14 @@ class _Placing:
             late = bound & (live | {n for t in self.sites for n in t.names})
             if late:
                 raise Refused(f"the replaced code also binds `{sorted(late)[0]}`, which is read later")
-        inside = bound & {n.value for s in self.sites for n in walk(self.tree.statement(s.expr)) if isinstance(n, cst.Name)}
-        if any(sum(1 for n in walk(self.tree.statement(s.expr)) if isinstance(n, cst.Name) and n.value in inside)
-               > sum(1 for n in walk(s.expr) if isinstance(n, cst.Name) and n.value in inside) for s in self.sites):
+        inside = bound & {
+            n.value for s in self.sites for n in walk(self.tree.statement(s.expr)) if isinstance(n, cst.Name)
+        }
+        if any(
+            sum(1 for n in walk(self.tree.statement(s.expr)) if isinstance(n, cst.Name) and n.value in inside)
+            > sum(1 for n in walk(s.expr) if isinstance(n, cst.Name) and n.value in inside)
+            for s in self.sites
+        ):
             raise Refused("the replaced code binds a name that the rest of its statement reads")
 
     # Text
@@ -263,11 +270,9 @@ class _Placing:
                     written[name] = Written(self._fixed_text(name))
                     continue
                 written[name] = self._hole(hole, at)
-                expr = written[name].moved
-                if expr is not None:
-                    if uses[name] > 1:
-                        raise Refused(f"`{written[name].text}` would be evaluated twice")
-                    moved.append(expr)
+                if written[name].moved and uses[name] > 1:
+                    raise Refused(f"`{written[name].text}` would be evaluated twice")
+                moved += written[name].moved
             site.text = _filled(site.template, written)
             site.names = frozenset().union(*(w.names for w in written.values()))
         for i, a in enumerate(moved):
@@ -304,11 +309,20 @@ class _Placing:
     def _hole(self, hole: Hole, at: Place) -> Written:
         if isinstance(hole, Node):
             return self.writer.write(hole, at)
-        parts = {n: self.writer.write(hole.operands[n], at) for n in dict.fromkeys(PLACEHOLDER.findall(hole.template))}
-        for p in parts.values():
-            if p.moved is not None:
+        found = PLACEHOLDER.findall(hole.template)
+        parts = {n: self._operand(hole, n, at) for n in dict.fromkeys(found)}
+        for n, p in parts.items():
+            if p.moved and found.count(n) > 1:
                 raise Refused(f"`{p.text}` would be evaluated twice")
-        return Written(_filled(hole.template, parts), frozenset().union(*(p.names for p in parts.values())))
+        return Written(
+            _filled(hole.template, parts),
+            frozenset().union(*(p.names for p in parts.values())),
+            tuple(e for p in parts.values() for e in p.moved),
+        )
+
+    def _operand(self, hole: Synthesised, name: str, at: Place) -> Written:
+        node = hole.operands.get(name)
+        return Written(self._fixed_text(name)) if node is None else self.writer.write(node, at)
 
     def _slot(self, site: Site) -> Slot:
         """The template with a name of its own for each value it reads: what confirm.py looks for in the new text."""
@@ -326,7 +340,10 @@ class _Placing:
             elif isinstance(hole, Node):
                 parts[name] = named(hole)
             else:
-                inner = {n: named(hole.operands[n]) for n in dict.fromkeys(PLACEHOLDER.findall(hole.template))}
+                inner = {
+                    n: named(hole.operands[n]) if n in hole.operands else Written(self._fixed_text(n))
+                    for n in dict.fromkeys(PLACEHOLDER.findall(hole.template))
+                }
                 parts[name] = Written(_filled(hole.template, inner))
         return Slot(site.part.root, _filled(site.template, parts), values)
 
@@ -357,7 +374,9 @@ class _Placing:
         texts = {s.expr: s.text for s in self.sites if s.element is None}
         if isinstance(target, cst.Name):
             return [(target.value, texts[value])] if value in texts else None
-        if not isinstance(target, (cst.Tuple, cst.List)) or not all(isinstance(e.value, cst.Name) for e in target.elements):
+        if not isinstance(target, (cst.Tuple, cst.List)) or not all(
+            isinstance(e.value, cst.Name) for e in target.elements
+        ):
             return None
         names = [e.value.value for e in target.elements if isinstance(e.value, cst.Name)]
         if site.element is not None:
@@ -378,7 +397,7 @@ class _Placing:
 
     def _whole(self, node: Node, at: Place) -> str:
         found = self.writer.write(node, at)
-        if found.moved is not None:
+        if found.moved:
             raise Refused("the value beside it is computed in the same expression")
         return found.text
 
@@ -424,7 +443,11 @@ class _Placing:
         source = self.graph.source
         start, end = span_of(source, stmt)
         if isinstance(stmt, cst.BaseCompoundStatement):
-            inner = [source.span(n)[0] for n in walk(stmt.body) if isinstance(n, (cst.BaseSmallStatement, cst.BaseCompoundStatement))]
+            inner = [
+                source.span(n)[0]
+                for n in walk(stmt.body)
+                if isinstance(n, (cst.BaseSmallStatement, cst.BaseCompoundStatement))
+            ]
             end = min(inner, default=end)
         return start, end
 
@@ -452,7 +475,9 @@ class _Placing:
 
     def _stands_alone(self, expr: cst.CSTNode) -> bool:
         """Whether an expression is all of an assignment's value, an argument, a returned value."""
-        return isinstance(self.tree.parents.get(expr), (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Return, cst.Arg, cst.Expr))
+        return isinstance(
+            self.tree.parents.get(expr), (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Return, cst.Arg, cst.Expr)
+        )
 
     def _replaced(self, start: int, end: int, text: str, stmt: cst.CSTNode) -> Edit:
         file = self.graph.source.file

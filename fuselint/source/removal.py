@@ -55,8 +55,10 @@ def line_end(file: FileText, offset: int) -> int:
 def above(file: FileText, start: int) -> int:
     """The start of the block of comment lines that ends right above the line at `start` (a line start)."""
     line = file.position(start)[0]
-    while line > 1 and file.line(line - 1).lstrip(" \t").startswith("#") and comments_in(
-        file, file.starts[line - 2], file.starts[line - 1]
+    while (
+        line > 1
+        and file.line(line - 1).lstrip(" \t").startswith("#")
+        and comments_in(file, file.starts[line - 2], file.starts[line - 1])
     ):
         line -= 1
     return file.starts[line - 1]
@@ -75,7 +77,11 @@ def blank_after(file: FileText, end: int) -> int:
     if end >= len(file.text):
         return 0
     line, count = file.position(end)[0], 0
-    while line + count <= file.lines and not file.line(line + count).strip() and file.starts[line + count - 1] < len(file.text):
+    while (
+        line + count <= file.lines
+        and not file.line(line + count).strip()
+        and file.starts[line + count - 1] < len(file.text)
+    ):
         count += 1
     return count
 
@@ -109,7 +115,12 @@ def _trimmed(text: str, e: Edit) -> Edit | None:
         start, new = start + len(line), new[len(line) :]
     for line in reversed(re.findall(r"[^\n]*\n", new)):
         at_line_start = end - len(line) == 0 or text[end - len(line) - 1 : end - len(line)] == "\n"
-        if end - len(line) < start or text[end - len(line) : end] != line or not new.endswith(line) or not at_line_start:
+        if (
+            end - len(line) < start
+            or text[end - len(line) : end] != line
+            or not new.endswith(line)
+            or not at_line_start
+        ):
             break
         end, new = end - len(line), new[: -len(line)]
     return None if text[start:end] == new else Edit(start, end, new)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -94,11 +93,15 @@ class Leftovers:
         for n in ast.walk(parsed(file)):
             if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Load):
                 at = file.ast_offset(n.end_lineno or n.lineno, n.end_col_offset or 0)
-            elif isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Store):
-                at = file.ast_offset(n.lineno, n.col_offset)
-            elif isinstance(n, ast.Constant) and isinstance(n.value, str) and re.fullmatch(rf"([\w.]*\.)?{re.escape(name)}", n.value):
-                at = file.ast_offset(n.lineno, n.col_offset)
-            elif isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Attribute) and n.target.attr == name:
+            elif (
+                (isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Store))
+                or (
+                    isinstance(n, ast.Constant)
+                    and isinstance(n.value, str)
+                    and re.fullmatch(rf"([\w.]*\.)?{re.escape(name)}", n.value)
+                )
+                or (isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Attribute) and n.target.attr == name)
+            ):
                 at = file.ast_offset(n.lineno, n.col_offset)
             else:
                 continue
@@ -120,7 +123,9 @@ class Leftovers:
         others = sum(isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.name == name for n in ast.walk(tree))
         if len(found) != 1 or others != 1 or any(not _is_static(d) for d in found[0].decorator_list):
             return None
-        holder = next((c for c in tree.body if found[0] in getattr(c, "body", ()) and isinstance(c, ast.ClassDef)), None)
+        holder = next(
+            (c for c in tree.body if found[0] in getattr(c, "body", ()) and isinstance(c, ast.ClassDef)), None
+        )
         return None if holder is not None and len(holder.body) == 1 else found[0]
 
     def _attribute(self, name: str) -> Removal | None:
@@ -128,7 +133,11 @@ class Leftovers:
         class_name = self.graph.source.class_name
         if class_name is None or self._stores(name) != 1:
             return None
-        qualname = self.graph.module.classes[class_name].methods.get("__init__") if class_name in self.graph.module.classes else None
+        qualname = (
+            self.graph.module.classes[class_name].methods.get("__init__")
+            if class_name in self.graph.module.classes
+            else None
+        )
         source = self.program.function(qualname) if qualname else None
         init = self.program.graph(qualname) if qualname else None
         if source is None or init is None or not isinstance(source.node, cst.FunctionDef) or init.not_understood:
@@ -138,7 +147,11 @@ class Leftovers:
             return None
         for stmt in init.statements:
             node = stmt.cst
-            if isinstance(node, cst.Assign) and len(node.targets) == 1 and _is_own(node.targets[0].target, name, source):
+            if (
+                isinstance(node, cst.Assign)
+                and len(node.targets) == 1
+                and _is_own(node.targets[0].target, name, source)
+            ):
                 if any(n.top_stmt is stmt and is_impure(n) for n in init.nodes):
                     return None
                 return Removal(source, self._with_locals(source, init, node))
@@ -148,10 +161,14 @@ class Leftovers:
         assert isinstance(source.node, cst.FunctionDef)
         effects = {e.stmt.cst for e in init.effects}
         impure = {n.top_stmt.cst for n in init.nodes if n.top_stmt is not None and is_impure(n)}
-        names = {s.cst for s in init.statements if isinstance(s.cst, cst.Assign)}
+        plain = {
+            s.cst
+            for s in init.statements
+            if isinstance(s.cst, cst.Assign) and all(isinstance(t.target, cst.Name) for t in s.cst.targets)
+        }
 
         def deletable(n: cst.CSTNode) -> bool:
-            return n in names and n not in effects and n not in impure and all(isinstance(t.target, cst.Name) for t in n.targets)  # type: ignore[attr-defined]
+            return n in plain and n not in effects and n not in impure
 
         before = dead_statements(source.node, deletable)
         return dead_statements(source.node, lambda n: n not in before and deletable(n), (), {}, {node})
@@ -175,7 +192,11 @@ def _names(nodes: Iterable[cst.CSTNode]) -> list[str]:
 
 
 def _ast_names(node: ast.AST) -> list[str]:
-    return [n.attr if isinstance(n, ast.Attribute) else n.id for n in ast.walk(node) if isinstance(n, (ast.Attribute, ast.Name))]
+    return [
+        n.attr if isinstance(n, ast.Attribute) else n.id
+        for n in ast.walk(node)
+        if isinstance(n, (ast.Attribute, ast.Name))
+    ]
 
 
 def _is_static(decorator: ast.expr) -> bool:

@@ -1,0 +1,24 @@
+"""The fix of FUS211: one call of mx.fast.scaled_dot_product_attention."""
+
+from __future__ import annotations
+
+from fuselint.graph.model import Graph
+from fuselint.rulebook import Match, NoFix, Part, Replacement
+
+
+def fix(graph: Graph, match: Match) -> Replacement | NoFix:
+    if match.data["problem"]:
+        return NoFix(match.data["problem"])
+    axes, result_axes = match.data["keys_axes"], match.data["result_axes"]
+    keys = "{k}" if axes is None else f"{{k}}.transpose({_listed(axes)})"
+    batch, back = ("[None]", ".squeeze(0)") if match.data["rank"] == 3 else ("", "")
+    mask = ", mask={mask}" if "mask" in match.holes else ""
+    operands = f"{{q}}{batch}, {keys}{batch}, {{v}}{batch}"
+    call = f"{{mx}}.fast.scaled_dot_product_attention({operands}, scale={{scale}}{mask}){back}"
+    if result_axes is not None:
+        call += f".transpose({_listed(result_axes)})"
+    return Replacement(parts=(Part(match.root, call),), holes=match.holes)
+
+
+def _listed(axes: tuple[int, ...]) -> str:
+    return ", ".join(map(str, axes))
