@@ -64,10 +64,13 @@ class FunctionSource:
     def span(self, node: cst.CSTNode) -> tuple[int, int]:
         """The offsets of a node of this tree in the file, without the white space and parentheses around it.
 
-        A function or class begins at its first decorator.
+        As in `ast`, the parentheses of a tuple or generator belong to it. A function or class begins at its first
+        decorator.
         """
         start, end = self._positions.inner[node]
-        if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.decorators:
+        if isinstance(node, (cst.Tuple, cst.GeneratorExp)) and node.lpar:
+            start, end = self._positions.inner[node.lpar[-1]][0], self._positions.inner[node.rpar[0]][1]
+        elif isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.decorators:
             start, _ = self._positions.inner[node.decorators[0]]
         return start + self._shift, end + self._shift
 

@@ -43,6 +43,9 @@ def screen(file: FileText) -> Screen:
 
 def parse(file: FileText) -> ast.Module:
     """The syntax tree of a file. Raises UnreadableFile, with the position where there is one."""
+    null = file.text.find("\0")
+    if null >= 0:
+        raise UnreadableFile(file.path, "holds a null byte", *file.position(null))
     collecting = gc.isenabled()
     gc.disable()  # a tree is built of many small objects that all stay: collecting in between finds nothing
     try:
@@ -58,10 +61,8 @@ def parse(file: FileText) -> ast.Module:
         raise UnreadableFile(file.path, reason, line, max(e.offset or 1, 1)) from None
     except (RecursionError, MemoryError):
         raise UnreadableFile(file.path, "nested too deeply for Python's own parser") from None
-    except ValueError as e:  # NUL bytes, before Python 3.12; lone surrogates
-        reason = "holds a NUL byte" if "\0" in file.text else str(e)
-        line, column = file.position(max(file.text.find("\0"), 0))
-        raise UnreadableFile(file.path, reason, line, column) from None
+    except ValueError as e:  # such as lone surrogates
+        raise UnreadableFile(file.path, f"not valid Python: {e}") from None
     finally:
         if collecting:
             gc.enable()
@@ -69,7 +70,7 @@ def parse(file: FileText) -> ast.Module:
 
 def _valid_elsewhere(text: str) -> bool:
     """Whether LibCST, which knows newer syntax, can parse a text that this interpreter can't."""
-    if nesting(text) > 100 or "\0" in text:
+    if nesting(text) > 100:
         return False  # LibCST's parser ends the process on deep nesting
     import libcst
 
