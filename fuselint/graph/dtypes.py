@@ -1,8 +1,8 @@
 """What is known of a value's dtype, and how dtypes promote.
 
-A DType is a frozen set of names: MLX dtypes (`bfloat16`) and symbols (`x.dtype`: whatever x has). The dtype of the value
-is the promotion of all of them; so the promotion of two DTypes is their union, where float32 absorbs what it is never
-narrower than. `Weak` names are Python scalars, which take the other operand's dtype.
+A DType is a frozen set of names: MLX dtypes (`bfloat16`) and symbols (`x.dtype`: whatever x has). The value's dtype is
+the promotion of all of them; so the promotion of two DTypes is their union, where float32 absorbs what it is never
+narrower than. `weak` names are Python scalars, which take the other operand's dtype.
 
 House assumption: a symbol stands for a real floating dtype no wider than float32.
 """
@@ -10,7 +10,9 @@ House assumption: a symbol stands for a real floating dtype no wider than float3
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from functools import reduce
+from typing import Any
 
 BOOL = ("bool_",)
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
@@ -72,10 +74,8 @@ class DType(frozenset[str]):
     def __new__(cls, names: Iterable[str] = ()) -> DType:
         return super().__new__(cls, names)
 
-    def __or__(self, other: Iterable[str]) -> DType:
+    def __or__(self, other: AbstractSet[Any]) -> DType:
         return promote(self, DType(other))
-
-    __ror__ = __or__  # type: ignore[assignment]
 
     @property
     def weak(self) -> bool:
@@ -104,6 +104,12 @@ class DType(frozenset[str]):
     @property
     def integral(self) -> bool:
         return bool(self) and all(n in INTEGER or n in BOOL for n in self)
+
+    @property
+    def itemsize(self) -> int | None:
+        """Bytes an element, where the dtype is known."""
+        name = self.settle().name
+        return None if name is None else ITEMSIZE[name]
 
     def settle(self) -> DType:
         """The dtype of an array made of it: a Python float alone makes float32."""

@@ -58,7 +58,8 @@ ACTIVATION = "activation"
 class Fact:
     """What is known of a value.
 
-    size: of a scalar, as an Expr. extent: of a tuple of sizes, as a Shape. parts: of several results, each.
+    size: of a scalar, as an Expr; of a tuple, how often its parts are repeated (`[x] * n`), None for once.
+    extent: of a tuple of sizes, as a Shape. parts: of a tuple, or several results, each.
     """
 
     kind: Kind
@@ -293,8 +294,7 @@ class Facts:
     # -- table ops ----------------------------------------------------------------------------------------------------
 
     def _value(self, node: Node) -> Value:
-        f = self.of(node)
-        return Value(f.kind, f.shape, f.dtype, f.const)
+        return _as_value(self.of(node))
 
     def call(self, node: Node) -> Call:
         """A node of the table as its rules see it."""
@@ -326,7 +326,9 @@ class Facts:
             shapes = shape if isinstance(shape, tuple) else None
             types = dtype if isinstance(dtype, tuple) else (dtype,) * len(shapes or (None,))
             if shapes is not None:
-                parts = tuple(Fact("array", s, d, why=why, assumed=assumed) for s, d in zip(shapes, types))
+                parts = tuple(
+                    Fact("array", s, d, why=why, assumed=assumed) for s, d in zip(shapes, types, strict=False)
+                )
                 return Fact("tuple", parts=parts, why=why)
             # a list whose length isn't known: each part alike
             return Fact("tuple", shape if isinstance(shape, Shape) else None, types[0], why=why, assumed=assumed)
@@ -365,6 +367,8 @@ class Facts:
             n = count.const
             if sequence.extent is not None and sequence.extent.lead is None and type(n) is int and 0 <= n <= 64:
                 extent = Shape(None, sequence.extent.dims * n)
+            if sequence.parts is not None and sequence.size is None and count.size is not None:
+                return Fact(kind, parts=sequence.parts, size=count.size, extent=extent, why="a repeated list")
         elif op.name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
             return _scalar("weak bool", why="a comparison")
         return Fact(kind, extent=extent, why=f"{op.name} of sequences")
@@ -622,6 +626,11 @@ class Facts:
         return Fact("unknown", why=f"not understood: {node.attrs.get('reason', '')}")
 
 
+def _as_value(f: Fact) -> Value:
+    elements = None if f.parts is None else tuple(map(_as_value, f.parts))
+    return Value(f.kind, f.shape, f.dtype, f.const, elements, f.size if f.kind == "tuple" else None)
+
+
 def _needs(node: Node) -> Iterator[Node]:
     """What must be known before a node: its operands, and those that belong to other graphs."""
     yield from operands(node)
@@ -694,7 +703,7 @@ _UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "
 _PURE: dict[str, Callable[..., Any]] = {
     "builtins.int": int, "builtins.float": float, "builtins.round": round, "builtins.abs": abs,
     "builtins.max": max, "builtins.min": min, "builtins.bool": bool,
-    **{f"math.{n}": getattr(math, n) for n in ("sqrt", "log", "log2", "log10", "exp", "floor", "ceil", "pow", "sin", "cos")},
+    **{f"math.{n}": getattr(math, n) for n in "sqrt log log2 log10 exp floor ceil pow sin cos prod".split()},
     "numpy.sqrt": math.sqrt, "numpy.log": math.log, "numpy.exp": math.exp,
 }  # fmt: skip
 

@@ -24,6 +24,8 @@ Kind = Literal[
 
 Role = Literal["array", "arrays", "value"]
 
+ELEMENTWISE = frozenset({"cast", "unary", "binary", "ternary"})
+
 
 @dataclass(frozen=True, slots=True)
 class Param:
@@ -39,17 +41,25 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What a rule may know of an operand. A Python scalar has the shape () and a weak dtype."""
+    """What a rule may know of an operand. A Python scalar has the shape () and a weak dtype.
+
+    elements: of a tuple or list, each; count: how often they are repeated (`[x] * n`), None for once.
+    """
 
     kind: str
     shape: Shape | None
     dtype: DType
     const: Any = None
+    elements: tuple[Value, ...] | None = None
+    count: Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of an op, as its rules see it. `size` reads a number or Node as a size, `sizes` a tuple of them, `dtype_value` a dtype name or Node."""
+    """A call of an op, as its rules see it.
+
+    size: a number or Node as a size; sizes: a tuple of them as a Shape; dtype_value: a dtype name or Node as a DType.
+    """
 
     op: Op
     values: tuple[Value | None, ...]
@@ -57,6 +67,25 @@ class Call:
     size: Callable[[Any], Expr | None]
     sizes: Callable[[Any], Shape | None]
     dtype_value: Callable[[Any], DType]
+
+    @property
+    def arrays(self) -> tuple[Value, ...]:
+        """The operands that are there: not None, and one by one where they are in a list."""
+        out: list[Value] = []
+        for v in self.values:
+            if v is None or v.kind == "none":
+                continue
+            listed = v.elements if v.kind == "tuple" and v.elements is not None else (v,)
+            out.extend(listed)
+        return tuple(out)
+
+    def setting(self, name: str) -> Any:
+        """An argument of a layer's constructor, from its `new` node; the default where it isn't given."""
+        new = self.attrs.get("new")
+        given = new.attrs.get("args", {}) if isinstance(new, Node) else {}
+        if name in given:
+            return literal(given[name])
+        return next((p.default for p in self.op.constructor if p.name == name), None)
 
     def operand(self, name: str) -> Value | None:
         """The value of an array parameter; None where it is absent or None."""
@@ -97,8 +126,8 @@ PrimitiveRule = Callable[[Call], "tuple[str, ...]"]
 class Op:
     """One MLX operation, whatever its spelling.
 
-    `primitives` are those that mx.export_function reports for float arrays of one dtype and shape, the last axis and
-    default arguments, without casts, broadcasts and views that only adapt the operands.
+    `primitives` are those of a call with floating arrays, over the last axis where there is one, with the other
+    arguments at their defaults, without the AsType and Broadcast that only adapt operands.
     """
 
     name: str
@@ -112,9 +141,11 @@ class Op:
     method_params: tuple[Param, ...] | None = None
     operator: str | None = None
     result: Literal["array", "arrays", "scalar", "none", "dtype", "object"] = "array"
+    constructor: tuple[Param, ...] = ()  # of a layer: the parameters of its __init__
     function: str | None = None  # of a layer: the op that its call is ("nn.silu" for nn.SiLU)
     compiled: bool = False  # MLX compiles it itself (shapeless), so that alone it is one kernel
-    exact: PrimitiveRule | None = None
+    recorded: PrimitiveRule | None = None  # where the primitives depend on the arguments
+    fallback: tuple[str, ...] = ()  # of a fused op: what it is made of where its kernel isn't taken, as on the CPU
     adjust: Callable[[dict[str, Any], frozenset[str]], None] | None = None  # of attrs; given: the names of arguments
     _positions: Mapping[str, int] = field(default_factory=dict, repr=False)
 
@@ -127,7 +158,11 @@ class Op:
 
     @property
     def elementwise(self) -> bool:
-        return self.kind in ("cast", "unary", "binary", "ternary")
+        return self.kind in ELEMENTWISE
+
+    def primitives_of(self, call: Call) -> tuple[str, ...]:
+        """What mx.export_function reports of a call on the CPU, without AsType and Broadcast."""
+        return self.recorded(call) if self.recorded is not None else self.fallback or self.primitives
 
     def position(self, name: str) -> int | None:
         """Where an array parameter stands in node.inputs."""
@@ -240,9 +275,9 @@ def parse_params(signature: str) -> tuple[Param, ...]:
     a = f.args
     positional = [*a.posonlyargs, *a.args]
     defaults = [None] * (len(positional) - len(a.defaults)) + list(a.defaults)
-    out = [make(arg, d) for arg, d in zip(positional, defaults)]
+    out = [make(arg, d) for arg, d in zip(positional, defaults, strict=True)]
     if a.vararg:
         made = make(a.vararg, None, variadic=True)
         out.append(Param(made.name, made.role, None, False, variadic=True))
-    out += [make(arg, d, keyword_only=True) for arg, d in zip(a.kwonlyargs, a.kw_defaults)]
+    out += [make(arg, d, keyword_only=True) for arg, d in zip(a.kwonlyargs, a.kw_defaults, strict=True)]
     return tuple(out)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fuselint.graph import ops_core, ops_nn
+from fuselint.graph import ops_core, ops_losses, ops_modules, ops_nn
 from fuselint.graph.dtypes import CONCRETE
 from fuselint.graph.model import Node
 from fuselint.graph.op import Bound, Call, CannotBind, Op, Param, Value, bind, literal
@@ -35,7 +35,7 @@ __all__ = [
     "unary",
 ]  # fmt: skip
 
-TABLE: dict[str, Op] = {op.name: op for part in (ops_core, ops_nn) for op in part.table()}
+TABLE: dict[str, Op] = {op.name: op for part in (ops_core, ops_modules, ops_nn, ops_losses) for op in part.table()}
 _SPELLINGS = {s: op for op in TABLE.values() for s in op.spellings}
 _METHODS = {op.method: op for op in TABLE.values() if op.method}
 _BINARY = {op.operator: op for op in TABLE.values() if op.operator and len(op.params) == 2}

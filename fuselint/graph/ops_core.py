@@ -1,4 +1,4 @@
-"""The ops of mlx.core, mlx.core.fast, mlx.core.linalg, mlx.core.random and mlx.core.fft.
+"""The ops of mlx.core: elementwise ops, reductions, views, products, indexing, creation.
 
 Signatures are those of MLX 0.32.4; primitives are named as mx.export_function reports them on the CPU.
 """
@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from fuselint.graph import ops_create as create
+from fuselint.graph import ops_products as pr
 from fuselint.graph import ops_rules as r
 from fuselint.graph.dtypes import DType
-from fuselint.graph.op import Call, DTypeRule, Kind, Op, ShapeRule, parse_params
-from fuselint.graph.shapes import SCALAR, Shape, broadcast
-from fuselint.graph.symbols import Expr
+from fuselint.graph.op import Call, DTypeRule, Kind, Op, PrimitiveRule, ShapeRule, parse_params
+from fuselint.graph.shapes import Shape
 
 AXIS = "a: A, axis=None, keepdims=False"
 
@@ -28,12 +29,14 @@ def row(
     module: str = "mlx.core",
     method: str | bool = False,
     aliases: str = "",
+    fallback: str = "",
+    constructor: str = "",
     **more: Any,
 ) -> Op:
     """An op. `method` is True where the array method takes the same arguments, or its own signature."""
-    own = name if module == "mlx.core" else f"{module.rsplit('.', 1)[1]}.{name}"
+    prefix = module.removeprefix("mlx.core").removeprefix("mlx.").lstrip(".")
     return Op(
-        own,
+        f"{prefix}.{name}" if prefix else name,
         kind,
         parse_params(signature),
         shape,
@@ -42,75 +45,53 @@ def row(
         spellings=tuple(f"{module}.{n}" for n in (name, *aliases.split())),
         method=name if method else None,
         method_params=parse_params(method) if isinstance(method, str) else None,
+        fallback=tuple(fallback.split()),
+        constructor=parse_params(constructor),
         **more,
     )
 
 
+# -- one fusable primitive --------------------------------------------------------------------------------------------
+
+UNARY_FLOAT = """
+sqrt Sqrt method|rsqrt Sqrt method|exp Exp method|expm1 Expm1|log Log method|log2 Log method|log10 Log method
+log1p Log1p method|erf Erf|erfinv ErfInv|sin Sin method|cos Cos method|tan Tan|sinh Sinh|cosh Cosh|tanh Tanh
+sigmoid Sigmoid
+"""
+"""Integers become float32."""
+
+INVERSE = """
+arcsin ArcSin asin|arccos ArcCos acos|arctan ArcTan atan|arcsinh ArcSinh asinh|arccosh ArcCosh acosh
+arctanh ArcTanh atanh
+"""
+
+
+def _entries(text: str) -> Iterator[list[str]]:
+    for entry in text.replace("\n", "|").split("|"):
+        if entry:
+            yield entry.split()
+
+
 def unary() -> Iterator[Op]:
-    for name, primitive, dtype, method, aliases in (
-        ("abs", "Abs", _absolute, True, ""),
-        ("negative", "Negative", r.same_dtype, False, ""),
-        ("sign", "Sign", r.same_dtype, False, ""),
-        ("square", "Square", r.same_dtype, True, ""),
-        ("sqrt", "Sqrt", r.floated, True, ""),
-        ("rsqrt", "Sqrt", r.floated, True, ""),
-        ("exp", "Exp", r.floated, True, ""),
-        ("expm1", "Expm1", r.floated, False, ""),
-        ("log", "Log", r.floated, True, ""),
-        ("log2", "Log", r.floated, True, ""),
-        ("log10", "Log", r.floated, True, ""),
-        ("log1p", "Log1p", r.floated, True, ""),
-        ("erf", "Erf", r.floated, False, ""),
-        ("erfinv", "ErfInv", r.floated, False, ""),
-        ("sin", "Sin", r.floated, True, ""),
-        ("cos", "Cos", r.floated, True, ""),
-        ("tan", "Tan", r.floated, False, ""),
-        ("arcsin", "ArcSin", r.floated, False, "asin"),
-        ("arccos", "ArcCos", r.floated, False, "acos"),
-        ("arctan", "ArcTan", r.floated, False, "atan"),
-        ("sinh", "Sinh", r.floated, False, ""),
-        ("cosh", "Cosh", r.floated, False, ""),
-        ("tanh", "Tanh", r.floated, False, ""),
-        ("arcsinh", "ArcSinh", r.floated, False, "asinh"),
-        ("arccosh", "ArcCosh", r.floated, False, "acosh"),
-        ("arctanh", "ArcTanh", r.floated, False, "atanh"),
-        ("sigmoid", "Sigmoid", r.floated, False, ""),
-        ("floor", "Floor", r.same_dtype, False, ""),
-        ("ceil", "Ceil", r.same_dtype, False, ""),
-        ("logical_not", "LogicalNot", r.BOOLEAN, False, ""),
-    ):
-        operator = {"negative": "-", "abs": "abs"}.get(name)
-        yield row(name, "unary", "a: A", primitive, dtype=dtype, method=method, aliases=aliases, operator=operator)
+    for name, primitive, *method in _entries(UNARY_FLOAT):
+        yield row(name, "unary", "a: A", primitive, dtype=r.floated, method=bool(method))
+    for name, primitive, alias in _entries(INVERSE):
+        yield row(name, "unary", "a: A", primitive, dtype=r.floated, aliases=alias)
+    yield row("abs", "unary", "a: A", "Abs", dtype=_real, method=True, operator="abs")
+    yield row("negative", "unary", "a: A", "Negative", operator="-")
+    yield row("sign", "unary", "a: A", "Sign")
+    yield row("square", "unary", "a: A", "Square", method=True)
+    yield row("floor", "unary", "a: A", "Floor")
+    yield row("ceil", "unary", "a: A", "Ceil")
+    yield row("logical_not", "unary", "a: A", "LogicalNot", dtype=r.BOOLEAN)
     yield row("bitwise_invert", "unary", "a: A", "BitwiseInvert", operator="~")
-    yield row("conjugate", "unary", "a: A", "Conjugate", aliases="conj")
-    yield row("real", "unary", "a: A", "Real", dtype=_real)
-    yield row("imag", "unary", "a: A", "Imag", dtype=_real)
-    yield row("round", "unary", "a: A, decimals=0", "Round", method=True)
-    yield row("stop_gradient", "view", "a: A", "StopGradient")
-    yield row("positive", "view", "a: A", "", operator="+")
+    yield row("conjugate", "unary", "a: A", "Conjugate", aliases="conj", recorded=r.complex_only)
+    yield row("real", "unary", "a: A", "Real", dtype=_real, recorded=r.complex_only)
+    yield row("imag", "unary", "a: A", "Imag", dtype=_real, recorded=_imaginary)
+    yield row("round", "unary", "a: A, decimals=0", "Round", method=True, recorded=_rounded)
     yield row(
-        "astype", "cast", "a: A, dtype", "AsType", dtype=lambda c: c.dtype_value(c.attrs.get("dtype")), method=True
+        "astype", "cast", "a: A, dtype", "AsType", dtype=r.dtype_attr(r.same_dtype), method=True, recorded=r.nothing
     )
-    yield row(
-        "view", "view", "a: A, dtype", "View", r.unknown, lambda c: c.dtype_value(c.attrs.get("dtype")), method=True
-    )
-    yield row("reciprocal", "composite", "a: A", "Divide", dtype=r.floated, method=True)
-    yield row("degrees", "composite", "a: A", "Multiply", dtype=r.floated)
-    yield row("radians", "composite", "a: A", "Multiply", dtype=r.floated)
-    yield row("isnan", "composite", "a: A", "NotEqual", dtype=r.BOOLEAN)
-    yield row("isposinf", "composite", "a: A", "Equal", dtype=r.BOOLEAN)
-    yield row("isneginf", "composite", "a: A", "Equal", dtype=r.BOOLEAN)
-    yield row("isinf", "composite", "a: A", "Equal Equal LogicalOr", dtype=r.BOOLEAN)
-    yield row("isfinite", "composite", "a: A", "Equal Equal LogicalOr NotEqual LogicalOr LogicalNot", dtype=r.BOOLEAN)
-    yield row("trunc", "composite", "a: A", "Less Ceil Floor Select")
-    yield row(
-        "nan_to_num", "composite", "a: A, nan=0, posinf=None, neginf=None", "NotEqual Select Equal Select Equal Select"
-    )
-
-
-def _absolute(c: Call) -> DType:
-    d = c.dtype(0).settle()
-    return DType({"float32"}) if d.name == "complex64" else d
 
 
 def _real(c: Call) -> DType:
@@ -118,121 +99,277 @@ def _real(c: Call) -> DType:
     return DType({"float32"}) if d.name == "complex64" else d
 
 
+def _imaginary(c: Call) -> tuple[str, ...]:
+    return r.complex_only(c) or ("Full",)
+
+
+def _rounded(c: Call) -> tuple[str, ...]:
+    return ("Round",) if c.integer("decimals") == 0 else ("Multiply", "Round", "Multiply")
+
+
 def binary() -> Iterator[Op]:
-    for name, primitive, dtype, operator, aliases in (
-        ("add", "Add", r.promoted, "+", ""),
-        ("subtract", "Subtract", r.promoted, "-", ""),
-        ("multiply", "Multiply", r.promoted, "*", ""),
-        ("divide", "Divide", r.promoted_float, "/", ""),
-        ("floor_divide", "FloorDivide", r.promoted, "//", ""),
-        ("remainder", "Remainder", r.promoted, "%", ""),
-        ("power", "Power", r.promoted, "**", "pow"),
-        ("maximum", "Maximum", r.promoted, None, ""),
-        ("minimum", "Minimum", r.promoted, None, ""),
-        ("logaddexp", "LogAddExp", r.promoted_float, None, ""),
-        ("arctan2", "ArcTan2", r.promoted_float, None, "atan2"),
-        ("equal", "Equal", r.BOOLEAN, "==", ""),
-        ("not_equal", "NotEqual", r.BOOLEAN, "!=", ""),
-        ("less", "Less", r.BOOLEAN, "<", ""),
-        ("less_equal", "LessEqual", r.BOOLEAN, "<=", ""),
-        ("greater", "Greater", r.BOOLEAN, ">", ""),
-        ("greater_equal", "GreaterEqual", r.BOOLEAN, ">=", ""),
-        ("logical_and", "LogicalAnd", r.BOOLEAN, None, ""),
-        ("logical_or", "LogicalOr", r.BOOLEAN, None, ""),
-        ("bitwise_and", "BitwiseBinary", r.promoted, "&", ""),
-        ("bitwise_or", "BitwiseBinary", r.promoted, "|", ""),
-        ("bitwise_xor", "BitwiseBinary", r.promoted, "^", ""),
-        ("left_shift", "BitwiseBinary", r.promoted, "<<", "bitwise_left_shift"),
-        ("right_shift", "BitwiseBinary", r.promoted, ">>", "bitwise_right_shift"),
+    ab = "a: A, b: A"
+    for name, primitive, operator in (
+        ("add", "Add", "+"),
+        ("subtract", "Subtract", "-"),
+        ("multiply", "Multiply", "*"),
+        ("floor_divide", "FloorDivide", "//"),
+        ("remainder", "Remainder", "%"),
+        ("maximum", "Maximum", None),
+        ("minimum", "Minimum", None),
+        ("bitwise_and", "BitwiseBinary", "&"),
+        ("bitwise_or", "BitwiseBinary", "|"),
+        ("bitwise_xor", "BitwiseBinary", "^"),
     ):
-        yield row(name, "binary", "a: A, b: A", primitive, r.broadcasted, dtype, operator=operator, aliases=aliases)
+        yield row(name, "binary", ab, primitive, r.broadcasted, r.promoted, operator=operator)
+    for name, primitive, operator in (
+        ("equal", "Equal", "=="),
+        ("not_equal", "NotEqual", "!="),
+        ("less", "Less", "<"),
+        ("less_equal", "LessEqual", "<="),
+        ("greater", "Greater", ">"),
+        ("greater_equal", "GreaterEqual", ">="),
+        ("logical_and", "LogicalAnd", None),
+        ("logical_or", "LogicalOr", None),
+    ):
+        yield row(name, "binary", ab, primitive, r.broadcasted, r.BOOLEAN, operator=operator)
+    yield row("power", "binary", ab, "Power", r.broadcasted, r.promoted, operator="**", aliases="pow")
+    yield row("divide", "binary", ab, "Divide", r.broadcasted, r.promoted_float, operator="/")
+    yield row("logaddexp", "binary", ab, "LogAddExp", r.broadcasted, r.promoted_float)
+    yield row("arctan2", "binary", ab, "ArcTan2", r.broadcasted, r.promoted_float, aliases="atan2")
+    yield row(
+        "left_shift",
+        "binary",
+        ab,
+        "BitwiseBinary",
+        r.broadcasted,
+        _shifted,
+        operator="<<",
+        aliases="bitwise_left_shift",
+    )
+    yield row(
+        "right_shift",
+        "binary",
+        ab,
+        "BitwiseBinary",
+        r.broadcasted,
+        _shifted,
+        operator=">>",
+        aliases="bitwise_right_shift",
+    )
     yield row("where", "ternary", "condition: A, x: A, y: A", "Select", r.broadcasted, _where)
-    yield row("logical_xor", "composite", "a: A, b: A", "NotEqual", r.broadcasted, r.BOOLEAN)
-    yield row(
-        "divmod",
-        "composite",
-        "a: A, b: A",
-        "DivMod",
-        lambda c: (r.broadcasted(c),) * 2,
-        lambda c: (r.promoted(c),) * 2,
-        result="arrays",
-    )
-    yield row("clip", "composite", "a: A, a_min: A = None, a_max: A = None", "Maximum Minimum", r.broadcasted, _clip)
-    yield row(
-        "isclose", "composite", "a: A, b: A, rtol=1e-05, atol=1e-08, *, equal_nan=False", "", r.broadcasted, r.BOOLEAN
-    )
-    yield row(
-        "allclose", "composite", "a: A, b: A, rtol=1e-05, atol=1e-08, *, equal_nan=False", "", r.scalar, r.BOOLEAN
-    )
-    yield row("array_equal", "composite", "a: A, b: A, equal_nan=False", "Equal Reduce", r.scalar, r.BOOLEAN)
+
+
+def _shifted(c: Call) -> DType:
+    d = r.promoted(c)
+    return DType({"uint8"}) if d.name == "bool_" else d
 
 
 def _where(c: Call) -> DType:
     return (c.dtype(1) | c.dtype(2)).settle()
 
 
-def _clip(c: Call) -> DType:
-    out = c.dtype(0)
-    for i in range(1, len(c.values)):
-        value = c.values[i]
-        if value is not None and value.kind != "none":
-            out = out | value.dtype
-    return out.settle()
+# -- several primitives -----------------------------------------------------------------------------------------------
+
+
+def composites() -> Iterator[Op]:
+    a, ab = "a: A", "a: A, b: A"
+    yield row("reciprocal", "composite", a, "Divide", dtype=r.floated, method=True)
+    yield row("degrees", "composite", a, "Multiply", dtype=r.floated)
+    yield row("radians", "composite", a, "Multiply", dtype=r.floated)
+    yield row("isnan", "composite", a, "NotEqual", recorded=r.unless_integral("Full"), dtype=r.BOOLEAN)
+    yield row("isposinf", "composite", a, "Equal", recorded=r.unless_integral("Full"), dtype=r.BOOLEAN)
+    yield row("isneginf", "composite", a, "Equal", recorded=r.unless_integral("Full"), dtype=r.BOOLEAN)
+    yield row("isinf", "composite", a, "Equal Equal LogicalOr", recorded=r.unless_integral("Full"), dtype=r.BOOLEAN)
+    finite = "Equal Equal LogicalOr NotEqual LogicalOr LogicalNot"
+    yield row("isfinite", "composite", a, finite, recorded=r.unless_integral("Full"), dtype=r.BOOLEAN)
+    yield row("trunc", "composite", a, "Less Ceil Floor Select", recorded=_truncated)
+    numbers = "Equal Equal NotEqual Select Select Select"
+    yield row(
+        "nan_to_num", "composite", "a: A, nan=0, posinf=None, neginf=None", numbers, recorded=r.unless_integral("")
+    )
+    yield row("logical_xor", "composite", ab, "NotEqual", r.broadcasted, r.BOOLEAN)
+    yield row("divmod", "composite", ab, "DivMod", _twice(r.broadcasted), r.both(r.promoted), result="arrays")
+    bounds = "a: A, a_min: A = None, a_max: A = None"
+    yield row("clip", "composite", bounds, "Maximum Minimum", r.broadcasted, r.promoted, recorded=_clipped)
+    close = "a: A, b: A, rtol=1e-05, atol=1e-08, *, equal_nan=False"
+    yield row("isclose", "composite", close, CLOSE, r.broadcasted, r.BOOLEAN, recorded=_close)
+    yield row("allclose", "composite", close, f"{CLOSE} Reduce Squeeze", r.scalar, r.BOOLEAN, recorded=_all_close)
+    yield row("array_equal", "composite", f"{ab}, equal_nan=False", "Equal Reduce Squeeze", r.scalar, r.BOOLEAN)
+    yield row("hadamard_transform", "other", "a: A, scale=None", "Hadamard", dtype=r.floated)
+    yield row("to_fp8", "other", "x: A", "ToFP8", dtype=r.constant_dtype("uint8"))
+    yield row("from_fp8", "other", "x: A, dtype='bfloat16'", "FromFP8", dtype=r.dtype_attr(r.same_dtype))
+
+
+NEAR = "Subtract Abs Abs Multiply Add LessEqual"
+INFINITE = "Equal Equal LogicalOr Equal Equal LogicalOr LogicalOr LogicalNot"
+CLOSE = f"{NEAR} {INFINITE} LogicalAnd LogicalAnd LogicalAnd LogicalOr LogicalOr"
+CLOSE_INTEGERS = f"{NEAR} Full LogicalOr LogicalOr LogicalNot LogicalAnd LogicalAnd LogicalOr LogicalOr"
+
+
+def _close(c: Call) -> tuple[str, ...]:
+    """Infinities are told apart, where there can be any. Repeated computations are recorded once."""
+    return tuple((CLOSE_INTEGERS if c.dtype(0).integral else CLOSE).split())
+
+
+def _all_close(c: Call) -> tuple[str, ...]:
+    return (*_close(c), "Reduce", "Squeeze")
+
+
+def _truncated(c: Call) -> tuple[str, ...]:
+    return () if c.dtype(0).integral and c.dtype(0).name != "bool_" else c.op.primitives
+
+
+def _clipped(c: Call) -> tuple[str, ...]:
+    bounds = (("a_min", "Maximum"), ("a_max", "Minimum"))
+    return tuple(p for name, p in bounds if c.operand(name) is not None)
+
+
+def _twice(rule: ShapeRule) -> ShapeRule:
+    def both(c: Call) -> tuple[Shape | None, ...]:
+        shape = rule(c)
+        assert not isinstance(shape, tuple)
+        return (shape, shape)
+
+    return both
+
+
+# -- reductions -------------------------------------------------------------------------------------------------------
 
 
 def reductions() -> Iterator[Op]:
-    yield row("sum", "reduce", AXIS, "Reduce Squeeze", r.reduced, _summed, method=True)
-    yield row("prod", "reduce", AXIS, "Reduce Squeeze", r.reduced, _summed, method=True)
-    yield row("max", "reduce", AXIS, "Reduce Squeeze", r.reduced, method=True)
-    yield row("min", "reduce", AXIS, "Reduce Squeeze", r.reduced, method=True)
-    yield row("all", "reduce", AXIS, "Reduce Squeeze", r.reduced, r.BOOLEAN, method=True)
-    yield row("any", "reduce", AXIS, "Reduce Squeeze", r.reduced, r.BOOLEAN, method=True)
-    yield row("argmax", "reduce", AXIS, "ArgReduce Squeeze", r.reduced, r.UINT32, method=True)
-    yield row("argmin", "reduce", AXIS, "ArgReduce Squeeze", r.reduced, r.UINT32, method=True)
-    yield row("logsumexp", "reduce", AXIS, "LogSumExp Squeeze", r.reduced, r.floated, method=True)
-    yield row("mean", "composite", AXIS, "Reduce Squeeze Multiply", r.reduced, r.floated, method=True)
-    variance = "a: A, axis=None, keepdims=False, ddof=0, *, correction=None"
-    yield row("var", "composite", variance, "", r.reduced, r.floated, method=True)
-    yield row("std", "composite", variance, "", r.reduced, r.floated, method=True)
-    yield row("median", "composite", AXIS, "", r.reduced, r.floated)
+    for name, dtype in (
+        ("sum", _summed),
+        ("prod", _summed),
+        ("max", r.same_dtype),
+        ("min", r.same_dtype),
+        ("all", r.BOOLEAN),
+        ("any", r.BOOLEAN),
+    ):
+        yield row(name, "reduce", AXIS, "Reduce Squeeze", r.reduced, dtype, recorded=_reduction("Reduce"), method=True)
+    for name in ("argmax", "argmin"):
+        yield row(name, "reduce", AXIS, "ArgReduce Squeeze", r.reduced, r.UINT32, recorded=_arg_reduction, method=True)
     yield row(
-        "count_nonzero", "composite", "a: A, *, axis=None, keepdims=False", "", r.reduced, r.constant_dtype("int32")
+        "logsumexp", "reduce", AXIS, "LogSumExp Squeeze", r.reduced, r.floated, recorded=_log_sum_exp, method=True
     )
+    mean = _then_multiplied("Reduce")
+    yield row("mean", "composite", AXIS, "Reduce Squeeze Multiply", r.reduced, r.floated, recorded=mean, method=True)
+    variance = "a: A, axis=None, keepdims=False, ddof=0, *, correction=None"
+    var = "Reduce Multiply Subtract Square Reduce Squeeze Multiply"
+    yield row("var", "composite", variance, var, r.reduced, r.floated, recorded=_variance, method=True)
+    yield row("std", "composite", variance, f"{var} Sqrt", r.reduced, r.floated, recorded=_deviation, method=True)
+    median = "Transpose NotEqual Reduce Sort Slice Slice Add Multiply Select Squeeze"
+    yield row("median", "composite", AXIS, median, r.reduced, r.floated, recorded=_median)
+    nonzero = "a: A, *, axis=None, keepdims=False"
+    count = "NotEqual AsType Reduce Squeeze"
+    yield row("count_nonzero", "composite", nonzero, count, r.reduced, r.constant_dtype("int32"), recorded=_counted)
     yield row(
         "minmax",
         "composite",
         AXIS,
-        "Reduce Reduce",
-        lambda c: (r.reduced(c),) * 2,
-        lambda c: (c.dtype(0).settle(),) * 2,
+        "Reduce Squeeze Reduce Squeeze",
+        _twice(r.reduced),
+        r.both(r.same_dtype),
         result="arrays",
+        recorded=lambda c: _reduction("Reduce")(c) * 2,
     )
-    scan = "a: A, axis=None, *, reverse=False, inclusive=True, dtype=None"
-    yield row(
-        "cumsum", "scan", scan, "Scan", r.scanned, r.dtype_attr(_summed_scan), method=True, aliases="cumulative_sum"
-    )
-    yield row(
-        "cumprod", "scan", scan, "Scan", r.scanned, r.dtype_attr(_summed_scan), method=True, aliases="cumulative_prod"
-    )
-    scan = "a: A, axis=None, *, reverse=False, inclusive=True"
-    yield row("cummax", "scan", scan, "Scan", r.scanned, method=True)
-    yield row("cummin", "scan", scan, "Scan", r.scanned, method=True)
-    yield row("logcumsumexp", "scan", scan, "Scan", r.scanned, r.floated, method=True)
-    yield row("softmax", "rowwise", "a: A, axis=None, *, precise=False", "Softmax", dtype=r.floated)
-    yield row("sort", "sort", "a: A, axis=-1", "Sort", r.scanned)
-    yield row("argsort", "sort", "a: A, axis=-1", "ArgSort", r.scanned, r.UINT32)
-    yield row("partition", "sort", "a: A, kth, axis=-1", "Partition", r.scanned)
-    yield row("argpartition", "sort", "a: A, kth, axis=-1", "ArgPartition", r.scanned, r.UINT32)
-    yield row("topk", "sort", "a: A, k, axis=-1", "Partition Slice", _topk)
 
 
 def _summed(c: Call) -> DType:
+    """Small integers and booleans add up in int32, unsigned ones in uint32."""
     d = c.dtype(0).settle()
+    if d & {"uint8", "uint16"}:
+        return DType({"uint32"})
     return DType({"int32"}) if d & {"bool_", "int8", "int16"} else d
 
 
-def _summed_scan(c: Call) -> DType:
-    return _summed(c)
+def _keeps(c: Call) -> bool:
+    return c.flag("keepdims") is True
+
+
+def _reduction(primitive: str) -> PrimitiveRule:
+    def rule(c: Call) -> tuple[str, ...]:
+        return (primitive,) if _keeps(c) else (primitive, "Squeeze")
+
+    return rule
+
+
+def _arg_reduction(c: Call) -> tuple[str, ...]:
+    if c.attrs.get("axis") is not None:
+        return _reduction("ArgReduce")(c)
+    return ("Flatten", "ArgReduce", "ExpandDims" if _keeps(c) else "Squeeze")
+
+
+def _then_multiplied(primitive: str) -> PrimitiveRule:
+    return lambda c: (*_reduction(primitive)(c), "Multiply")
+
+
+def _variance(c: Call) -> tuple[str, ...]:
+    last: tuple[str, ...] = ("Multiply",) if c.integer("ddof") == 0 else ("Subtract", "Maximum", "Divide")
+    return ("Reduce", "Multiply", "Subtract", "Square", *_reduction("Reduce")(c), *last)
+
+
+def _deviation(c: Call) -> tuple[str, ...]:
+    return (*_variance(c), "Sqrt")
+
+
+def _median(c: Call) -> tuple[str, ...]:
+    integral = c.dtype(0).integral
+    flat = ("Flatten",) if c.attrs.get("axis") is None else ()
+    nans, chosen = ((), ()) if integral else (("NotEqual", "Reduce"), ("Select",))
+    last = () if _keeps(c) else ("Squeeze",)
+    return ("Transpose", *flat, *nans, "Sort", "Slice", "Slice", "Add", "Multiply", *chosen, *last)
+
+
+def _counted(c: Call) -> tuple[str, ...]:
+    return ("NotEqual", *_reduction("Reduce")(c))
+
+
+def _log_sum_exp(c: Call) -> tuple[str, ...]:
+    if r.over_last(c):
+        return _reduction("LogSumExp")(c)
+    last = () if _keeps(c) else ("Squeeze",)
+    infinite = ("Full",) if c.dtype(0).integral else ("Equal", "Equal", "LogicalOr")
+    reshape = () if _keeps(c) else ("Reshape",)
+    top = ("Reduce", *last)
+    return (*top, *infinite, "Subtract", "Exp", "Reduce", *last, "Log", *reshape, "Add", "Select")
+
+
+def scans() -> Iterator[Op]:
+    scan = "a: A, axis=None, *, reverse=False, inclusive=True"
+    typed = f"{scan}, dtype=None"
+    flat = r.flattened_first("Flatten")
+    sums, plain = r.dtype_attr(_scanned_sum), r.dtype_attr(r.same_dtype)
+    yield row("cumsum", "scan", typed, "Scan", r.scanned, sums, method=scan, aliases="cumulative_sum", recorded=flat)
+    yield row("cumprod", "scan", typed, "Scan", r.scanned, plain, method=scan, aliases="cumulative_prod", recorded=flat)
+    yield row("cummax", "scan", scan, "Scan", r.scanned, method=True, recorded=flat)
+    yield row("cummin", "scan", scan, "Scan", r.scanned, method=True, recorded=flat)
+    yield row("logcumsumexp", "scan", scan, "Scan", r.scanned, r.floated, method=True, recorded=flat)
+    softmax = "a: A, axis=None, *, precise=False"
+    yield row("softmax", "rowwise", softmax, "Softmax", dtype=_softmax_dtype, recorded=_softmax)
+    flat = r.flattened_first("Reshape")
+    yield row("sort", "sort", "a: A, axis=-1", "Sort", r.scanned, recorded=flat)
+    yield row("argsort", "sort", "a: A, axis=-1", "ArgSort", r.scanned, r.UINT32, recorded=flat)
+    yield row("partition", "sort", "a: A, kth, axis=-1", "Partition", r.scanned, recorded=flat)
+    yield row("argpartition", "sort", "a: A, kth, axis=-1", "ArgPartition", r.scanned, r.UINT32, recorded=flat)
+    yield row("topk", "sort", "a: A, k, axis=-1", "Partition Slice", _topk, recorded=flat)
+    yield row("searchsorted", "sort", "sorted_sequence: A, values: A, side='left'", "SearchSorted", r.like(1), r.UINT32)
+    unique = "a: A, size, return_index=False, return_inverse=False, return_counts=False, fill_value=None"
+    yield row("unique", "sort", unique, "Sort", r.unknown)
+
+
+def _scanned_sum(c: Call) -> DType:
+    d = c.dtype(0).settle()
+    return DType({"int32"}) if d.name == "bool_" else d
+
+
+def _softmax(c: Call) -> tuple[str, ...]:
+    return ("Softmax",) if r.over_last(c) else ("Reduce", "Subtract", "Exp", "Reduce", "Divide")
+
+
+def _softmax_dtype(c: Call) -> DType:
+    """Integers become float32 over the last axis, and stay what they are over another."""
+    return c.dtype(0).floated() if r.over_last(c) else c.dtype(0).settle()
 
 
 def _topk(c: Call) -> Shape | None:
@@ -243,56 +380,204 @@ def _topk(c: Call) -> Shape | None:
     return None if shape is None or k is None or axis is None else shape.replace(axis, (k,))
 
 
+# -- views and copies -------------------------------------------------------------------------------------------------
+
+
 def views() -> Iterator[Op]:
-    yield row("reshape", "view", "a: A, shape", "Reshape", r.reshaped, method="a: A, *shape")
-    yield row("flatten", "view", "a: A, start_axis=0, end_axis=-1", "Flatten", r.flattened, method=True)
+    a, moved = "a: A", r.unless_same_shape
+    yield row("reshape", "view", "a: A, shape", "Reshape", r.reshaped, method="a: A, *shape", recorded=moved)
+    flatten = "a: A, start_axis=0, end_axis=-1"
+    yield row("flatten", "view", flatten, "Flatten", r.flattened, method=True, recorded=moved)
     yield row("unflatten", "view", "a: A, axis, shape", "Unflatten", r.unflattened)
     yield row("squeeze", "view", "a: A, axis=None", "Squeeze", r.squeezed, method=True)
     yield row("expand_dims", "view", "a: A, axis", "ExpandDims", r.expanded)
+    axes = "a: A, *axes"
     yield row(
-        "transpose", "view", "a: A, axes=None", "Transpose", r.transposed, method="a: A, *axes", aliases="permute_dims"
+        "transpose",
+        "view",
+        "a: A, axes=None",
+        "Transpose",
+        r.transposed,
+        adjust=_adjust_transpose,
+        method=axes,
+        aliases="permute_dims",
     )
-    yield row("matrix_transpose", "view", "a: A", "Transpose", r.matrix_transposed)
+    yield row("matrix_transpose", "view", a, "Transpose", r.matrix_transposed)
     yield row("swapaxes", "view", "a: A, axis1, axis2", "Transpose", r.swapped, method=True)
     yield row("moveaxis", "view", "a: A, source, destination", "Transpose", r.moved, method=True)
-    yield row("broadcast_to", "view", "a: A, shape", "Broadcast", r.broadcast_to)
-    yield row("as_strided", "view", "a: A, shape=None, strides=None, offset=0", "AsStrided", r.unknown)
+    yield row("broadcast_to", "view", "a: A, shape", "Broadcast", r.broadcast_to, recorded=r.nothing)
+    yield row(
+        "broadcast_arrays",
+        "view",
+        "*arrays: L",
+        "Broadcast",
+        _broadcast_each,
+        _each_dtype,
+        result="arrays",
+        recorded=r.nothing,
+    )
+    yield row("as_strided", "view", "a: A, shape=None, strides=None, offset=0", "AsStrided", _strided)
     yield row("split", "view", "a: A, indices_or_sections, axis=0", "Split", r.split, method=True, result="arrays")
-    yield row("diagonal", "view", "a: A, offset=0, axis1=0, axis2=1", "", r.unknown, method=True)
-    yield row("contiguous", "copy", "a: A, allow_col_major=False", "Contiguous", aliases="")
-    yield row("concatenate", "copy", "arrays: L, axis=0", "Concatenate", r.concatenated, r.promoted, aliases="concat")
-    yield row("stack", "copy", "arrays: L, axis=0", "Concatenate", r.stacked, r.promoted)
-    yield row("repeat", "copy", "array: A, repeats, axis=None", "ExpandDims Broadcast Flatten", r.repeated)
-    yield row("tile", "copy", "a: A, reps", "", _tiled)
-    yield row("pad", "copy", "a: A, pad_width, mode='constant', constant_values=0", "Pad", _padded)
-    yield row("roll", "copy", "a: A, shift, axis=None", "")
+    yield row("unstack", "view", "x: A, *, axis=0", "Split Squeeze", r.unstacked, result="arrays", recorded=_unstacked)
+    diagonal = "a: A, offset=0, axis1=0, axis2=1"
+    yield row("diagonal", "view", diagonal, "AsStrided", r.unknown, method=True)
     yield row("flip", "view", "a: A, axis=None", "Slice")
-    yield row("tril", "composite", "x: A, k=0", "")
-    yield row("triu", "composite", "x: A, k=0", "")
+    yield row("stop_gradient", "view", a, "StopGradient", recorded=r.nothing)
+    yield row("positive", "view", a, "", operator="+")
+    yield row("view", "view", "a: A, dtype", "View", _viewed, r.dtype_attr(r.same_dtype), method=True, recorded=_view)
+    for n in (1, 2, 3):
+        yield row(f"atleast_{n}d", "view", a, "ExpandDims", _at_least(n), recorded=_padded_rank(n))
+    yield row("depends", "view", "inputs, dependencies", "Depends", r.unknown, lambda c: DType(), result="object")
+    yield row(
+        "meshgrid", "view", "*arrays: L, sparse=False, indexing='xy'", "Reshape", _grid, _each_dtype, result="arrays"
+    )
+
+
+def _adjust_transpose(attrs: dict[str, Any], given: frozenset[str]) -> None:
+    """x.transpose() reverses the axes, as x.T does."""
+    if attrs["axes"] == ():
+        attrs["axes"] = None
+
+
+def _broadcast_each(c: Call) -> tuple[Shape | None, ...]:
+    return (r.broadcasted(c),) * len(c.values)
+
+
+def _each_dtype(c: Call) -> tuple[DType, ...]:
+    return tuple(c.dtype(i).settle() for i in range(len(c.values)))
+
+
+def _strided(c: Call) -> Shape | None:
+    return c.shape(0) if c.attrs.get("shape") is None else c.sizes(c.attrs.get("shape"))
+
+
+def _unstacked(c: Call) -> tuple[str, ...]:
+    parts = r.unstacked(c)
+    return ("Split", *("Squeeze",) * (len(parts) if isinstance(parts, tuple) else 1))
+
+
+def _viewed(c: Call) -> Shape | None:
+    """The last axis shrinks or grows with the size of an element."""
+    old, new = c.dtype(0).itemsize, c.dtype_value(c.attrs.get("dtype")).itemsize
+    shape = c.shape(0)
+    if shape is None or old is None or new is None:
+        return None
+    size = shape.axis(-1)
+    return shape if old == new else None if size is None else shape.replace(-1, (size * old // new,))
+
+
+def _view(c: Call) -> tuple[str, ...]:
+    return () if c.dtype(0).settle() == c.dtype_value(c.attrs.get("dtype")) else ("View",)
+
+
+def _at_least(n: int) -> ShapeRule:
+    def rule(c: Call) -> Shape | None:
+        shape = c.shape(0)
+        if shape is None or shape.lead is not None:
+            return None
+        missing = n - len(shape.dims)
+        if missing <= 0:
+            return shape
+        if n == 3 and len(shape.dims) == 2:
+            return Shape(None, (*shape.dims, r.ONE))
+        if n == 3 and len(shape.dims) == 1:
+            return Shape(None, (r.ONE, *shape.dims, r.ONE))
+        return Shape(None, (*(r.ONE,) * missing, *shape.dims))
+
+    return rule
+
+
+def _padded_rank(n: int) -> PrimitiveRule:
+    def rule(c: Call) -> tuple[str, ...]:
+        shape = c.shape(0)
+        return () if shape is not None and len(shape.dims) >= n else ("ExpandDims",)
+
+    return rule
+
+
+def _grid(c: Call) -> tuple[Shape | None, ...]:
+    sizes = [None if (s := c.shape(i)) is None else s.elements() for i in range(len(c.values))]
+    if any(s is None for s in sizes) or c.attrs.get("sparse") or not isinstance(c.attrs.get("indexing"), str):
+        return (None,) * len(sizes)
+    dims = [s for s in sizes if s is not None]
+    if c.attrs.get("indexing") == "xy" and len(dims) > 1:
+        dims[0], dims[1] = dims[1], dims[0]
+    return (Shape(None, tuple(dims)),) * len(sizes)
+
+
+def copies() -> Iterator[Op]:
+    yield row(
+        "concatenate",
+        "copy",
+        "arrays: L, axis=0",
+        "Concatenate",
+        r.concatenated,
+        r.promoted,
+        aliases="concat",
+        recorded=_joined,
+    )
+    yield row("stack", "copy", "arrays: L, axis=0", "ExpandDims Concatenate", r.stacked, r.promoted, recorded=_stacked)
+    repeat = "ExpandDims Broadcast Flatten"
+    yield row("repeat", "copy", "array: A, repeats, axis=None", repeat, r.repeated, recorded=_repeated)
+    yield row("tile", "copy", "a: A, reps", "ExpandDims Broadcast Reshape", _tiled, recorded=_tile)
+    yield row("pad", "copy", "a: A, pad_width, mode='constant', constant_values=0", "Pad", _padded, recorded=_pad)
+    yield row("roll", "copy", "a: A, shift, axis=None", "Split Concatenate")
+    yield row("contiguous", "copy", "a: A, allow_col_major=False", "Contiguous")
+    yield row("tril", "composite", "x: A, k=0", TRIANGLE)
+    yield row("triu", "composite", "x: A, k=0", TRIANGLE)
     yield row("diag", "composite", "a: A, k=0", "", r.unknown, method=True)
-    yield row("depends", "view", "inputs: L, dependencies", "Depends", r.unknown)
+    yield row(
+        "trace",
+        "composite",
+        "a: A, offset=0, axis1=0, axis2=1, dtype=None",
+        "Reduce",
+        r.unknown,
+        r.dtype_attr(_summed),
+    )
+    yield row("diff", "composite", "a: A, n=1, axis=-1", "Slice Slice Subtract", _differences)
+    yield row("kron", "composite", "a: A, b: A", "Multiply Reshape", _kron, r.promoted)
+
+
+TRIANGLE = "Arange ExpandDims Arange ExpandDims GreaterEqual Select"
+
+
+def _joined(c: Call) -> tuple[str, ...]:
+    flat = ("Flatten",) * len(c.arrays) if c.attrs.get("axis") is None else ()
+    return (*flat, "Concatenate") if len(c.arrays) > 1 else flat
+
+
+def _stacked(c: Call) -> tuple[str, ...]:
+    return (*("ExpandDims",) * len(c.arrays), "Concatenate")
+
+
+def _repeated(c: Call) -> tuple[str, ...]:
+    return ("Flatten", "ExpandDims", "Flatten") if c.attrs.get("axis") is None else ("ExpandDims", "Flatten")
 
 
 def _tiled(c: Call) -> Shape | None:
     shape, reps = c.shape(0), c.attrs.get("reps")
     if shape is None:
         return None
-    listed = reps if isinstance(reps, tuple) else (reps,)
-    counts = [c.size(v) for v in listed]
-    if any(n is None for n in counts):
+    counts = r.all_sizes(c, reps if isinstance(reps, tuple) else (reps,))
+    if counts is None:
         return None
     if shape.lead is None and len(counts) > len(shape.dims):
         shape = Shape(None, (r.ONE,) * (len(counts) - len(shape.dims)) + shape.dims)
     tail, front = shape.tail(len(counts)), shape.front(len(counts))
     if tail is None or front is None:
         return None
-    return Shape(front[0], (*front[1], *(d * n for d, n in zip(tail, counts) if n is not None)))
+    return Shape(front[0], (*front[1], *(d * n for d, n in zip(tail, counts, strict=True))))
+
+
+def _tile(c: Call) -> tuple[str, ...]:
+    return ("ExpandDims", "Reshape")
 
 
 def _padded(c: Call) -> Shape | None:
     shape, width = c.shape(0), c.attrs.get("pad_width")
     if shape is None or shape.lead is not None:
         return None
+    pairs: list[Any]
     if isinstance(width, tuple) and all(isinstance(w, tuple) for w in width):
         pairs = list(width)
     elif isinstance(width, tuple) and len(width) == 2:
@@ -300,39 +585,155 @@ def _padded(c: Call) -> Shape | None:
     else:
         one = width[0] if isinstance(width, tuple) and len(width) == 1 else width
         pairs = [(one, one)] * len(shape.dims)
-    if len(pairs) != len(shape.dims) or any(len(p) != 2 for p in pairs):
+    if len(pairs) != len(shape.dims):
         return None
-    out = []
-    for d, (a, b) in zip(shape.dims, pairs):
-        x, y = c.size(a), c.size(b)
-        if x is None or y is None:
-            return None
-        out.append(d + x + y)
-    return Shape(None, tuple(out))
+    more = [r.all_sizes(c, p) for p in pairs]
+    if any(m is None or len(m) != 2 for m in more):
+        return None
+    return Shape(None, tuple(d + m[0] + m[1] for d, m in zip(shape.dims, more, strict=True) if m is not None))
+
+
+def _pad(c: Call) -> tuple[str, ...]:
+    return ("Pad",) if c.attrs.get("mode") == "constant" else ("Slice", "Concatenate")
+
+
+def _differences(c: Call) -> Shape | None:
+    shape, n, axis = c.shape(0), c.integer("n"), c.integer("axis")
+    size = None if shape is None or axis is None else shape.axis(axis)
+    return None if shape is None or n is None or axis is None or size is None else shape.replace(axis, (size - n,))
+
+
+def _kron(c: Call) -> Shape | None:
+    a, b = c.shape(0), c.shape(1)
+    if a is None or b is None or a.lead is not None or len(a.dims) != b.rank:
+        return None
+    return Shape(None, tuple(x * y for x, y in zip(a.dims, b.dims, strict=True)))
+
+
+# -- products ---------------------------------------------------------------------------------------------------------
 
 
 def products() -> Iterator[Op]:
-    yield row("matmul", "matmul", "a: A, b: A", "Matmul", r.matmul, r.promoted_float, operator="@")
-    yield row("addmm", "matmul", "c: A, a: A, b: A, alpha=1.0, beta=1.0", "AddMM", _addmm, r.promoted_float)
-    yield row("einsum", "matmul", "subscripts, *operands: L", "Matmul", _einsum, r.promoted)
-    yield row("inner", "matmul", "a: A, b: A", "Matmul", r.unknown, r.promoted_float)
-    yield row("outer", "composite", "a: A, b: A", "Multiply", _outer, r.promoted)
-    yield row("tensordot", "matmul", "a: A, b: A, axes=2", "Matmul", r.unknown, r.promoted_float)
-    quantised = "x: A, w: A, scales: A, biases: A = None, transpose=True, group_size=None, bits=None, mode='affine'"
-    yield row("quantized_matmul", "matmul", quantised, "QuantizedMatmul", _quantised, _quantised_dtype)
-    for n in (1, 2, 3):
-        yield row(
-            f"conv{n}d",
-            "conv",
-            "input: A, weight: A, stride=1, padding=0, dilation=1, groups=1",
-            "Convolution",
-            _conv(n),
-            r.promoted_float,
-        )
+    yield row("matmul", "matmul", "a: A, b: A", "Matmul", pr.matmul, r.promoted_float, operator="@", recorded=_matmul)
+    addmm = "c: A, a: A, b: A, alpha=1.0, beta=1.0"
+    yield row("addmm", "matmul", addmm, "AddMM", pr.addmm, r.promoted_float, recorded=_addmm)
+    yield row("einsum", "matmul", "subscripts, *operands: L", "Matmul", pr.einsum, r.promoted)
+    yield row("inner", "matmul", "a: A, b: A", "Transpose Matmul", _inner, r.promoted_float)
+    yield row("outer", "composite", "a: A, b: A", "Reshape Multiply", _outer, r.promoted)
+    yield row(
+        "tensordot",
+        "matmul",
+        "a: A, b: A, axes=2",
+        "Transpose Reshape Matmul Reshape",
+        _tensordot,
+        r.promoted_float,
+    )
+    yield row("vecdot", "composite", "a: A, b: A, *, axis=-1", "Multiply Reduce Squeeze", _vecdot, r.promoted)
+    quantised = "scales: A, biases: A = None"
+    how = "group_size=None, bits=None, mode='affine'"
+    yield row(
+        "quantized_matmul",
+        "matmul",
+        f"x: A, w: A, {quantised}, transpose=True, {how}",
+        "QuantizedMatmul",
+        pr.quantised,
+        pr.quantised_dtype,
+    )
+    indices = "lhs_indices: A = None, rhs_indices: A = None"
+    yield row(
+        "gather_qmm",
+        "matmul",
+        f"x: A, w: A, {quantised}, {indices}, transpose=True, {how}, global_scale=None, *, sorted_indices=False",
+        "GatherQMM",
+        pr.gathered_product,
+        pr.quantised_dtype,
+        recorded=_gathered("GatherQMM"),
+    )
+    yield row(
+        "gather_mm",
+        "matmul",
+        f"a: A, b: A, {indices}, *, sorted_indices=False",
+        "GatherMM",
+        pr.gathered_product,
+        _two_dtypes,
+        recorded=_gathered("GatherMM"),
+    )
+    yield row(
+        "gather_qqmm",
+        "matmul",
+        f"x: A, w: A, scales: A = None, {indices}, group_size=None, bits=None, mode='nvfp4', global_scale_x=None, "
+        "global_scale_w=None, *, sorted_indices=False",
+        "GatherQQMM",
+        r.unknown,
+    )
+    masks = "mask_out: A = None, mask_lhs: A = None, mask_rhs: A = None"
+    yield row(
+        "block_masked_mm",
+        "matmul",
+        f"a: A, b: A, block_size=64, {masks}",
+        "BlockMaskedMM",
+        pr.matmul,
+        _two_dtypes,
+        recorded=_masked,
+    )
+    yield row("segmented_mm", "matmul", "a: A, b: A, segments: A", "SegmentedMM", _segmented, _two_dtypes)
+    qq = f"x: A, w: A, scales: A = None, {how.replace('affine', 'nvfp4')}, global_scale_x=None, global_scale_w=None"
+    yield row("qqmm", "matmul", qq, "QQMatmul", _by_rows)
+    quantise = f"w: A, {how}, *, global_scale=None"
+    yield row("quantize", "other", quantise, "Quantize", pr.quantise, pr.quantise_dtypes, result="arrays")
+    dequantise = f"w: A, {quantised}, {how}, global_scale=None, dtype=None"
+    yield row(
+        "dequantize", "other", dequantise, "Dequantize", pr.dequantised, pr.dequantised_dtype, fallback=DEQUANTISE
+    )
 
 
-def _addmm(c: Call) -> Shape | None:
-    return broadcast(r.matmul_shape(c.shape(1), c.shape(2)), c.shape(0))
+DEQUANTISE = (
+    f"{'BitwiseBinary BitwiseBinary ExpandDims ' * 8}Concatenate Reshape ExpandDims Multiply ExpandDims Add Reshape"
+)
+"""Of 4 bits: one pair for each value in a word."""
+
+
+def _two_dtypes(c: Call) -> DType:
+    return (c.dtype(0) | c.dtype(1)).floated()
+
+
+def _matmul(c: Call) -> tuple[str, ...]:
+    """A vector is made a matrix; rows of all leading axes are one matrix, where the right operand is one."""
+    a, b = c.shape(0), c.shape(1)
+    if a is None or b is None:
+        return ("Matmul",)
+    if b.rank == 1:
+        return ("ExpandDims", "Matmul", "Squeeze") if a.rank != 1 else ("ExpandDims", "ExpandDims", "Matmul", "Squeeze")
+    if a.rank == 1:
+        return ("ExpandDims", "Matmul", "Squeeze")
+    folds = b.rank == 2 and (a.rank or 3) > 2
+    return ("Flatten", "Matmul", "Unflatten") if folds else ("Matmul",)
+
+
+def _addmm(c: Call) -> tuple[str, ...]:
+    z, a, b = c.shape(0), c.shape(1), c.shape(2)
+    folds = a is not None and b is not None and z is not None
+    if (
+        folds
+        and b is not None
+        and b.rank == 2
+        and a is not None
+        and (a.rank or 3) > 2
+        and z is not None
+        and z.rank in (0, 1)
+    ):
+        return ("Reshape", "AddMM", "Reshape")
+    return ("AddMM",)
+
+
+def _inner(c: Call) -> Shape | None:
+    a, b = c.shape(0), c.shape(1)
+    if a is None or b is None:
+        return None
+    left, right = a.front(1), b.front(1)
+    if left is None or right is None or right[0] is not None:
+        return None
+    return Shape(left[0], (*left[1], *right[1]))
 
 
 def _outer(c: Call) -> Shape | None:
@@ -341,116 +742,187 @@ def _outer(c: Call) -> Shape | None:
     return None if x is None or y is None else Shape(None, (x, y))
 
 
-def _einsum(c: Call) -> Shape | None:
-    """Each letter is a size; the result is spelt after `->`."""
-    text = c.attrs.get("subscripts")
-    if not isinstance(text, str) or "." in text:
+def _tensordot(c: Call) -> Shape | None:
+    a, b, axes = c.shape(0), c.shape(1), c.attrs.get("axes")
+    if a is None or b is None:
         return None
-    text = text.replace(" ", "")
-    left, arrow, out = text.partition("->")
-    terms = left.split(",")
-    if len(terms) != len(c.values):
-        return None
-    if not arrow:
-        out = "".join(sorted(ch for ch in set(left) - {","} if left.count(ch) == 1))
-    sizes: dict[str, Expr] = {}
-    for i, term in enumerate(terms):
-        shape = c.shape(i)
-        if shape is None:
-            continue
-        tail = shape.tail(len(term))
-        if tail is None:
+    if isinstance(axes, int):
+        left = a.front(axes)
+        if left is None or b.lead is not None or axes > len(b.dims):
             return None
-        for ch, d in zip(term, tail):
-            if ch not in sizes or sizes[ch] == 1 or (sizes[ch].value() is None and d.value() is not None):
-                sizes[ch] = d
-    return Shape(None, tuple(sizes[ch] for ch in out)) if all(ch in sizes for ch in out) else None
-
-
-def _quantised(c: Call) -> Shape | None:
-    x, scales, transpose = c.shape(0), c.shape(2), c.flag("transpose")
-    if x is None or scales is None or not transpose:
-        return None
-    rows = scales.axis(-2)
-    return None if rows is None else x.replace(-1, (rows,))
-
-
-def _quantised_dtype(c: Call) -> DType:
-    if c.attrs.get("mode") != "affine":
-        return c.dtype(0)
-    return r.promoted(
-        Call(
-            c.op,
-            tuple(v for i, v in enumerate(c.values) if i != 1 and v is not None and v.kind != "none"),
-            c.attrs,
-            c.size,
-            c.sizes,
-            c.dtype_value,
-        )
-    )
-
-
-def conv_size(size: Expr, kernel: Expr, stride: Expr, padding: Expr, dilation: Expr) -> Expr:
-    """The output size of a convolution along one axis."""
-    return (size + padding * 2 - dilation * (kernel - 1) - 1) // stride + 1
-
-
-def each(c: Call, value: Any, n: int) -> list[Expr] | None:
-    """An int for every axis, or one for each."""
-    listed = value if isinstance(value, tuple) else (value,) * n
-    sizes = [c.size(v) for v in listed]
-    return [s for s in sizes if s is not None] if len(listed) == n and all(s is not None for s in sizes) else None
-
-
-def _conv(n: int) -> ShapeRule:
-    def rule(c: Call) -> Shape | None:
-        x, w = c.shape(0), c.shape(1)
-        stride, padding, dilation = (each(c, c.attrs.get(k), n) for k in ("stride", "padding", "dilation"))
-        if x is None or w is None or stride is None or padding is None or dilation is None:
+        return Shape(left[0], (*left[1], *b.dims[axes:]))
+    if isinstance(axes, tuple) and len(axes) == 2 and a.lead is None and b.lead is None:
+        drop = [{d % len(s.dims) for d in listed if isinstance(d, int)} for s, listed in ((a, axes[0]), (b, axes[1]))]
+        if any(len(d) != len(x) for d, x in zip(drop, axes, strict=True)):
             return None
-        xs, ws = x.tail(n + 2), w.tail(n + 2)
-        if xs is None or ws is None:
-            return None
-        axes = zip(xs[1:-1], ws[1:-1], stride, padding, dilation)
-        return Shape(None, (xs[0], *(conv_size(*a) for a in axes), ws[0]))
+        kept = [d for s, gone in ((a, drop[0]), (b, drop[1])) for i, d in enumerate(s.dims) if i not in gone]
+        return Shape(None, tuple(kept))
+    return None
+
+
+def _vecdot(c: Call) -> Shape | None:
+    shape, axis = r.broadcasted(c), c.integer("axis")
+    return None if shape is None or axis is None else shape.replace(axis, ())
+
+
+def _gathered(primitive: str) -> PrimitiveRule:
+    """Indices that aren't given are counted up."""
+
+    def rule(c: Call) -> tuple[str, ...]:
+        missing = [n for n in ("lhs_indices", "rhs_indices") if c.operand(n) is None]
+        shape = c.shape(0 if missing == ["lhs_indices"] else 1)
+        reshaped = ("Reshape",) if shape is not None and (shape.rank or 3) > 3 else ()
+        return (*(("Arange", *reshaped) * len(missing)), primitive)
 
     return rule
 
 
+def _masked(c: Call) -> tuple[str, ...]:
+    masks = ("mask_out", "mask_lhs", "mask_rhs")
+    return ("BlockMaskedMM",) if any(c.operand(m) is not None for m in masks) else ("Matmul",)
+
+
+def _segmented(c: Call) -> Shape | None:
+    a, b, segments = c.shape(0), c.shape(1), c.shape(2)
+    if a is None or b is None or segments is None or segments.lead is not None:
+        return None
+    rows, columns = a.axis(-2), b.axis(-1)
+    return None if rows is None or columns is None else Shape(None, (*segments.dims[:-1], rows, columns))
+
+
+def _by_rows(c: Call) -> Shape | None:
+    x, w = c.shape(0), c.shape(1)
+    rows = None if w is None else w.axis(-2)
+    return None if x is None or rows is None else x.replace(-1, (rows,))
+
+
+def convolutions() -> Iterator[Op]:
+    for n in (1, 2, 3):
+        signature = "input: A, weight: A, stride=1, padding=0, dilation=1, groups=1"
+        yield row(f"conv{n}d", "conv", signature, "Convolution", pr.convolution(n), r.promoted_float)
+        transposed = signature.replace("dilation=1", "dilation=1, output_padding=0")
+        shape = pr.transposed_convolution(n)
+        yield row(f"conv_transpose{n}d", "conv", transposed, "Convolution", shape, r.promoted_float)
+    general = "input: A, weight: A, stride=1, padding=0, kernel_dilation=1, input_dilation=1, groups=1, flip=False"
+    yield row("conv_general", "conv", general, "Convolution", pr.general_convolution, r.promoted_float)
+    parts = "Reshape Slice Reshape Convolution Reshape"
+    same = ("Reshape", "Pad", "Slice", "Reshape", "Convolution", "Reshape")
+    yield row(
+        "convolve",
+        "conv",
+        "a: A, v: A, mode='full'",
+        parts,
+        _convolved,
+        r.promoted_float,
+        recorded=lambda c: same if c.attrs.get("mode") == "same" else c.op.primitives,
+    )
+
+
+def _convolved(c: Call) -> Shape | None:
+    a, v, mode = c.shape(0), c.shape(1), c.attrs.get("mode")
+    x, y = (None if s is None else s.elements() for s in (a, v))
+    if x is None or y is None:
+        return None
+    if mode == "full":
+        return Shape(None, (x + y - 1,))
+    m, n = x.value(), y.value()
+    if m is None or n is None:
+        return None
+    return Shape.of(max(m, n)) if mode == "same" else Shape.of(max(m, n) - min(m, n) + 1)
+
+
+# -- indexing and creation --------------------------------------------------------------------------------------------
+
+
 def indexing() -> Iterator[Op]:
-    yield row("take", "gather", "a: A, indices: A, axis=None", "Gather", r.gathered_take)
+    yield row("take", "gather", "a: A, indices: A, axis=None", "Gather Squeeze", r.gathered_take, recorded=_take)
     yield row("take_along_axis", "gather", "a: A, indices: A, axis=-1", "GatherAxis", r.take_along)
     yield row("put_along_axis", "scatter", "a: A, indices: A, values: A, axis=None", "ScatterAxis")
+    yield row(
+        "slice",
+        "gather",
+        "a: A, start_indices: A, axes, slice_size",
+        "DynamicSlice",
+        lambda c: c.sizes(c.attrs.get("slice_size")),
+    )
+    yield row("slice_update", "scatter", "a: A, update: A, start_indices: A, axes", "DynamicSliceUpdate")
+
+
+def _take(c: Call) -> tuple[str, ...]:
+    indices = c.operand("indices")
+    axis = c.integer("axis")
+    if indices is not None and indices.kind == "scalar" and axis is not None:
+        return ("Slice", "Squeeze")
+    if c.attrs.get("axis") is None:
+        return ("Flatten", "Gather", "Squeeze")
+    shape = c.shape(0)
+    first = shape is not None and axis is not None and (axis == 0 or -axis == shape.rank)
+    return ("Gather", "Squeeze") if first else ("Gather", "Transpose", "Squeeze")
 
 
 def creation() -> Iterator[Op]:
     f32 = r.constant_dtype("float32")
-    yield row("array", "create", "val: A, dtype=None", "", r.same, r.dtype_attr(r.same_dtype))
-    yield row("zeros", "create", "shape, dtype=None", "Broadcast Full", r.created, r.dtype_attr(f32))
-    yield row("ones", "create", "shape, dtype=None", "Broadcast Full", r.created, r.dtype_attr(f32))
-    yield row("full", "create", "shape, vals: A, dtype=None", "Broadcast Full", r.created, r.dtype_attr(r.same_dtype))
-    yield row("zeros_like", "create", "a: A, dtype=None", "Broadcast Full", r.same, r.dtype_attr(r.same_dtype))
-    yield row("ones_like", "create", "a: A, dtype=None", "Broadcast Full", r.same, r.dtype_attr(r.same_dtype))
+    filled = "Broadcast Full"
     yield row(
-        "arange",
+        "array",
         "create",
-        "start, stop=None, step=None, dtype=None",
-        "Arange",
-        _arange,
-        r.dtype_attr(_arange_dtype),
-        adjust=_adjust_arange,
-    )
-    yield row(
-        "linspace",
-        "create",
-        "start, stop, num=50, endpoint=True, dtype=None",
+        "val: A, dtype=None",
         "",
-        lambda c: _vector(c, "num"),
-        r.dtype_attr(f32),
+        create.array_shape,
+        r.dtype_attr(create.array_dtype),
+        recorded=_array,
     )
-    yield row("eye", "create", "n, m=None, k=0, dtype=None", "", _eye, r.dtype_attr(f32))
-    yield row("identity", "create", "n, dtype=None", "", _eye, r.dtype_attr(f32))
-    yield row("tri", "create", "n, m=None, k=0, dtype=None", "", _eye, r.dtype_attr(f32))
+    yield row(
+        "asarray", "create", "a: A, dtype=None, *, copy=None", "", create.array_shape, r.dtype_attr(create.array_dtype)
+    )
+    for name in ("zeros", "ones", "empty"):
+        yield row(name, "create", "shape, dtype=None", filled, create.created, r.dtype_attr(f32), recorded=_full)
+        like = f"{name}_like"
+        yield row(like, "create", "a: A, dtype=None", filled, r.same, r.dtype_attr(r.same_dtype), recorded=_full)
+    yield row(
+        "full",
+        "create",
+        "shape, vals: A, dtype=None",
+        filled,
+        create.created,
+        r.dtype_attr(r.same_dtype),
+        recorded=_full,
+    )
+    yield row(
+        "full_like", "create", "a: A, vals: A, dtype=None", filled, r.same, r.dtype_attr(r.same_dtype), recorded=_full
+    )
+    steps = "start, stop=None, step=None, dtype=None"
+    yield row(
+        "arange", "create", steps, "Arange", create.counted, r.dtype_attr(create.counted_dtype), adjust=_adjust_arange
+    )
+    spaced = "start, stop, num=50, endpoint=True, dtype=None"
+    line = "Arange Divide Subtract Multiply Multiply Add"
+    yield row("linspace", "create", spaced, line, lambda c: create.vector(c, "num"), r.dtype_attr(f32))
+    unit = "Full Arange Arange Full Scatter"
+    yield row("eye", "create", "n, m=None, k=0, dtype=None", unit, create.rectangle, r.dtype_attr(f32))
+    yield row("identity", "create", "n, dtype=None", unit, create.rectangle, r.dtype_attr(f32))
+    below = "Arange ExpandDims Arange ExpandDims GreaterEqual"
+    yield row("tri", "create", "n, m=None, k=0, dtype=None", below, create.rectangle, r.dtype_attr(f32))
+    for name, primitives in (
+        ("bartlett", "Arange Multiply Subtract Abs Subtract"),
+        ("hanning", "Arange Multiply Sin Square"),
+        ("hamming", "Arange Multiply Cos Multiply Subtract"),
+        ("blackman", "Arange Multiply Cos Multiply Subtract Square Multiply Add"),
+    ):
+        yield row(name, "create", "M", primitives, lambda c: create.vector(c, "M"), f32)
+
+
+def _full(c: Call) -> tuple[str, ...]:
+    return ("Full",)
+
+
+def _array(c: Call) -> tuple[str, ...]:
+    """A copy of an array is a cast; arrays in a list are copied and stacked."""
+    value = c.values[0]
+    if value is None or value.kind != "tuple" or value.elements is None:
+        return ()
+    arrays = sum(e.kind == "array" for e in value.elements)
+    return (*("ExpandDims",) * arrays, "Concatenate") if arrays else ()
 
 
 def _adjust_arange(attrs: dict[str, Any], given: frozenset[str]) -> None:
@@ -461,108 +933,7 @@ def _adjust_arange(attrs: dict[str, Any], given: frozenset[str]) -> None:
         attrs["step"] = 1
 
 
-def _arange(c: Call) -> Shape | None:
-    start, stop, step = (c.size(c.attrs.get(k)) for k in ("start", "stop", "step"))
-    if start is None or stop is None or step is None:
-        return None
-    n = stop - start
-    s = step.value()
-    if s is None:
-        return None
-    number = n.value()
-    if number is not None and s:
-        return Shape.of(max(0, -(-number // s)))
-    return Shape(None, (n if s == 1 else (n + (s - 1)) // s,)) if s > 0 else None
-
-
-def _arange_dtype(c: Call) -> DType:
-    values = [c.attrs.get(k) for k in ("start", "stop", "step")]
-    if any(isinstance(v, float) for v in values):
-        return DType({"float32"})
-    return DType({"int32"}) if all(c.size(v) is not None for v in values) else DType()
-
-
-def _vector(c: Call, name: str) -> Shape | None:
-    n = c.size(c.attrs.get(name))
-    return None if n is None else Shape(None, (n,))
-
-
-def _eye(c: Call) -> Shape | None:
-    n = c.size(c.attrs.get("n"))
-    m = n if c.attrs.get("m") is None else c.size(c.attrs.get("m"))
-    return None if n is None or m is None else Shape(None, (n, m))
-
-
-def fast() -> Iterator[Op]:
-    m = "mlx.core.fast"
-    yield row("rms_norm", "fast", "x: A, weight: A = None, eps=1e-5", "RMSNorm", dtype=r.promoted, module=m)
-    yield row(
-        "layer_norm",
-        "fast",
-        "x: A, weight: A = None, bias: A = None, eps=1e-5",
-        "LayerNorm",
-        dtype=_layer_norm,
-        module=m,
-    )
-    yield row(
-        "rope", "fast", "a: A, dims, *, traditional=False, base=None, scale=1.0, offset=0, freqs=None", "RoPE", module=m
-    )
-    yield row(
-        "scaled_dot_product_attention",
-        "fast",
-        "q: A, k: A, v: A, *, scale, mask: A = None, sinks: A = None, force_fused=False",
-        "ScaledDotProductAttention",
-        _attention,
-        _attention_dtype,
-        module=m,
-    )
-
-
-def _layer_norm(c: Call) -> DType:
-    return r.promoted(_without_none(c)) if c.operand("weight") is not None else c.dtype(0).settle()
-
-
-def _without_none(c: Call) -> Call:
-    kept = tuple(v for v in c.values if v is not None and v.kind != "none")
-    return Call(c.op, kept, c.attrs, c.size, c.sizes, c.dtype_value)
-
-
-def _attention(c: Call) -> Shape | None:
-    q, v = c.shape(0), c.shape(2)
-    width = None if v is None else v.axis(-1)
-    return None if q is None or width is None else q.replace(-1, (width,))
-
-
-def _attention_dtype(c: Call) -> DType:
-    return (c.dtype(0) | c.dtype(1) | c.dtype(2)).settle()
-
-
-def random() -> Iterator[Op]:
-    m = "mlx.core.random"
-    f32 = r.constant_dtype("float32")
-    yield row(
-        "normal",
-        "random",
-        "shape=(), dtype=None, loc: A = None, scale: A = None, key: A = None",
-        "",
-        r.created,
-        r.dtype_attr(f32),
-        module=m,
-    )
-    yield row(
-        "uniform",
-        "random",
-        "low: A = 0, high: A = 1, shape=(), dtype=None, key: A = None",
-        "",
-        r.created,
-        r.dtype_attr(f32),
-        module=m,
-    )
-
-
 def table() -> Iterator[Op]:
-    for part in (unary, binary, reductions, views, products, indexing, creation, fast, random):
+    parts = (unary, binary, composites, reductions, scans, views, copies, products, convolutions, indexing, creation)
+    for part in parts:
         yield from part()
-
-
-__all__ = ["SCALAR", "row", "table"]

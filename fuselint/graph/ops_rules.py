@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
 from fuselint.graph import dtypes
 from fuselint.graph.dtypes import DType
-from fuselint.graph.model import Node
-from fuselint.graph.op import Call, DTypeRule, ShapeRule
+from fuselint.graph.op import Call, DTypeRule, PrimitiveRule, ShapeRule
 from fuselint.graph.shapes import SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr, product
 
@@ -23,7 +22,7 @@ def same(c: Call) -> Shape | None:
 
 
 def broadcasted(c: Call) -> Shape | None:
-    return reduce(broadcast, (None if v is None else v.shape for v in c.values if v is None or v.kind != "none"))
+    return reduce(broadcast, (v.shape for v in c.arrays)) if c.arrays else None
 
 
 def scalar(c: Call) -> Shape | None:
@@ -257,30 +256,44 @@ def broadcast_to(c: Call) -> Shape | None:
     return c.sizes(c.attrs.get("shape"))
 
 
+def _listed(c: Call) -> tuple[tuple[Shape, ...], Expr] | None:
+    """The shapes of a list of arrays, and how often the list is repeated."""
+    count = ONE
+    if len(c.values) == 1 and c.values[0] is not None and c.values[0].kind == "tuple":
+        if c.values[0].elements is None:
+            return None
+        count = c.values[0].count or ONE
+    arrays = c.arrays
+    if not arrays or any(v.kind not in ("array", "unknown") for v in arrays):
+        return None
+    shapes = tuple(v.shape for v in arrays if v.shape is not None)
+    return (shapes, count) if len(shapes) == len(arrays) else None
+
+
 def concatenated(c: Call) -> Shape | None:
     """One axis is the sum, the others those of any."""
-    if not c.values or any(v is None or v.kind not in ("array", "unknown") for v in c.values):
+    listed = _listed(c)
+    if listed is None:
         return None
+    shapes, count = listed
     if c.attrs.get("axis") is None:
-        return None
+        sizes = [s.elements() for s in shapes]
+        return None if any(n is None for n in sizes) else Shape(None, (_sum(sizes) * count,))
     axis = c.integer("axis")
-    shapes = [v.shape for v in c.values if v is not None]
-    first = next((s for s in shapes if s is not None and s.lead is None), shapes[0])
-    if axis is None or first is None:
+    first = next((s for s in shapes if s.lead is None), shapes[0])
+    if axis is None:
         return None
-    sizes = [None if s is None else s.axis(axis) for s in shapes]
-    if any(s is None for s in sizes):
-        return None
-    total = sum((s for s in sizes if s is not None), Expr.of(0))
-    return first.replace(axis, (total,))
+    sizes = [s.axis(axis) for s in shapes]
+    return None if any(n is None for n in sizes) else first.replace(axis, (_sum(sizes) * count,))
+
+
+def _sum(sizes: Sequence[Expr | None]) -> Expr:
+    return sum((s for s in sizes if s is not None), Expr.of(0))
 
 
 def stacked(c: Call) -> Shape | None:
-    if not c.values or any(v is None or v.kind not in ("array", "unknown") for v in c.values):
-        return None
-    axis = c.integer("axis")
-    shape = next((v.shape for v in c.values if v is not None and v.shape is not None), None)
-    return None if axis is None or shape is None else insert(shape, axis, Expr.of(len(c.values)))
+    listed, axis = _listed(c), c.integer("axis")
+    return None if listed is None or axis is None else insert(listed[0][0], axis, len(listed[0]) * listed[1])
 
 
 def insert(shape: Shape, axis: int, size: Expr) -> Shape | None:
@@ -322,13 +335,28 @@ def split(c: Call) -> tuple[Shape | None, ...] | Shape | None:
             value = b.value()
             if value is not None and value < 0:
                 bounds[i] = size + b
-        return tuple(shape.replace(axis, (b - a,)) for a, b in zip(bounds, bounds[1:]))
+        return tuple(shape.replace(axis, (bounds[i + 1] - bounds[i],)) for i in range(len(bounds) - 1))
     parts = c.size(at)
     if parts is None:
         return None
     part = shape.replace(axis, (size // parts,))
     n = parts.value()
     return part if n is None or not 0 < n <= 4096 else (part,) * n
+
+
+def unstacked(c: Call) -> tuple[Shape | None, ...] | Shape | None:
+    shape, axis = c.shape(0), c.integer("axis")
+    size = None if shape is None or axis is None else shape.axis(axis)
+    if shape is None or axis is None or size is None:
+        return None
+    n, part = size.value(), shape.replace(axis, ())
+    return part if n is None or not 0 < n <= 4096 else (part,) * n
+
+
+def all_sizes(c: Call, values: Sequence[Any]) -> list[Expr] | None:
+    """Every one of them as a size."""
+    sizes = [c.size(v) for v in values]
+    return None if any(s is None for s in sizes) else [s for s in sizes if s is not None]
 
 
 def gathered_take(c: Call) -> Shape | None:
@@ -362,42 +390,10 @@ def take_along(c: Call) -> Shape | None:
     return broadcast(ready, b)
 
 
-def matmul(c: Call) -> Shape | None:
-    a, b = c.shape(0), c.shape(1)
-    return matmul_shape(a, b)
-
-
-def matmul_shape(a: Shape | None, b: Shape | None) -> Shape | None:
-    if b is None or a is None:
-        return None
-    if b.rank == 1:
-        front = a.front(1)
-        return None if front is None else Shape(*front)
-    if a.rank == 1:
-        tail, front = b.tail(2), b.front(2)
-        return None if tail is None or front is None else Shape(front[0], (*front[1], tail[1]))
-    left, right = a.tail(2), b.tail(2)
-    lead_a, lead_b = a.front(2), b.front(2)
-    if right is None or lead_b is None:
-        return None
-    if lead_b == (None, ()):  # a matrix: a's leading axes, whatever their number
-        front = a.front(1)
-        return None if front is None else Shape(front[0], (*front[1], right[1]))
-    if left is None or lead_a is None:
-        return None
-    batch = broadcast(Shape(*lead_a), Shape(*lead_b))
-    return None if batch is None else Shape(batch.lead, (*batch.dims, left[0], right[1]))
-
-
-def created(c: Call) -> Shape | None:
-    value = c.attrs.get("shape")
-    if isinstance(value, (tuple, Node)) and not (isinstance(value, Node) and c.size(value) is not None):
-        return c.sizes(value)
-    n = c.size(value)
-    return None if n is None else Shape(None, (n,))
-
-
 # -- dtypes -----------------------------------------------------------------------------------------------------------
+
+
+DTypeOf = Callable[[Call], DType]
 
 
 def same_dtype(c: Call) -> DType:
@@ -410,14 +406,14 @@ def floated(c: Call) -> DType:
 
 
 def promoted(c: Call) -> DType:
-    return reduce(dtypes.promote, (c.dtype(i) for i in range(len(c.values)))).settle()
+    return reduce(dtypes.promote, (v.dtype for v in c.arrays)).settle() if c.arrays else dtypes.UNKNOWN
 
 
 def promoted_float(c: Call) -> DType:
     return promoted(c).floated()
 
 
-def constant_dtype(name: str) -> DTypeRule:
+def constant_dtype(name: str) -> DTypeOf:
     value = DType({name})
     return lambda c: value
 
@@ -426,7 +422,7 @@ BOOLEAN = constant_dtype("bool_")
 UINT32 = constant_dtype("uint32")
 
 
-def dtype_attr(default: DTypeRule) -> DTypeRule:
+def dtype_attr(default: DTypeOf) -> DTypeOf:
     """The `dtype` argument, or else the default."""
 
     def rule(c: Call) -> DType:
@@ -436,3 +432,39 @@ def dtype_attr(default: DTypeRule) -> DTypeRule:
         return c.dtype_value(value)
 
     return rule
+
+
+def both(rule: DTypeOf) -> DTypeRule:
+    """Of two results alike."""
+    return lambda c: (rule(c),) * 2
+
+
+# -- primitives -------------------------------------------------------------------------------------------------------
+
+
+def nothing(c: Call) -> tuple[str, ...]:
+    """Only a cast or a broadcast, which adapt operands, or a no-op, which is not recorded."""
+    return ()
+
+
+def complex_only(c: Call) -> tuple[str, ...]:
+    return c.op.primitives if c.dtype(0).name == "complex64" else ()
+
+
+def unless_integral(instead: str) -> PrimitiveRule:
+    """Integers are never infinite."""
+    return lambda c: tuple(instead.split()) if c.dtype(0).integral else c.op.primitives
+
+
+def unless_same_shape(c: Call) -> tuple[str, ...]:
+    return () if c.op.shape(c) == c.shape(0) else c.op.primitives
+
+
+def flattened_first(primitive: str) -> PrimitiveRule:
+    return lambda c: c.op.primitives if c.attrs.get("axis") is not None else (primitive, *c.op.primitives)
+
+
+def over_last(c: Call) -> bool:
+    """Whether a reduction is over the last axis, where MLX has a kernel for it."""
+    axes, shape = axes_of(c), c.shape(0)
+    return axes == [-1] or (axes == "all" and shape is not None and shape.rank == 1)

@@ -117,7 +117,7 @@ SCALAR = Shape(None, ())
 
 def _meet(a: Expr, b: Expr) -> Expr:
     """The size of an axis where two operands meet: equal, or one is 1."""
-    if a == b or b == 1:
+    if b in (a, 1):
         return a
     if a == 1:
         return b
@@ -133,7 +133,7 @@ def broadcast(a: Shape | None, b: Shape | None) -> Shape | None:
     """The shape that two arrays broadcast to."""
     if a is None or b is None:
         return None
-    if a == b or b == SCALAR:
+    if b in (a, SCALAR):
         return a
     if a == SCALAR:
         return b
@@ -142,14 +142,14 @@ def broadcast(a: Shape | None, b: Shape | None) -> Shape | None:
         one = Expr.of(1)
         left = (one,) * (n - len(a.dims)) + a.dims
         right = (one,) * (n - len(b.dims)) + b.dims
-        return Shape(None, tuple(_meet(x, y) for x, y in zip(left, right)))
+        return Shape(None, tuple(_meet(x, y) for x, y in zip(left, right, strict=True)))
     # Trailing axes meet one by one; leading axes are either the same ones, or the result's are new.
     n = _depth(a, b)
     left_tail, right_tail = a.tail(n), b.tail(n)
     left_front, right_front = a.front(n), b.front(n)
     if left_tail is None or right_tail is None or left_front is None or right_front is None:
         return None
-    dims = tuple(_meet(x, y) for x, y in zip(left_tail, right_tail))
+    dims = tuple(_meet(x, y) for x, y in zip(left_tail, right_tail, strict=True))
     return Shape(_lead(left_front, right_front), dims)
 
 

@@ -31,7 +31,7 @@ class Apply:
         return f"{_bracket(num, '+-/')}//{_bracket(den, '+-*/')}"
 
 
-Atom = Union[str, Apply]
+Atom = str | Apply
 Monomial = tuple[tuple[Atom, int], ...]  # (atom, exponent), sorted; exponents >= 1
 Size = Union["Expr", int, Fraction]
 
