@@ -633,6 +633,8 @@ def _as_value(f: Fact) -> Value:
 
 def _needs(node: Node) -> Iterator[Node]:
     """What must be known before a node: its operands, and those that belong to other graphs."""
+    if node.op == "loop":  # carried around: its second input comes after it
+        return
     yield from operands(node)
     for key in FOREIGN:
         value = node.attrs.get(key)
