@@ -81,6 +81,11 @@ def compiled(outputs: Sequence[Array], *, shapeless: bool = False) -> list[Group
     return _fuse(trace)
 
 
+def grouped(outputs: Sequence[Array]) -> list[Group]:
+    """The same kernels for code that is grouped as it stands: what is computed twice stays so."""
+    return _fuse(_order(list(outputs)))
+
+
 def groups(nodes: Iterable[Node], outputs: Iterable[Node], facts: Facts, shapeless: bool = False) -> list[Group]:
     """The fused kernels that `mx.compile` would make of a function that computes `outputs` by `nodes`.
 

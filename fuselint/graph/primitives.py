@@ -267,19 +267,14 @@ ACTIVATIONS: dict[str, Expansion] = {
 # -- reductions and what holds one -------------------------------------------------------------------------------------
 
 
-def _kept(t: Tracer, primitive: str, a: Array, reduced: Shape | None, dtype: str = "") -> Array:
-    """A reduction with keepdims, as MLX makes it before it squeezes."""
-    return t.make(primitive, (a,), reduced, dtype or a.dtype, t.arguments)
-
-
 def _mean(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    total = _kept(t, "Reduce", a, kept)
+    total = t.reduce("Reduce", a, kept)
     return t.binary("Multiply", total, t.count_of(a), floating=True)
 
 
 def _var(t: Tracer, a: Array, kept: Shape | None) -> Array:
     centred = t.binary("Subtract", a, _mean(t, a, kept), floating=True)
-    total = _kept(t, "Reduce", t.unary("Square", centred), kept)
+    total = t.reduce("Reduce", t.unary("Square", centred), kept)
     return t.binary("Multiply", total, t.count_of(a))
 
 
@@ -288,21 +283,21 @@ def _std(t: Tracer, a: Array, kept: Shape | None) -> Array:
 
 
 def _norm(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    return _float(t, "Sqrt", _kept(t, "Reduce", t.unary("Square", a), kept))
+    return _float(t, "Sqrt", t.reduce("Reduce", t.unary("Square", a), kept))
 
 
 def _softmax(t: Tracer, a: Array, kept: Shape | None) -> Array:
     """Over another axis than the last."""
-    top = t.unary("StopGradient", _kept(t, "Reduce", a, kept))
+    top = t.unary("StopGradient", t.reduce("Reduce", a, kept))
     e = _float(t, "Exp", t.binary("Subtract", a, top))
-    return t.binary("Divide", e, _kept(t, "Reduce", e, kept), floating=True)
+    return t.binary("Divide", e, t.reduce("Reduce", e, kept), floating=True)
 
 
 def _logsumexp(t: Tracer, a: Array, kept: Shape | None) -> Array:
     """Over another axis than the last."""
-    top = t.unary("StopGradient", _kept(t, "Reduce", a, kept))
+    top = t.unary("StopGradient", t.reduce("Reduce", a, kept))
     e = _float(t, "Exp", t.binary("Subtract", a, top))
-    out = t.binary("Add", _float(t, "Log", _kept(t, "Reduce", e, kept)), top)
+    out = t.binary("Add", _float(t, "Log", t.reduce("Reduce", e, kept)), top)
     return t.select(_isinf(t, [top], {}), top, out)
 
 

@@ -91,7 +91,8 @@ def same_shape(a: Shape | None, b: Shape | None) -> bool:
     if a.lead is None and b.lead is None:
         return len(a.dims) == len(b.dims) and all(map(_same_size, a.dims, b.dims))
     if a.lead is not None and b.lead is not None:
-        return all(map(_same_size, reversed(a.dims), reversed(b.dims)))
+        count = max(len(a.dims), len(b.dims))
+        return all(map(_same_size, a.tail(count) or (), b.tail(count) or ()))
     fixed, free = (a, b) if a.lead is None else (b, a)
     # Free leading axes are at least one, and hold more than one element: an activation has rows.
     more = len(fixed.dims) - max(len(free.dims), 1)
@@ -107,9 +108,14 @@ def joined(a: Shape | None, b: Shape | None) -> Shape | None:
         return known if known is not None and (known.lead is not None or len(known.dims) > 1) else None
     if a.lead is None and b.lead is None:
         return broadcast(a, b)
-    more, less = (a, b) if len(a.dims) >= len(b.dims) else (b, a)
+    if a.lead is not None and b.lead is not None:
+        more, less = (a, b) if len(a.dims) >= len(b.dims) else (b, a)
+    else:
+        more, less = (a, b) if a.lead is None else (b, a)
+        if len(more.dims) <= max(len(less.dims), 1):
+            return broadcast(a, b)  # a weight, and an activation of unknown rank
     count = len(more.dims) - len(less.dims)
-    if less.lead is None or any(d == 1 for d in more.dims[:count]):
+    if any(d == 1 for d in more.dims[:count]):
         return broadcast(a, b)
     tail = broadcast(Shape(None, more.dims[count:]), Shape(None, less.dims))
     return None if tail is None else Shape(more.lead, (*more.dims[:count], *tail.dims))
@@ -220,6 +226,12 @@ class Tracer:
         a = self.make("", (), SCALAR, dtype)
         a.value = (x.value, dtype)
         return a
+
+    def reduce(self, primitive: str, a: Array, kept: Shape | None, dtype: str = "") -> Array:
+        """A reduction with its axes kept as 1. Over axes of 1 it is nothing, unless shapes may change."""
+        if kept is not None and kept == a.shape and not self.shapeless:
+            return self.astype(a, dtype or a.dtype)
+        return self.make(primitive, (a,), kept, dtype or a.dtype, self.arguments)
 
     def count_of(self, a: Array) -> Operand:
         """The number of elements that a mean divides by: a constant, but computed where shapes may change."""

@@ -64,7 +64,11 @@ class Trace:
         return None
 
     def operands(self, node: Node) -> list[Operand]:
-        return [x for n in node.inputs if (x := self.operand(n)) is not None and x != _scalar(None)]
+        return [x for x in self.arguments(node) if x != NOTHING]
+
+    def arguments(self, node: Node) -> list[Operand]:
+        """The operands by position: an argument that is None keeps its place."""
+        return [x for n in node.inputs if (x := self.operand(n)) is not None]
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
@@ -111,7 +115,7 @@ class Trace:
             return t.astype(t.array(given[0]), concrete(self.facts.dtype(node)))
         composite = COMPOSITES.get(op.name) or ACTIVATIONS.get(op.function or op.name)
         if composite is not None:
-            return composite(t, given, node.attrs)
+            return composite(t, self.arguments(node), node.attrs)
         if op.kind == "unary":
             floating, boolean = op.dtype in FLOATING, op.name == "logical_not"
             a = t.astype(t.array(given[0]), "bool_") if boolean else t.array(given[0])
@@ -139,10 +143,8 @@ class Trace:
         if reduction is not None and arrays:
             return self.squeezed(node, reduction(self.tracer, arrays[0], self.kept(node)))
         if op.kind == "reduce" and arrays:
-            out = self.tracer.make(
-                op.primitives[0], arrays, self.kept(node), concrete(self.facts.dtype(node)), self.tracer.arguments
-            )
-            return self.squeezed(node, out)
+            dtype = concrete(self.facts.dtype(node))
+            return self.squeezed(node, self.tracer.reduce(op.primitives[0], arrays[0], self.kept(node), dtype))
         if op.shape is rules.same and len(op.primitives) == 1 and arrays:
             dtype = concrete(self.facts.dtype(node))
             return self.tracer.make(op.primitives[0], arrays, arrays[0].shape, dtype, self.tracer.arguments)
@@ -224,6 +226,10 @@ def copies(array: Array) -> bool:
 def _scalar(value: Any) -> Scalar:
     kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
     return Scalar(value, kind)
+
+
+NOTHING = _scalar(None)
+"""An argument that is None."""
 
 
 def _number(node: Node) -> Scalar:

@@ -1,0 +1,301 @@
+"""FUS301 unfused-elementwise-chain: elementwise operations that run one by one.
+
+What it does: finds values made by several elementwise operations in a row (arithmetic, activations, `where`, casts)
+that one compiled function would compute in one pass: gates, modulation, soft caps, snake activations, residuals with a
+scale, rotary application. Operations are grouped exactly as `mx.compile` groups them.
+
+Why: each operation reads its operands from memory and writes its result back. `nn.silu(gate) * up` moves five tensors
+where three would do; a gelu written out moves eighteen where two would do.
+
+When not to: where the code is compiled already, where it runs once (loading, tables), and for a function that is called
+with another Python number at every call, which `mx.compile` would compile again each time.
+
+Fix safety: the compiled helper runs the same operations in the same order with the same roundings, so the values are
+bit-identical. Safe where every operand is known to be an array or a number that stays; unsafe where an argument may be
+a number that changes from call to call. Advice only where a number does, where an operand is changed in place between
+the operations, where a dtype that comes from outside would have to be an argument, and for a literal -0.0, which
+compiled kernels print as 0.
+
+For the fixer, `match.holes` holds the helper's parameters in order of first use, by wished name, and `match.data`:
+
+    nodes: tuple[Node, ...]        the chain in evaluation order; the last is the root, and the only output
+    kernels: int                   kernels that eager MLX runs for it now
+    gated: bool                    whether one of them is an nn activation, or a sigmoid that is multiplied
+    scalars: frozenset[str]        the holes that are Python numbers of an instance, such as self.eps
+    shapeless: bool                whether the helper may be compiled with shapeless=True
+    no_fix: str                    why it is advice only, or ""
+
+Constants stay in the helper's body as literals. A cast to `x.dtype` stays too: its x is among the holes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from fuselint.finding import Obligation
+from fuselint.graph.chains import Chain, chains
+from fuselint.graph.fuse import compiled
+from fuselint.graph.model import Graph, Node, operands
+from fuselint.graph.ops import TABLE
+from fuselint.graph.origins import Origins
+from fuselint.graph.primitives import ACTIVATIONS
+from fuselint.graph.trace import trace
+from fuselint.rulebook import Example, FusedKernel, Match
+from fuselint.traffic.kernels import kernels
+
+CODE, NAME = "FUS301", "unfused-elementwise-chain"
+
+HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+
+
+def unfused(gate: Any, up: Any) -> Any:
+    import mlx.core as mx
+
+    return gate * mx.sigmoid(gate) * up
+
+
+def fused(gate: Any, up: Any) -> Any:
+    import mlx.core as mx
+
+    def swiglu(gate: Any, up: Any) -> Any:
+        return gate * mx.sigmoid(gate) * up
+
+    return mx.compile(swiglu)(gate, up)
+
+
+def find(graph: Graph) -> Iterator[Match]:
+    if graph.context.compiled or graph.context.cold:
+        return
+    origins = Origins(graph)
+    for chain in chains(graph):
+        match = _Reading(graph, origins, chain).match()
+        if match is not None:
+            yield match
+
+
+LARGE_NEGATIVE = -1e4
+"""A number at least this far below zero fills masked scores."""
+
+
+@dataclass(eq=False)
+class _Reading:
+    """One chain: what it reads, whether it is worth a helper, and what stands in the way."""
+
+    graph: Graph
+    origins: Origins
+    chain: Chain
+    holes: dict[str, Node] = field(default_factory=dict)
+    scalars: set[str] = field(default_factory=set)
+    obligations: list[Obligation] = field(default_factory=list)
+    no_fix: str = ""
+
+    def match(self) -> Match | None:
+        nodes = self.chain.nodes
+        if len({n.frame for n in nodes}) == 1 and self.chain.root.frame.depth > 0:
+            return None  # a helper's own: found where the helper is read by itself
+        eager = len(kernels(nodes, self.graph.facts))
+        if eager < 2 or not self.is_worth_it():
+            return None
+        self.read_operands()
+        self.look_for_obstacles()
+        return Match(
+            code=CODE,
+            root=self.chain.root,
+            holes=dict(self.holes),
+            message=f"{_listed(nodes)} run one by one",
+            obligations=self.obligations,
+            region=frozenset(nodes),
+            fused=tuple(self.fused_kernels()),
+            data={
+                "nodes": nodes,
+                "kernels": eager,
+                "gated": self.is_gated(),
+                "scalars": frozenset(self.scalars),
+                "shapeless": self.is_shapeless(),
+                "no_fix": self.no_fix,
+            },
+        )
+
+    # -- worth --------------------------------------------------------------------------------------------------------
+
+    @property
+    def outside(self) -> list[Node]:
+        """The chain's operands, in order of first use."""
+        inside = set(self.chain.nodes)
+        return list(dict.fromkeys(k for n in self.chain.nodes for k in n.inputs if k not in inside))
+
+    def is_worth_it(self) -> bool:
+        facts = self.graph.facts
+        arrays = [n for n in self.outside if facts.kind(n) in ("array", "unknown")]
+        found = [self.origins.of(n) for n in arrays]
+        every = frozenset().union(*found)
+        if "foreign" in every or facts.kind(self.chain.root) not in ("array", "unknown"):
+            return False
+        sure = [n for n in arrays if facts.kind(n) == "array"]
+        if not any(self.origins.of(n) & {"computed", "given"} for n in sure):
+            # Nothing says that these are arrays, but numbers aren't put through this much.
+            unknown = [o for o in found if "unknown" in o]
+            if not unknown or "table" in every or len(self.chain.nodes) < 3:
+                return False
+        if all(facts.dtype(n).integral for n in arrays):
+            return False  # positions, indices, masks
+        return not (self.builds_a_mask() and not any("computed" in o for o in found))
+
+    def builds_a_mask(self) -> bool:
+        for n in self.chain.nodes:
+            for k in n.inputs:
+                value = self.graph.facts.const(k)
+                if isinstance(value, (int, float)) and value <= LARGE_NEGATIVE:
+                    return True
+        return False
+
+    def is_gated(self) -> bool:
+        inside = set(self.chain.nodes)
+        for n in self.chain.nodes:
+            op = TABLE[n.op]
+            if (op.function or op.name) in ACTIVATIONS:
+                return True
+            if op.name == "sigmoid" and any(u.op == "multiply" and u in inside for u in self.graph.users.get(n, ())):
+                return True
+        return False
+
+    # -- the helper ---------------------------------------------------------------------------------------------------
+
+    def read_operands(self) -> None:
+        facts = self.graph.facts
+        for n in self.chain.nodes:
+            for k in operands(n):
+                if k in self.chain.nodes or (facts.const(k) is not None and k.op == "const"):
+                    continue
+                if facts.kind(k) == "dtype":
+                    self.take_dtype(k)
+                else:
+                    self.take(k)
+
+    def take(self, node: Node) -> None:
+        if node in self.holes.values():
+            return
+        name = self.name_of(node)
+        kind = self.graph.facts.kind(node)
+        if kind == "scalar":
+            self.scalars.add(name)
+            if self.changes(node):
+                self.no_fix = (
+                    self.no_fix
+                    or f"`{name}` is a number that may change at every call: each value would be compiled again"
+                )
+        elif kind == "unknown" and self.may_change(node):
+            why = "nothing says whether it is an array or a number; a number would be compiled again at every change"
+            self.obligations.append(Obligation(f"`{name}` is an array", "unknown", why))
+        self.holes[name] = node
+
+    def take_dtype(self, node: Node) -> None:
+        """A cast to x.dtype reads it off x, which must be a parameter or a value of the chain."""
+        if node.op == "const":
+            return
+        base = node.inputs[0] if node.op == "dtype" and node.inputs else None
+        if base is None:
+            self.no_fix = self.no_fix or "a dtype can't be an argument of a compiled function"
+        elif base not in self.chain.nodes:
+            self.take(base)
+
+    def changes(self, node: Node) -> bool:
+        """Whether a number depends on an argument or a loop. Sizes do not count: a new shape is compiled anyway."""
+        stack, seen = [node], set()
+        while stack:
+            n = stack.pop()
+            if n in seen or n.op in ("dim", "attr", "size", "ndim"):
+                continue
+            seen.add(n)
+            if n.op in ("param", "loop", "item", "opaque", "call"):
+                return True
+            stack.extend(operands(n))
+        return False
+
+    def may_change(self, node: Node) -> bool:
+        return node.op != "attr"
+
+    def name_of(self, node: Node) -> str:
+        """A name for a parameter: the code's own where it has one."""
+        names = [n for n, bound in self.graph.bindings.items() if any(b.node is node for b in bound)]
+        if node.op == "param" or node.op == "attr":
+            names.append(str(node.attrs.get("name", "")))
+        wished = next((n for n in names if n.isidentifier() and n != "_"), "")
+        wished = wished.lstrip("_") or "abcdefghijklmnopqrstuvwxyz"[len(self.holes) % 26]
+        name, count = wished, 2
+        while name in self.holes:
+            name, count = f"{wished}{count}", count + 1
+        return name
+
+    def look_for_obstacles(self) -> None:
+        if "mlx.core" not in self.graph.module.imports.values():
+            self.no_fix = self.no_fix or "mlx.core is not imported at the top of the module"
+        for n in self.chain.nodes:
+            for k in n.inputs:
+                value = self.graph.facts.const(k)
+                if isinstance(value, float) and value == 0 and math.copysign(1, value) < 0:
+                    self.no_fix = self.no_fix or "a compiled kernel takes the literal -0.0 for 0"
+        if self.is_changed_between():
+            self.no_fix = self.no_fix or "an operand is changed in place between the operations"
+
+    def is_changed_between(self) -> bool:
+        stmts = [s.index for n in self.chain.nodes if (s := n.top_stmt) is not None]
+        if not stmts:
+            return False
+        first, last = min(stmts), max(stmts)
+        touched = {*self.chain.nodes, *self.holes.values()}
+        return any(
+            first <= e.stmt.index <= last and (e.kind == "unknown" or touched & set(e.targets))
+            for e in self.graph.effects
+            if e.kind != "store"
+        )
+
+    def is_shapeless(self) -> bool:
+        """Whether one kernel is left when every operand gets a broadcast, and no number depends on a shape."""
+        if any(_reads_a_size(n) for n in self.holes.values()):
+            return False
+        traced = trace(self.chain.nodes, self.graph.facts, shapeless=True)
+        root = traced.array(self.chain.root)
+        return root is not None and len(compiled([root], shapeless=True)) == 1
+
+    def fused_kernels(self) -> Iterator[FusedKernel]:
+        """The kernels of the helper; what passes between them is written and read."""
+        made: dict[Any, Node] = {}
+        for group in self.chain.kernels:
+            inside = {n for n in group.nodes}
+            reads = [k for n in group.nodes for k in n.inputs if k not in inside and k.op != "const"]
+            root = group.root.node
+            assert root is not None
+            made[group.root] = root
+            yield FusedKernel("mx.compile", tuple(dict.fromkeys(reads)), root)
+
+
+def _reads_a_size(node: Node) -> bool:
+    stack, seen = [node], set()
+    while stack:
+        n = stack.pop()
+        if n.op in ("dim", "shape", "size", "ndim"):
+            return True
+        if n not in seen:
+            seen.add(n)
+            stack.extend(operands(n))
+    return False
+
+
+def _listed(nodes: tuple[Node, ...]) -> str:
+    names = [TABLE[n.op].function or n.op for n in nodes]
+    if len(names) > 4:
+        return f"{len(names)} elementwise operations"
+    return f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+EXAMPLES = (Example(HEAD + "def mlp(gate, up):\n    return nn.silu(gate) * up\n"),)
+COUNTEREXAMPLES = (
+    Example(
+        HEAD + "def f(x: mx.array, y: mx.array):\n    return mx.exp(x) @ y\n",
+        why="one elementwise operation is one kernel already",
+    ),
+)
