@@ -7,6 +7,7 @@ without MLX work have one, since they hold the helpers and configurations of tho
 from __future__ import annotations
 
 import ast
+import builtins
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -119,7 +120,7 @@ class ModuleSummary:
     compiled: functions that only run inside mx.compile. cold: why a function is not on the hot path.
     calls, references: which functions of this file each function (or MODULE) calls, and which it otherwise names.
     attribute_reads, names: how often an attribute, or any name, is read in the file; a string that spells one counts.
-    unclear: module-level names that are bound in several ways: they resolve to nothing.
+    bound: all module-level names. unclear: those that are bound in several ways: they resolve to nothing.
     stars: the modules of `from m import *`.
     """
 
@@ -135,6 +136,7 @@ class ModuleSummary:
     attribute_reads: Mapping[str, int] = field(default_factory=dict)
     names: Mapping[str, int] = field(default_factory=dict)
     references: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    bound: frozenset[str] = frozenset()
     unclear: frozenset[str] = frozenset()
     stars: tuple[str, ...] = ()
 
@@ -162,7 +164,14 @@ class ModuleSummary:
             at = self.functions[at].span.outer
         if head in self.imports:
             return self.imports[head]
-        return head if head not in self.unclear and (head in self.classes or head in self.functions) else None
+        if head in self.bound:
+            return head if head not in self.unclear and (head in self.classes or head in self.functions) else None
+        return self._starred(head)
+
+    def _starred(self, name: str) -> str | None:
+        """What a name stands for that nothing but `from mlx.core import *` can have bound."""
+        ours = len(self.stars) == 1 and self.stars[0].partition(".")[0] == "mlx"
+        return f"{self.stars[0]}.{name}" if ours and (name in _ALSO_OF_MLX or not hasattr(builtins, name)) else None
 
     def method(self, class_name: str, name: str) -> str | None:
         """The qualname of a method, looked up in the class and in its bases of this file."""
@@ -231,6 +240,10 @@ _LAYER_MODULES = frozenset(
         "upsample",
     ]
 )
+
+
+_ALSO_OF_MLX = frozenset(["abs", "all", "any", "compile", "divmod", "eval", "max", "min", "pow", "round", "sum"])
+"""Names of Python's own functions that mlx.core has too."""
 
 
 def summarise(file: FileText, tree: ast.Module) -> ModuleSummary:

@@ -113,6 +113,7 @@ def _names(path: str, known: Scopes) -> ModuleSummary:
         path=path,
         imports=imports,
         constants=constants,
+        bound=frozenset(known.module.bindings),
         unclear=frozenset(unclear),
         stars=tuple(known.module.stars),
         attribute_reads=dict(known.attribute_reads),

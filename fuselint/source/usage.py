@@ -96,7 +96,7 @@ class _Uses:
         for load in scope.loads:
             if id(load) not in called:
                 target = self.target(load, scope.qualname)
-                if target is not None:
+                if target is not None and not target.endswith("__init__"):  # to name a class is not to call it
                     by = IN_COMPILE if id(load) in compiled else user
                     self.references.setdefault(user, {})[target] = None
                     self.users.setdefault(target, set()).add(by)

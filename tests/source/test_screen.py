@@ -156,7 +156,7 @@ def test_what_is_not_python_is_refused_with_its_place(text: str, line: int, colu
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="this interpreter knows the syntax")
 def test_python_newer_than_the_interpreter_is_called_so() -> None:
     with pytest.raises(
-        UnreadableFile, match="valid Python, but newer than the 3.1[01] that fuselint runs under"
+        UnreadableFile, match=r"valid Python, but newer than the 3\.1[01] that fuselint runs under"
     ) as caught:
         screen(FileText("m.py", "import mlx\n\ndef f[T](x: T) -> T:\n    return x\n"))
     assert caught.value.line == 3
