@@ -1,0 +1,489 @@
+"""FUS211 unfused-attention: attention written out as matmul, softmax, matmul.
+
+What it does: finds `softmax(q @ k.T * scale + mask) @ v` in any spelling: the scale on queries, keys, scores or split
+between them; a mask that is added, selected by `where`, or guarded by `is not None`; casts around the softmax; keys
+transposed in any way.
+
+Why: the scores, batch x heads x queries x keys, are written to memory and read back by every step. At 4,096 tokens
+that is most of what attention moves. `mx.fast.scaled_dot_product_attention` keeps them on chip.
+
+When not to: where the weights are returned or used again, where something other than a mask stands between the two
+matmuls (a soft cap, dropout), and where MLX has no fused kernel for the head dimension: it then runs the same steps.
+
+Fix safety: safe where operands are of rank 4 and of one dtype, and there is no mask or one of their dtype. Unsafe where
+the mask's dtype is not known (a float32 mask on half-precision queries raises), where the scores were computed in
+float32 from half-precision operands, and where the result's dtype changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from fuselint.finding import Numerics, Obligation
+from fuselint.graph.identities import composed, none_test, permuted, swap
+from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.values import ONE, Value
+from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
+
+CODE, NAME = "FUS211", "unfused-attention"
+
+HEAD = "import math\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+
+
+def unfused(q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
+    import mlx.core as mx
+
+    scores = (q * scale) @ k.swapaxes(-1, -2) + mask
+    return mx.softmax(scores, axis=-1, precise=True) @ v
+
+
+def fused(q: Any, k: Any, v: Any, mask: Any, scale: float) -> Any:
+    import mlx.core as mx
+
+    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Attention:
+    """Attention as it is written in a graph.
+
+    root: the value that it ends in; weights: the softmax; scores: the matmul of queries and keys.
+    keys_axes: how the keys' node has to be transposed to be (batch, heads, length, head dimension); None: not at all.
+    result_axes: how the result has to be transposed; None: not at all. mask is a boolean keep-mask where `keep`.
+    """
+
+    root: Node
+    weights: Node
+    q: Node
+    k: Node
+    v: Node
+    scale: Hole
+    mask: Hole | None
+    keep: bool
+    keys_axes: tuple[int, ...] | None
+    result_axes: tuple[int, ...] | None
+    guarded: bool
+    problem: str = ""
+
+
+def recognise(graph: Graph) -> Iterator[Attention]:
+    """The attentions of a graph, whatever their obligations."""
+    for node in graph.nodes:
+        if node.op in ("matmul", "einsum"):
+            found = _Reader(graph, node).read()
+            if found is not None:
+                yield found
+
+
+class _Reader:
+    """Reads the canonical value of one matmul as attention."""
+
+    def __init__(self, graph: Graph, root: Node) -> None:
+        self.graph, self.root, self.canonical = graph, root, graph.canonical
+        self.algebra = self.canonical.algebra
+        self.slice = region(root, ())
+        self.known = set(self.slice)
+
+    def read(self) -> Attention | None:
+        value, result_axes = self.canonical.of(self.root), None
+        if value.op == "permute":
+            result_axes, value = value.param("perm"), value.args[0]
+        if value.op != "matmul":
+            return None
+        weights, values = value.args
+        if weights.op != "softmax" or weights.param("axes") != (-1,):
+            return None
+        softmax = self.node_of(weights, ("softmax", "nn.softmax", "divide", "multiply"))
+        v = self.written(values)
+        if softmax is None or v is None:
+            return None
+        read = self.scores(weights.args[0])
+        if read is None:
+            return None
+        product, scale, mask, keep, guarded, problem = read
+        queries, transposed = product.args
+        k_value, keys_axes = self.keys(transposed)
+        q = self.written(queries)
+        if k_value is None or q is None:
+            return None
+        k = self.written(k_value)
+        hole = self.canonical.as_hole(scale)
+        if k is None or hole is None or not _shaped_like_keys(self.graph, q, k, keys_axes):
+            return None
+        if mask is not None and not isinstance(mask, Synthesised) and mask not in self.known:
+            return None
+        axes = None if keys_axes is None else _of_rank_4(keys_axes)
+        out = None if result_axes is None else _of_rank_4(result_axes)
+        return Attention(self.root, softmax, q, k, v, hole, mask, keep, axes, out, guarded, problem)
+
+    # -- operands --------------------------------------------------------------------------------------------------
+
+    def node_of(self, value: Value, ops: tuple[str, ...] = ()) -> Node | None:
+        """The last node of the slice that has this value, of one of the operations where any are named."""
+        nodes = [n for n in self.canonical.nodes(value) if n in self.known]
+        named = [n for n in nodes if n.op in ops]
+        return (named or nodes or [None])[-1]
+
+    def written(self, value: Value) -> Node | None:
+        """The value as written: before casts that widen it to float32, which the fused kernel does by itself."""
+        node = self.node_of(value)
+        while node is not None and node.op == "astype" and self.graph.facts.dtype(node) == frozenset({"float32"}):
+            node = node.inputs[0]
+        return node
+
+    def keys(self, transposed: Value) -> tuple[Value | None, tuple[int, ...] | None]:
+        """The keys whose transpose this is, and the permutation left to do, where it isn't just the last two axes."""
+        if transposed.op == "permute":
+            inner, perm = transposed.args[0], composed(swap(-1, -2), transposed.param("perm"))
+            return inner, perm or None
+        if transposed.op == "swapaxes" and transposed.param("pair") == (2, 3):  # of rank 4, as the fused op asks
+            return transposed.args[0], None
+        return None, None
+
+    # -- scores ----------------------------------------------------------------------------------------------------
+
+    def scores(self, value: Value) -> tuple[Value, Value, Hole | None, bool, bool, str] | None:
+        """(matmul, scale, mask, whether True keeps, whether the mask may be None, what stands in the way)."""
+        selected = self.selected(value)
+        if selected is not None:
+            inner, mask, guarded = selected
+            split = self.split(inner)
+            if split is None or split[2]:
+                return None
+            return split[0], split[1], mask, True, guarded, ""
+        split = self.split(value)
+        if split is None:
+            return None
+        product, scale, terms = split
+        if not terms:
+            return product, scale, None, False, False, ""
+        if any(c != 1.0 for _, c in terms) and len(terms) == 1:
+            whole = self.node_of(self.algebra.scale(*terms[0]))
+            return None if whole is None else (product, scale, whole, False, False, "")
+        names: dict[str, Node] = {}
+        guards = 0
+        for i, (term, c) in enumerate(terms):
+            guards += term.op == "guarded"
+            if term.op == "guarded" and term.args[0] is not term.param("by"):
+                return product, scale, None, False, True, "the mask that is added is not the value whose `is not None` guards it"
+            node = self.mask_node(term.args[0] if term.op == "guarded" else self.algebra.scale(term, c))
+            if node is None:
+                return None
+            names[f"m{i}"] = node
+        if len(names) == 1:
+            return product, scale, names["m0"], False, bool(guards), ""
+        if guards:
+            return product, scale, None, False, True, "one of several masks may be None"
+        return product, scale, Synthesised(" + ".join(f"{{{n}}}" for n in names), names), False, False, ""
+
+    def mask_node(self, value: Value) -> Node | None:
+        """A mask as written last: its casts are meant for the scores' dtype."""
+        return self.node_of(value)
+
+    def split(self, value: Value) -> tuple[Value, Value, list[tuple[Value, float]]] | None:
+        """scale x matmul + the other terms."""
+        found: tuple[Value, Value] | None = None
+        others: list[tuple[Value, float]] = []
+        if value.constant:
+            return None
+        for term, c in self.terms(value):
+            outer = [(b, e) for b, e in term.factors if b.scalar]
+            inner = [(b, e) for b, e in term.factors if not b.scalar]
+            if found is None and len(inner) == 1 and inner[0][0].op == "matmul" and inner[0][1] == 1:
+                found = inner[0][0], self.algebra.product(c * term.coefficient, outer)
+            else:
+                others.append((term, c))
+        return None if found is None else (*found, others)
+
+    def terms(self, value: Value) -> list[tuple[Value, float]]:
+        """The terms of a sum, or of scalars times a sum: those are multiplied in."""
+        if value.op == "product":
+            sums = [b for b, e in value.factors if b.op == "sum" and e == 1]
+            rest = [(b, e) for b, e in value.factors if not (b.op == "sum" and e == 1)]
+            if len(sums) == 1 and all(b.scalar for b, _ in rest) and not sums[0].constant:
+                return [(self.algebra.product(value.coefficient * c, [*rest, (m, ONE)]), 1.0) for m, c in sums[0].terms]
+        return list(value.terms)
+
+    def selected(self, value: Value) -> tuple[Value, Hole, bool] | None:
+        """where(mask, scores, -inf), perhaps under `mask is not None`."""
+        guarded = False
+        if value.op == "phi":
+            phi = self.node_of(value, ("phi",))
+            test = None if phi is None or phi.op != "phi" else none_test(self.canonical, phi.attrs["test"])
+            if test is None:
+                return None
+            marker, present = test
+            then, other = value.args if present else value.args[::-1]
+            if then.op != "where" or then.args[0] is not marker:
+                return None
+            if other not in then.args[1:]:
+                return None
+            value, guarded = then, True
+        if value.op != "where" or len(value.args) != 3:
+            return None
+        condition, kept, dropped = value.args
+        mask = self.node_of(condition)
+        if mask is None:
+            return None
+        if _is_fill(self, dropped):
+            return kept, mask, guarded
+        if _is_fill(self, kept) and not guarded:
+            return dropped, Synthesised("{mx}.logical_not({m})", {"m": mask}), False
+        return None
+
+
+def _is_fill(reader: _Reader, value: Value) -> bool:
+    """A number so low that its weight is zero: -1e9 or below, -inf, the dtype's lowest."""
+    if value.number is not None:
+        return value.number <= -1e9
+    if value.op == "number":
+        return value.param("value") == "-inf"
+    if value.op == "product" and value.coefficient == -1.0 and len(value.factors) == 1:
+        inner = value.factors[0][0]
+        return inner.op == "number" and inner.param("value") == "inf"
+    return False
+
+
+def _of_rank_4(perm: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(a + 4 for a in [*range(-4, -len(perm)), *perm])
+
+
+def _shaped_like_keys(graph: Graph, q: Node, k: Node, axes: tuple[int, ...] | None) -> bool:
+    """Where the ranks are known, they are those of attention: 4, or 3 on both sides."""
+    ranks = graph.facts.rank(q), graph.facts.rank(k)
+    known = [r for r in ranks if r is not None]
+    return all(r in (3, 4) for r in known) and len(set(known)) <= 1 and not (3 in known and axes is not None)
+
+
+def find(graph: Graph) -> Iterator[Match]:
+    for found in recognise(graph):
+        match = _match(graph, found)
+        if match is not None:
+            yield match
+
+
+def _match(graph: Graph, found: Attention) -> Match | None:
+    facts = graph.facts
+    root = _with_cast_back(graph, found)
+    arrays = [found.q, found.k, found.v]
+    masks = _mask_nodes(found.mask)
+    scale_nodes = _scale_nodes(found.scale)
+    inside = region(root, [*arrays, *masks, *scale_nodes])
+    if found.weights not in inside:
+        return None
+    rank = next((r for r in (facts.rank(n) for n in arrays) if r is not None), None)
+    obligations = [_rank(graph, arrays, rank), _unread(graph, root, inside, [*arrays, *masks])]
+    numerics, dtypes = _dtypes(graph, found, root, inside)
+    obligations += dtypes
+    if masks:
+        obligations.append(_mask_dtype(graph, found, masks))
+    holes: dict[str, Hole] = {"q": found.q, "k": found.k, "v": found.v, "scale": found.scale}
+    if found.mask is not None:
+        holes["mask"] = found.mask
+    batch = ("B", "H") if rank != 3 else ("H",)
+    shapes = {"q": (*batch, "L", "D"), "k": (*batch, "S", "D"), "v": (*batch, "S", "D")}
+    for i, mask in enumerate(masks):
+        shapes["mask" if len(masks) == 1 else f"mask.m{i}"] = _mask_shape(facts.rank(mask), rank)
+    if found.keys_axes is not None:
+        shapes["k"] = _permuted_back(shapes["k"], found.keys_axes)
+    match = Match(
+        code=CODE,
+        root=root,
+        holes=holes,
+        message="hand-written attention: the scores go to memory and back at every step",
+        obligations=[o for o in obligations if o is not None],
+        region=frozenset(inside),
+        fused=(FusedKernel("scaled_dot_product_attention", (*arrays, *masks), root),),
+        shapes=shapes,
+        dtypes={"mask": "bool" if found.keep else "mask"},
+        numerics=numerics,
+        related=[(found.weights, "the softmax over keys")],
+        data={
+            "keys_axes": found.keys_axes,
+            "result_axes": found.result_axes,
+            "rank": rank,
+            "problem": found.problem,
+        },
+    )
+    return None if match.contradicted else match
+
+
+def _with_cast_back(graph: Graph, found: Attention) -> Node:
+    """The cast that brings a float32 result back to the operands' dtype belongs to the attention."""
+    users = graph.users.get(found.root, ())
+    if len(users) == 1 and users[0].op == "astype" and found.root not in graph.escaping:
+        cast = users[0]
+        if graph.facts.dtype(found.root) == frozenset({"float32"}) and "float32" not in graph.facts.dtype(cast):
+            return cast
+    return found.root
+
+
+def _mask_nodes(mask: Hole | None) -> list[Node]:
+    if mask is None:
+        return []
+    return list(mask.operands.values()) if isinstance(mask, Synthesised) else [mask]
+
+
+def _scale_nodes(scale: Hole) -> list[Node]:
+    return list(scale.operands.values()) if isinstance(scale, Synthesised) else [scale]
+
+
+def _mask_shape(rank: int | None, of: int | None) -> tuple[str, ...]:
+    full = ("B", "1", "L", "S") if of != 3 else ("1", "L", "S")
+    return full[-rank:] if rank is not None and 2 <= rank <= len(full) else ("L", "S")
+
+
+def _permuted_back(shape: tuple[str, ...], axes: tuple[int, ...]) -> tuple[str, ...]:
+    out = [""] * len(shape)
+    for i, a in enumerate(axes):
+        out[a] = shape[i]
+    return tuple(out)
+
+
+def _rank(graph: Graph, arrays: list[Node], rank: int | None) -> Obligation:
+    claim = "queries, keys and values have rank 4"
+    if rank == 3:
+        return Obligation("queries, keys and values have rank 3, the first axis stands for heads", "proven", _why(graph, arrays))
+    if rank == 4:
+        return Obligation(claim, "proven", _why(graph, arrays))
+    return Obligation(claim, "unknown", "nothing in this function says their rank")
+
+
+def _why(graph: Graph, arrays: list[Node]) -> str:
+    known = next(n for n in arrays if graph.facts.rank(n) is not None)
+    return graph.facts.why(known)
+
+
+def _unread(graph: Graph, root: Node, inside: list[Node], holes: list[Node]) -> Obligation | None:
+    claim = "scores and attention weights are read by nothing else"
+    own = set(inside)
+    hot = set()  # what depends on the operands: a shared constant or size may well be read elsewhere
+    for n in inside:
+        if any(i in hot or i in holes for i in n.inputs) and graph.facts.kind(n) in ("array", "unknown"):
+            hot.add(n)
+    for n in hot:
+        if n is root or n.op in ("permute", "transpose", "swapaxes", "moveaxis", "astype", "reshape") and not _wide(graph, n, own, root):
+            continue
+        if n in graph.escaping or any(u not in own and _keeps(u) for u in graph.users.get(n, ())):
+            if _is_prepared_operand(graph, n, own):
+                continue
+            return Obligation(claim, "contradicted", f"`{n.op}` is also used outside")
+    return Obligation(claim, "proven", "every value between the operands and the result has one reader")
+
+
+def _wide(graph: Graph, node: Node, own: set[Node], root: Node) -> bool:
+    """Whether the node holds scores or weights, not just an operand in another layout."""
+    return not _is_prepared_operand(graph, node, own)
+
+
+def _is_prepared_operand(graph: Graph, node: Node, own: set[Node]) -> bool:
+    """Queries or keys that were scaled, cast or transposed: they stay where they are needed elsewhere."""
+    stack, seen = [node], set()
+    while stack:
+        n = stack.pop()
+        if n in seen or n not in own:
+            continue
+        seen.add(n)
+        if n.op in ("matmul", "einsum", "softmax", "nn.softmax", "exp"):
+            return False
+        stack.extend(n.inputs)
+    return True
+
+
+def _keeps(user: Node) -> bool:
+    """Whether a reader needs the array itself: its shape and dtype are known without it."""
+    return user.op not in ("shape", "dim", "dtype", "ndim", "size")
+
+
+def _dtypes(graph: Graph, found: Attention, root: Node, inside: list[Node]) -> tuple[Numerics, list[Obligation]]:
+    facts = graph.facts
+    joint = facts.dtype(found.q) | facts.dtype(found.k) | facts.dtype(found.v)
+    result = facts.dtype(root)
+    claim = "the result keeps its dtype"
+    half = "float32" not in joint
+    widened = [n for n in inside if n.op == "astype" and facts.dtype(n) == frozenset({"float32"})]
+    before = [n for n in widened if _is_prepared_operand(graph, n, set(inside))]
+    if half and "float32" in result:
+        return "different dtype", [Obligation(claim, "unknown", "the attention weights are float32 and are not cast back")]
+    kept = Obligation(claim, "proven", "operands and result have the activations' dtype")
+    if before and half:
+        lost = Obligation(
+            "scores in the operands' dtype are exact enough",
+            "unknown",
+            "queries or keys were cast to float32 before the matmul; the fused kernel accumulates in float32 on a GPU",
+        )
+        return "less accurate", [kept, lost]
+    exact = bool(widened) or bool(found.weights.attrs.get("precise"))
+    return ("reassociated" if exact else "more accurate"), [kept]
+
+
+def _mask_dtype(graph: Graph, found: Attention, masks: list[Node]) -> Obligation:
+    claim = "the mask's dtype promotes to the queries'"
+    if found.keep:
+        return Obligation(claim, "proven", "the mask is boolean")
+    facts = graph.facts
+    joint = facts.dtype(found.q) | facts.dtype(found.k) | facts.dtype(found.v)
+    for mask in masks:
+        dtype = facts.dtype(mask)
+        if not dtype <= joint and not dtype <= frozenset({"bool_", "int32", "int64", "uint8"}):
+            return Obligation(claim, "unknown", "a float32 mask on half-precision queries raises; nothing here says the mask's dtype")
+    return Obligation(claim, "proven", "the mask is made in the queries' dtype")
+
+
+EXAMPLES = [
+    Example(
+        HEAD
+        + "class Attention(nn.Module):\n"
+        "    def __init__(self, dims, heads):\n"
+        "        super().__init__()\n"
+        "        self.heads = heads\n"
+        "        self.scale = (dims // heads) ** -0.5\n"
+        "        self.qkv = nn.Linear(dims, 3 * dims)\n"
+        "        self.out = nn.Linear(dims, dims)\n\n"
+        "    def __call__(self, x):\n"
+        "        B, L, D = x.shape\n"
+        "        q, k, v = mx.split(self.qkv(x).reshape(B, L, 3 * self.heads, -1).transpose(0, 2, 1, 3), 3, axis=1)\n"
+        "        scores = (q * self.scale) @ k.swapaxes(-1, -2)\n"
+        "        weights = mx.softmax(scores.astype(mx.float32), axis=-1).astype(scores.dtype)\n"
+        "        y = (weights @ v).transpose(0, 2, 1, 3).reshape(B, L, D)\n"
+        "        return self.out(y)\n",
+        fixed=HEAD
+        + "class Attention(nn.Module):\n"
+        "    def __init__(self, dims, heads):\n"
+        "        super().__init__()\n"
+        "        self.heads = heads\n"
+        "        self.scale = (dims // heads) ** -0.5\n"
+        "        self.qkv = nn.Linear(dims, 3 * dims)\n"
+        "        self.out = nn.Linear(dims, dims)\n\n"
+        "    def __call__(self, x):\n"
+        "        B, L, D = x.shape\n"
+        "        q, k, v = mx.split(self.qkv(x).reshape(B, L, 3 * self.heads, -1).transpose(0, 2, 1, 3), 3, axis=1)\n"
+        "        y = (\n"
+        "            mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale)\n"
+        "            .transpose(0, 2, 1, 3)\n"
+        "            .reshape(B, L, D)\n"
+        "        )\n"
+        "        return self.out(y)\n",
+        applicability="safe",
+    ),
+]
+
+COUNTEREXAMPLES = [
+    Example(
+        HEAD + "def f(q, k, v):\n    return mx.softmax(mx.tanh(q @ k.swapaxes(-1, -2) / 30) * 30, axis=-1) @ v\n",
+        why="a soft cap stands between the matmul and the softmax",
+    ),
+    Example(
+        HEAD + "def f(q, k, v):\n    w = mx.softmax(q @ k.swapaxes(-1, -2), axis=-1)\n    return w @ v, w\n",
+        why="the weights are returned",
+    ),
+    Example(
+        HEAD + "def f(q, k, v, mask):\n    return mx.softmax((q @ k.swapaxes(-1, -2) + mask) * 0.125, axis=-1) @ v\n",
+        why="the mask is scaled too",
+    ),
+    Example(HEAD + "def f(q, k, v):\n    return mx.softmax(q @ k.swapaxes(-1, -2), axis=-2) @ v\n", why="softmax over queries"),
+    Example(HEAD + "def f(q, k, v):\n    return mx.softmax(q @ k, axis=-1) @ v\n", why="the keys are not transposed"),
+]
