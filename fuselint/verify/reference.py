@@ -28,6 +28,7 @@ MODULES = {
 }
 BUILTINS = ("int", "float", "bool", "len", "max", "min", "abs", "round", "range", "sum", "tuple", "list")
 JOINS = {"and": " and ", "or": " or "}
+NO_TEXT = frozenset({"loop", "opaque", "new", "function", "star", "dict"})
 LIMIT = 2000
 """More nodes than that are no region that anyone fuses."""
 
@@ -86,6 +87,8 @@ class _Writer:
             if node in suite.done or self.leaf(node) is not None:
                 stack.pop()
                 continue
+            if node.op in NO_TEXT:  # also the only ones whose operands may come after them
+                raise CannotEmit
             needs = [node.attrs["test"]] if node.op == "phi" else list(operands(node))
             missing = [n for n in needs if n not in suite.done and self.leaf(n) is None]
             if missing:
@@ -173,13 +176,17 @@ class _Writer:
     def call(self, node: Node, args: list[str]) -> str:
         target = node.attrs.get("target") or ""
         module, _, name = target.rpartition(".")
-        if node.attrs.get("keywords") or not (module == "math" or (module == "builtins" and name in BUILTINS)):
+        if (
+            node.attrs.get("keywords")
+            or node.attrs.get("starred")
+            or not (module == "math" or (module == "builtins" and name in BUILTINS))
+        ):
             raise CannotEmit
         return f"{'math.' if module == 'math' else ''}{name}({', '.join(args)})"
 
     def operation(self, node: Node, op: Op, args: list[str]) -> str:
         kinds = [self.graph.facts.kind(n) for n in node.inputs]
-        scalar = self.graph.facts.kind(node) == "scalar"
+        scalar = self.graph.facts.kind(node) == "scalar" or "tuple" in kinds
         if not scalar:
             args = [self.exact(n, a) for n, a in zip(node.inputs, args, strict=True)]
         if op.operator is not None and (scalar or "array" in kinds or "unknown" in kinds):
