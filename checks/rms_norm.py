@@ -164,7 +164,7 @@ def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None]) -> Ma
         code=CODE,
         root=root,
         holes=holes,
-        message=f"hand-written RMSNorm{POLICIES[policy]}",
+        message=f"hand-written RMSNorm{POLICIES['llama' if policy == 'float32' and kept.verdict == 'proven' else policy]}",
         obligations=[
             Obligation("the mean is over the last axis", "proven", "its axis is -1, or the rank says so"),
             Obligation("the value that is squared is the value that is scaled", "proven", "they are one value"),
@@ -369,5 +369,142 @@ def _helpers(root: Node, owned: Iterable[Node]) -> list[tuple[Node, str]]:
     return [(n, f"with `{name.rsplit('.', 1)[-1]}`") for name, n in found.items()]
 
 
-EXAMPLES: list[Example] = []
-COUNTEREXAMPLES: list[Example] = []
+HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+
+EXAMPLES = [
+    Example(
+        HEAD
+        + '''class RMSNorm(nn.Module):
+    def __init__(self, dims: int, eps: float = 1e-5):
+        super().__init__()
+        self.weight = mx.ones((dims,))
+        self.eps = eps
+
+    def _norm(self, x):
+        return x * mx.rsqrt(x.square().mean(-1, keepdims=True) + self.eps)
+
+    def __call__(self, x):
+        output = self._norm(x.astype(mx.float32)).astype(x.dtype)
+        return self.weight * output
+''',
+        HEAD
+        + '''class RMSNorm(nn.Module):
+    def __init__(self, dims: int, eps: float = 1e-5):
+        super().__init__()
+        self.weight = mx.ones((dims,))
+        self.eps = eps
+
+    def __call__(self, x):
+        return mx.fast.rms_norm(x, self.weight, self.eps)
+''',
+        why="the weight is multiplied after the cast back: bit-identical",
+    ),
+    Example(
+        HEAD
+        + '''class RMSNorm(nn.Module):
+    def __init__(self, dims: int, eps: float = 1e-6):
+        super().__init__()
+        self.weight = mx.ones((dims,))
+        self.eps = eps
+
+    def __call__(self, x):
+        dtype = x.dtype
+        x = x.astype(mx.float32)
+        variance = mx.mean(mx.power(x, 2), axis=-1, keepdims=True)
+        x = x / mx.sqrt(variance + self.eps)
+        return self.weight * x.astype(dtype)
+''',
+        HEAD
+        + '''class RMSNorm(nn.Module):
+    def __init__(self, dims: int, eps: float = 1e-6):
+        super().__init__()
+        self.weight = mx.ones((dims,))
+        self.eps = eps
+
+    def __call__(self, x):
+        return mx.fast.rms_norm(x, self.weight, self.eps)
+''',
+        why="x is rebound: the fused kernel takes the one that came in",
+    ),
+    Example(
+        HEAD
+        + '''class RMSNorm(nn.Module):
+    def __init__(self, dims: int, eps: float = 1e-6):
+        super().__init__()
+        self.weight = mx.zeros((dims,))
+        self.eps = eps
+
+    def __call__(self, x):
+        h = x.astype(mx.float32)
+        h = h * mx.rsqrt(mx.mean(h * h, axis=-1, keepdims=True) + self.eps)
+        return (h * self.weight).astype(x.dtype)
+''',
+        HEAD
+        + '''class RMSNorm(nn.Module):
+    def __init__(self, dims: int, eps: float = 1e-6):
+        super().__init__()
+        self.weight = mx.zeros((dims,))
+        self.eps = eps
+
+    def __call__(self, x):
+        return mx.fast.rms_norm(x, self.weight, self.eps)
+''',
+        applicability="unsafe",
+        why="Gemma multiplies the weight in float32, the fused kernel after rounding",
+    ),
+    Example(
+        HEAD + "def unit(x):\n    return x * (mx.sum(x**2, axis=-1, keepdims=True) / x.shape[-1] + 1e-6) ** -0.5\n",
+        HEAD + "def unit(x):\n    return mx.fast.rms_norm(x, None, 1e-6)\n",
+        why="no weight, another spelling",
+    ),
+    Example(
+        HEAD + "def norm(x, w):\n    return x * mx.rsqrt(mx.mean(x * x, axis=-1, keepdims=True) + 1e-5) * (1 + w)\n",
+        HEAD + "def norm(x, w):\n    return mx.fast.rms_norm(x, 1 + w, 1e-5)\n",
+        applicability="unsafe",
+        why="nothing says that w has one axis",
+    ),
+    Example(
+        HEAD
+        + '''class T5Norm(nn.Module):
+    def __init__(self, dims: int):
+        super().__init__()
+        self.weight = mx.ones((dims,))
+
+    def __call__(self, x):
+        variance = x.astype(mx.float32).square().mean(-1, keepdims=True)
+        return self.weight * (x * mx.rsqrt(variance + 1e-6))
+''',
+        HEAD
+        + '''class T5Norm(nn.Module):
+    def __init__(self, dims: int):
+        super().__init__()
+        self.weight = mx.ones((dims,))
+
+    def __call__(self, x):
+        return mx.fast.rms_norm(x, self.weight, 1e-6)
+''',
+        applicability="unsafe",
+        why="the result was float32 also for half precision x, and is x's dtype afterwards",
+    ),
+]
+
+
+def _expression(expression: str, why: str, arguments: str = "x, w") -> Example:
+    return Example(f"{HEAD}def f({arguments}):\n    return {expression}\n", why=why)
+
+
+COUNTEREXAMPLES = [
+    _expression("x / (mx.sqrt(mx.mean(x * x, axis=-1, keepdims=True)) + 1e-5) * w", "eps outside the root"),
+    _expression("x * mx.rsqrt(mx.mean(x * x, axis=1, keepdims=True) + 1e-5) * w", "another axis"),
+    _expression("x * mx.rsqrt(mx.mean(x * x) + 1e-5) * w", "all axes"),
+    _expression("x * mx.rsqrt(mx.mean(x * x, axis=-1) + 1e-5) * w", "the mean loses its axis: rows and columns mix"),
+    _expression("2 * x * mx.rsqrt(mx.mean(x * x, axis=-1, keepdims=True) + 1e-5)", "twice the norm"),
+    _expression("(x + 1) * mx.rsqrt(mx.mean(x * x, axis=-1, keepdims=True) + 1e-5)", "another numerator"),
+    _expression("x * mx.rsqrt(mx.var(x, axis=-1, keepdims=True) + 1e-5) * w", "the variance of a value that isn't centred"),
+    _expression("x * mx.rsqrt(mx.sum(x * x, axis=-1, keepdims=True) / x.shape[1] + 1e-5)", "another axis' length"),
+    _expression("x / mx.maximum(mx.linalg.norm(x, axis=-1, keepdims=True), 1e-6)", "a floor under the norm, not an eps inside"),
+    _expression("x * mx.rsqrt(mx.mean(mx.abs(x) ** 3, axis=-1, keepdims=True) + 1e-5)", "cubes"),
+    _expression(
+        "(x - x.mean(-1, keepdims=True)) * mx.rsqrt(x.var(-1, keepdims=True) + 1e-5)", "centred: a layer norm, which is FUS202's"
+    ),
+]

@@ -529,34 +529,33 @@ def exponent(number: float) -> Fraction | None:
 
 def alike(a: Value, b: Value, tolerance: float = 1e-6) -> bool:
     """Whether two values, also of two functions, have the same structure, constants compared relatively."""
-    stack = [(a, b)]
+    stack: list[tuple[Any, Any]] = [(a, b)]
     seen: set[tuple[int, int]] = set()
     while stack:
         x, y = stack.pop()
-        if (id(x), id(y)) in seen:
-            continue
-        seen.add((id(x), id(y)))
-        if x.op != y.op or len(x.args) != len(y.args) or len(x.params) != len(y.params):
+        if isinstance(x, Value) and isinstance(y, Value):
+            if (x.id, y.id) in seen:
+                continue
+            seen.add((x.id, y.id))
+            stack.append((_shape_of(x), _shape_of(y)))
+        elif isinstance(x, tuple) and isinstance(y, tuple):
+            if len(x) != len(y):
+                return False
+            stack.extend(zip(x, y, strict=True))
+        elif isinstance(x, float) and isinstance(y, float):
+            if not close(x, y, tolerance):
+                return False
+        elif type(x) is not type(y) or x != y:
             return False
-        if x.op == "product":
-            if not close(x.coefficient, y.coefficient, tolerance) or [e for _, e in x.factors] != [e for _, e in y.factors]:
-                return False
-            stack.extend((p, q) for (p, _), (q, _) in zip(x.factors, y.factors, strict=True))
-        elif x.op == "sum":
-            if len(x.terms) != len(y.terms) or not close(x.constant, y.constant, tolerance):
-                return False
-            for (p, c), (q, d) in zip(x.terms, y.terms, strict=True):
-                if not close(c, d, tolerance):
-                    return False
-                stack.append((p, q))
-        else:
-            for (k, p), (m, q) in zip(x.params, y.params, strict=True):
-                if isinstance(p, Value) and isinstance(q, Value) and k == m:
-                    stack.append((p, q))
-                elif (k, p) != (m, q):
-                    return False
-            stack.extend(zip(x.args, y.args, strict=True))
     return True
+
+
+def _shape_of(v: Value) -> tuple[Any, ...]:
+    if v.op == "product":
+        return (v.op, v.coefficient, v.factors)
+    if v.op == "sum":
+        return (v.op, v.constant, v.terms)
+    return (v.op, v.args, v.params)
 
 
 def text(value: Value, limit: int = 6) -> str:
