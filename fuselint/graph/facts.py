@@ -48,6 +48,7 @@ MISSING: Final[Any] = _Missing()
 
 FLOATING = "activations are real floating arrays"
 WEIGHTS = "a weight has the rank that __init__ gives it and the dtype that loading gives it"
+CONFIGURED = "a constructor's arguments and their attributes are Python values where it computes with them"
 LAYERS = "layers are called with arrays of rank >= 1"
 
 ACTIVATION = "activation"
@@ -155,6 +156,10 @@ class Facts:
         if not d.symbols:
             return d
         return DType(n for n in d if n not in d.symbols) | DType({ACTIVATION}) if d - d.symbols else DType({ACTIVATION})
+
+    def state(self, node: Node, shape: Shape, dtype: DType, why: str) -> None:
+        """Makes a fact of an array known from elsewhere, such as a recorded run. Before anything is asked."""
+        self._facts[node] = Fact("array", shape, dtype, why=why)
 
     def why(self, node: Node) -> str:
         """Where what is known of the value comes from, with the house assumptions that it rests on."""
@@ -317,6 +322,8 @@ class Facts:
             plain = self._python(node, op, inputs)
             if plain is not None:
                 return plain
+        if op.result == "same":
+            return inputs[0] if inputs else UNKNOWN
         call = self.call(node)
         shape, dtype = op.shape(call), op.dtype(call)
         why = f"{op.name} of its operands"
@@ -346,6 +353,9 @@ class Facts:
         if kinds <= {"scalar", "unknown"}:
             size = self._size_of(op, [self.size(n) for n in node.inputs])
             assumed = _assume(*inputs)
+            if node.frame.qualname.rpartition(".")[2] == "__init__":
+                number = _scalar("weak number", size=size, why=f"{op.name} of a constructor's values")
+                return replace(number, assumed=assumed | {CONFIGURED})
             merged = reduce(lambda a, b: a | b, (f.dtype for f in inputs))
             return Fact(
                 "unknown", dtype=merged, size=size, why=f"{op.name}: nothing says if it is an array", assumed=assumed
@@ -430,7 +440,7 @@ class Facts:
         init = node.attrs.get("init")
         path = node.attrs.get("path") or node.attrs.get("name", "")
         if not isinstance(init, Node):
-            return Fact("unknown", size=Expr.name(self._name(node)), why=f"attribute {path}")
+            return self._field(node, path) or Fact("unknown", size=Expr.name(self._name(node)), why=f"attribute {path}")
         fact = self.of(init)
         why = f"{path} is set in __init__"
         if fact.kind == "array":
@@ -440,6 +450,16 @@ class Facts:
         if fact.kind == "unknown" and fact.size is None:
             return replace(fact, size=Expr.name(self._name(node)), why=why)
         return replace(fact, why=f"{why}: {fact.why}" if fact.why else why)
+
+    def _field(self, node: Node, path: str) -> Fact | None:
+        """A field of an argument whose annotation is a class of this file, as that annotates it."""
+        base = node.inputs[0] if node.inputs else None
+        held = self.graph.module.classes.get(base.attrs.get("annotation") or "") if base and base.op == "param" else None
+        stated = None if held is None else held.fields.get(node.attrs.get("name", ""))
+        fact = None if stated is None else _annotated(stated.annotation, path)
+        if fact is None or fact.kind != "scalar":
+            return None
+        return replace(fact, size=Expr.name(self._name(node)))
 
     def _shape(self, node: Node) -> Fact:
         f = self.of(node.inputs[0])
@@ -486,7 +506,7 @@ class Facts:
         lead: str | None = None
         dims: list[Expr] = []
         for at, e in enumerate(elements):
-            if isinstance(e, Node) and e.op in ("starred", "star"):
+            if isinstance(e, Node) and e.op == "star":
                 inner = self.of(e.inputs[0]).extent
                 if inner is None or (inner.lead is not None and at):
                     return None
@@ -500,7 +520,7 @@ class Facts:
         return Shape(lead, tuple(dims))
 
     def _tuple(self, node: Node) -> Fact:
-        if any(n.op in ("starred", "star") for n in node.inputs):
+        if any(n.op == "star" for n in node.inputs):
             return Fact("tuple", extent=self._extent(node.inputs), why="a display")
         parts = tuple(self.of(n) for n in node.inputs)
         numbers = all(p.kind in ("scalar", "unknown") for p in parts)

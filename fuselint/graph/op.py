@@ -140,7 +140,7 @@ class Op:
     method: str | None = None
     method_params: tuple[Param, ...] | None = None
     operator: str | None = None
-    result: Literal["array", "arrays", "scalar", "none", "dtype", "object"] = "array"
+    result: Literal["array", "arrays", "same"] = "array"  # same: what its first operand is
     constructor: tuple[Param, ...] = ()  # of a layer: the parameters of its __init__
     function: str | None = None  # of a layer: the op that its call is ("nn.silu" for nn.SiLU)
     compiled: bool = False  # MLX compiles it itself (shapeless), so that alone it is one kernel
@@ -198,13 +198,13 @@ def literal(node: Any) -> Any:
 
 def _elements(node: Node) -> tuple[Node, ...]:
     """The arrays of a list of arrays; the list itself where its elements aren't known."""
-    return node.inputs if node.op in ("tuple", "list") and not any(n.op == "starred" for n in node.inputs) else (node,)
+    return node.inputs if node.op in ("tuple", "list") and not any(n.op == "star" for n in node.inputs) else (node,)
 
 
 def bind(op: Op, args: Sequence[Node], keywords: Mapping[str, Node], *, method: bool = False) -> Bound:
     """Binds the arguments of a call as MLX would. args[0] of a method is the array.
 
-    A `*argument` is a node with op `starred`; only variadic parameters (`x.reshape(*s, n)`) take one.
+    A `*argument` is a node with op `star`; only variadic parameters (`x.reshape(*s, n)`) take one.
     """
     params = op.method_params if method and op.method_params is not None else op.params
     given: dict[str, Any] = {}
@@ -217,7 +217,7 @@ def bind(op: Op, args: Sequence[Node], keywords: Mapping[str, Node], *, method: 
         if p.variadic:
             given[p.name] = rest
             rest = []
-        elif rest[0].op == "starred":
+        elif rest[0].op == "star":
             raise CannotBind(f"`*` argument of {op.name}")
         else:
             given[p.name] = rest.pop(0)
@@ -246,9 +246,9 @@ def bind(op: Op, args: Sequence[Node], keywords: Mapping[str, Node], *, method: 
         elif value is None:
             attrs[p.name] = p.default
         elif isinstance(value, list):
-            one = literal(value[0]) if len(value) == 1 else None
-            single = isinstance(one, tuple) or one is None or (isinstance(one, Node) and one.op in ("shape", "param"))
-            attrs[p.name] = one if len(value) == 1 and single else tuple(literal(v) for v in value)
+            listed = tuple(literal(v) for v in value)
+            whole = len(listed) == 1 and (listed[0] is None or isinstance(listed[0], (tuple, Node)))
+            attrs[p.name] = listed[0] if whole else listed  # one Node: a tuple, or a number
         else:
             attrs[p.name] = literal(value)
     while inputs and inputs[-1] is None:
@@ -258,26 +258,37 @@ def bind(op: Op, args: Sequence[Node], keywords: Mapping[str, Node], *, method: 
     return Bound(tuple(inputs), attrs)
 
 
+_ROLES: dict[str, Role] = {"A": "array", "L": "arrays"}
+
+
 def parse_params(signature: str) -> tuple[Param, ...]:
     """Parameters from a signature such as `a: A, axis=None, *, precise=False`.
 
     `: A` is an array or a scalar in the place of one, `: L` a list of arrays; `*shape` takes the rest.
     """
-    f = ast.parse(f"def f({signature}): ...").body[0]
-    assert isinstance(f, ast.FunctionDef)
-    roles: dict[str, Role] = {"A": "array", "L": "arrays"}
-
-    def make(arg: ast.arg, default: ast.expr | None, **flags: bool) -> Param:
-        role = roles[arg.annotation.id] if isinstance(arg.annotation, ast.Name) else "value"
-        value = None if default is None else ast.literal_eval(default)
-        return Param(arg.arg, role, value, default is None, **flags)
-
-    a = f.args
-    positional = [*a.posonlyargs, *a.args]
-    defaults = [None] * (len(positional) - len(a.defaults)) + list(a.defaults)
-    out = [make(arg, d) for arg, d in zip(positional, defaults, strict=True)]
-    if a.vararg:
-        made = make(a.vararg, None, variadic=True)
-        out.append(Param(made.name, made.role, None, False, variadic=True))
-    out += [make(arg, d, keyword_only=True) for arg, d in zip(a.kwonlyargs, a.kw_defaults, strict=True)]
+    out: list[Param] = []
+    keyword_only = False
+    for part in _top_level(signature):
+        if part == "*":
+            keyword_only = True
+            continue
+        declared, has_default, default = part.partition("=")
+        name, _, role = (text.strip() for text in declared.partition(":"))
+        variadic = name.startswith("*")
+        value = ast.literal_eval(default.strip()) if has_default else None
+        required = not has_default and not variadic
+        out.append(Param(name.lstrip("*"), _ROLES.get(role, "value"), value, required, variadic, keyword_only))
+        keyword_only = keyword_only or variadic
     return tuple(out)
+
+
+def _top_level(text: str) -> list[str]:
+    """The parts between commas that are outside parentheses."""
+    parts, depth = [""], 0
+    for ch in text:
+        depth += (ch == "(") - (ch == ")")
+        if ch == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += ch
+    return [p.strip() for p in parts if p.strip()]

@@ -41,7 +41,7 @@ _METHODS = {op.method: op for op in TABLE.values() if op.method}
 _BINARY = {op.operator: op for op in TABLE.values() if op.operator and len(op.params) == 2}
 _UNARY = {op.operator: op for op in TABLE.values() if op.operator and len(op.params) == 1}
 
-PROPERTIES = {"T": "transpose", "mT": "matrix_transpose", "real": "real", "imag": "imag"}
+PROPERTIES = {"T": "transpose", "mT": "matrix_transpose"}
 """Array properties that are ops; shape, dtype, ndim and size are structural."""
 
 

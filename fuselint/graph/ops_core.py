@@ -346,7 +346,7 @@ def scans() -> Iterator[Op]:
     yield row("cummin", "scan", scan, "Scan", r.scanned, method=True, recorded=flat)
     yield row("logcumsumexp", "scan", scan, "Scan", r.scanned, r.floated, method=True, recorded=flat)
     softmax = "a: A, axis=None, *, precise=False"
-    yield row("softmax", "rowwise", softmax, "Softmax", dtype=_softmax_dtype, recorded=_softmax)
+    yield row("softmax", "rowwise", softmax, "Softmax", dtype=softmax_dtype, recorded=_softmax)
     flat = r.flattened_first("Reshape")
     yield row("sort", "sort", "a: A, axis=-1", "Sort", r.scanned, recorded=flat)
     yield row("argsort", "sort", "a: A, axis=-1", "ArgSort", r.scanned, r.UINT32, recorded=flat)
@@ -367,7 +367,7 @@ def _softmax(c: Call) -> tuple[str, ...]:
     return ("Softmax",) if r.over_last(c) else ("Reduce", "Subtract", "Exp", "Reduce", "Divide")
 
 
-def _softmax_dtype(c: Call) -> DType:
+def softmax_dtype(c: Call) -> DType:
     """Integers become float32 over the last axis, and stay what they are over another."""
     return c.dtype(0).floated() if r.over_last(c) else c.dtype(0).settle()
 
@@ -420,14 +420,14 @@ def views() -> Iterator[Op]:
     yield row("split", "view", "a: A, indices_or_sections, axis=0", "Split", r.split, method=True, result="arrays")
     yield row("unstack", "view", "x: A, *, axis=0", "Split Squeeze", r.unstacked, result="arrays", recorded=_unstacked)
     diagonal = "a: A, offset=0, axis1=0, axis2=1"
-    yield row("diagonal", "view", diagonal, "AsStrided", r.unknown, method=True)
+    yield row("diagonal", "view", diagonal, "AsStrided", r.diagonal, method=True, recorded=_diagonal)
     yield row("flip", "view", "a: A, axis=None", "Slice")
     yield row("stop_gradient", "view", a, "StopGradient", recorded=r.nothing)
     yield row("positive", "view", a, "", operator="+")
     yield row("view", "view", "a: A, dtype", "View", _viewed, r.dtype_attr(r.same_dtype), method=True, recorded=_view)
     for n in (1, 2, 3):
         yield row(f"atleast_{n}d", "view", a, "ExpandDims", _at_least(n), recorded=_padded_rank(n))
-    yield row("depends", "view", "inputs, dependencies", "Depends", r.unknown, lambda c: DType(), result="object")
+    yield row("depends", "view", "inputs: A, dependencies: A", "Depends", result="same")
     yield row(
         "meshgrid", "view", "*arrays: L, sparse=False, indexing='xy'", "Reshape", _grid, _each_dtype, result="arrays"
     )
@@ -441,6 +441,14 @@ def _adjust_transpose(attrs: dict[str, Any], given: frozenset[str]) -> None:
 
 def _broadcast_each(c: Call) -> tuple[Shape | None, ...]:
     return (r.broadcasted(c),) * len(c.values)
+
+
+def _diagonal(c: Call) -> tuple[str, ...]:
+    return c.op.primitives
+
+
+def _diag(c: Call) -> tuple[str, ...]:
+    return c.op.primitives
 
 
 def _each_dtype(c: Call) -> tuple[DType, ...]:
@@ -525,20 +533,19 @@ def copies() -> Iterator[Op]:
     yield row("contiguous", "copy", "a: A, allow_col_major=False", "Contiguous")
     yield row("tril", "composite", "x: A, k=0", TRIANGLE)
     yield row("triu", "composite", "x: A, k=0", TRIANGLE)
-    yield row("diag", "composite", "a: A, k=0", "", r.unknown, method=True)
-    yield row(
-        "trace",
-        "composite",
-        "a: A, offset=0, axis1=0, axis2=1, dtype=None",
-        "Reduce",
-        r.unknown,
-        r.dtype_attr(_summed),
-    )
+    yield row("diag", "composite", "a: A, k=0", "", r.diagonal_of, method=True, recorded=_diag)
+    traced = "a: A, offset=0, axis1=0, axis2=1, dtype=None"
+    yield row("trace", "composite", traced, "AsStrided Reduce Squeeze", _trace, r.dtype_attr(_summed))
     yield row("diff", "composite", "a: A, n=1, axis=-1", "Slice Slice Subtract", _differences)
     yield row("kron", "composite", "a: A, b: A", "Multiply Reshape", _kron, r.promoted)
 
 
 TRIANGLE = "Arange ExpandDims Arange ExpandDims GreaterEqual Select"
+
+
+def _trace(c: Call) -> Shape | None:
+    diagonal = r.diagonal(c)
+    return None if diagonal is None else Shape(None, diagonal.dims[:-1])
 
 
 def _joined(c: Call) -> tuple[str, ...]:

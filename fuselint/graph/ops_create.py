@@ -6,18 +6,14 @@ from functools import reduce
 
 from fuselint.graph import dtypes
 from fuselint.graph.dtypes import DType
-from fuselint.graph.model import Node
 from fuselint.graph.op import Call, Value
+from fuselint.graph.ops_rules import sizes_of
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 
 
 def created(c: Call) -> Shape | None:
-    value = c.attrs.get("shape")
-    if isinstance(value, (tuple, Node)) and not (isinstance(value, Node) and c.size(value) is not None):
-        return c.sizes(value)
-    n = c.size(value)
-    return None if n is None else Shape(None, (n,))
+    return sizes_of(c, "shape")
 
 
 def vector(c: Call, name: str) -> Shape | None:

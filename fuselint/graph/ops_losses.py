@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fuselint.graph import ops_rules as r
-from fuselint.graph.op import Call, Op, ShapeRule
+from fuselint.graph.dtypes import DType
+from fuselint.graph.op import Call, DTypeRule, Op, ShapeRule
 from fuselint.graph.ops_core import row
 from fuselint.graph.shapes import SCALAR, Shape
 
@@ -58,15 +59,30 @@ OVER_AXIS = {
 }
 """Losses over an axis, which goes."""
 
-OF_THE_FIRST = frozenset({"cross_entropy", "nll_loss"})
-"""Losses whose other operand is indices: the result has the first operand's dtype."""
+INTEGER_DTYPES: dict[str, DTypeRule] = {
+    "cross_entropy": r.floated,
+    "nll_loss": r.same_dtype,
+    "mse_loss": r.promoted,
+    "l1_loss": r.promoted,
+    "hinge_loss": r.promoted,
+}
+"""Losses that keep integers without a mean, or whose other operand is indices. The rest computes in floating point."""
 
 
 def table() -> Iterator[Op]:
     for losses, shape in ((EACH, _each), (OVER_AXIS, _over_axis)):
         for name, (signature, primitives) in losses.items():
-            dtype = r.floated if name in OF_THE_FIRST else r.promoted_float
+            dtype = _floated_by_mean(INTEGER_DTYPES.get(name, r.promoted_float))
             yield row(name, "loss", signature, primitives, _reduced(shape), dtype, module="mlx.nn.losses")
+
+
+def _floated_by_mean(rule: DTypeRule) -> DTypeRule:
+    def dtype(c: Call) -> DType:
+        d = rule(c)
+        assert isinstance(d, DType)
+        return d.floated() if c.attrs.get("reduction") == "mean" else d
+
+    return dtype
 
 
 def _each(c: Call) -> Shape | None:

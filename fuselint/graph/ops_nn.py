@@ -14,7 +14,7 @@ from fuselint.graph import ops_products as pr
 from fuselint.graph import ops_rules as r
 from fuselint.graph.dtypes import DType
 from fuselint.graph.op import Call, DTypeRule, Op, PrimitiveRule, ShapeRule
-from fuselint.graph.ops_core import row
+from fuselint.graph.ops_core import row, softmax_dtype
 from fuselint.graph.ops_modules import LAYER, RMS, attention_dtype, rope_primitives
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
@@ -59,8 +59,8 @@ def functions() -> Iterator[Op]:
         yield op(name, "activation", signature, primitives, shape, dtype)
     yield row("sigmoid", "activation", "x: A", "Sigmoid", r.same, r.floated, module=NN, compiled=True)
     yield row("tanh", "activation", "x: A", "Tanh", r.same, r.floated, module=NN)
-    yield op("softmax", "activation", "x: A, axis=-1", "Softmax", r.same, r.floated, recorded=_softmax)
-    yield op("softmin", "activation", "x: A, axis=-1", "Negative Softmax", r.same, r.floated, recorded=_softmin)
+    yield op("softmax", "activation", "x: A, axis=-1", "Softmax", r.same, softmax_dtype, recorded=_softmax)
+    yield op("softmin", "activation", "x: A, axis=-1", "Negative Softmax", r.same, softmax_dtype, recorded=_softmin)
     parts = "Reduce Subtract LogSumExp Subtract"
     yield op("log_softmax", "activation", "x: A, axis=-1", parts, r.same, r.floated, recorded=_log_softmax)
     yield row("glu", "activation", "x: A, axis=-1", "Split Sigmoid Multiply", _halved, r.floated, module=NN)

@@ -85,8 +85,18 @@ def scanned(c: Call) -> Shape | None:
 
 def reshaped(c: Call) -> Shape | None:
     """The new shape; -1 is what is left of the elements."""
-    target = c.sizes(c.attrs.get("shape"))
+    target = sizes_of(c, "shape")
     return None if target is None else fill(c.shape(0), target)
+
+
+def sizes_of(c: Call, name: str) -> Shape | None:
+    """A shape argument: a tuple, or a number for one axis."""
+    value = c.attrs.get(name)
+    sizes = c.sizes(value)
+    if sizes is not None or isinstance(value, tuple):
+        return sizes
+    size = c.size(value)
+    return None if size is None else Shape(None, (size,))
 
 
 def fill(source: Shape | None, target: Shape) -> Shape | None:
@@ -253,7 +263,35 @@ def unflattened(c: Call) -> Shape | None:
 
 
 def broadcast_to(c: Call) -> Shape | None:
-    return c.sizes(c.attrs.get("shape"))
+    return sizes_of(c, "shape")
+
+
+def diagonal(c: Call) -> Shape | None:
+    """Two axes go; their diagonal is the last axis."""
+    shape, offset, a, b = c.shape(0), c.integer("offset"), c.integer("axis1"), c.integer("axis2")
+    if shape is None or shape.rank is None or offset is None or a is None or b is None:
+        return None
+    x, y = shape.dims[a % shape.rank], shape.dims[b % shape.rank]
+    size = x - abs(offset) if x == y else None
+    m, n = x.value(), y.value()
+    if m is not None and n is not None:
+        size = Expr.of(max(0, min(m + min(offset, 0), n - max(offset, 0))))
+    if size is None:
+        return None
+    gone = {a % shape.rank, b % shape.rank}
+    return Shape(None, (*(d for i, d in enumerate(shape.dims) if i not in gone), size))
+
+
+def diagonal_of(c: Call) -> Shape | None:
+    """mx.diag: a matrix of a vector, the diagonal of a matrix."""
+    shape, k = c.shape(0), c.integer("k")
+    if shape is None or k is None or shape.rank not in (1, 2):
+        return None
+    if shape.rank == 1:
+        n = shape.dims[0] + abs(k)
+        return Shape(None, (n, n))
+    m, n = shape.dims
+    return Shape(None, (m - abs(k),)) if m == n else None
 
 
 def _listed(c: Call) -> tuple[tuple[Shape, ...], Expr] | None:

@@ -124,7 +124,7 @@ class Usage:
 def _scalars(value: Any) -> Iterator[Node]:
     """Nodes that stand where a number must."""
     if isinstance(value, Node):
-        if value.op not in ("shape", "tuple", "list", "starred", "star"):
+        if value.op not in ("shape", "tuple", "list", "star"):
             yield value
     elif isinstance(value, Slice):
         for part in (value.start, value.stop, value.step):
