@@ -110,7 +110,7 @@ class _Reader:
         if k_value is None or q is None:
             return None
         k = self.written(k_value)
-        hole = self.canonical.as_hole(scale)
+        hole = self.scale(scale, q)
         if k is None or hole is None or not _shaped_like_keys(self.graph, q, k, keys_axes):
             return None
         if mask is not None and not isinstance(mask, Synthesised) and mask not in self.known:
@@ -133,6 +133,16 @@ class _Reader:
         while node is not None and node.op == "astype" and self.graph.facts.dtype(node) == frozenset({"float32"}):
             node = node.inputs[0]
         return node
+
+    def scale(self, value: Value, q: Node) -> Hole | None:
+        """The scale as written; where that is read off a cast of the queries that goes, off the queries themselves."""
+        hole = self.canonical.as_hole(value)
+        kept = set(region(q, ()))
+        casts = {n for n in self.slice if n.op == "astype" and n not in kept}
+        if isinstance(hole, Node) and casts & set(region(hole, ())):
+            if value is self.algebra.power(self.canonical.size_of(q, -1), Fraction(-1, 2)):
+                return Synthesised("{q}.shape[-1] ** -0.5", {"q": q})
+        return hole
 
     def keys(self, transposed: Value) -> tuple[Value | None, tuple[int, ...] | None]:
         """The keys whose transpose this is, and the permutation left to do, where it isn't just the last two axes."""

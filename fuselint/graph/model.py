@@ -19,6 +19,7 @@ Structural operations, beside those of `ops.TABLE` (which are named by their las
 | star | container | | `*container` in a display, an index or a call: its elements stand in its place |
 | item | container | index, version | an element of a container that is not understood, or an unpacking of one; index None: the current one of a loop |
 | index | x, array indices... | index | `x[...]` of an array; attrs["index"] is a tuple of int, None, Ellipsis, Slice or Node |
+| index_update | x, value, array indices... | index | what x holds after `x[...] = value` |
 | phi | then, else | test | a value after a join; test is the Node of the condition |
 | compare, not, and, or | operands | op | Python-level conditions: `is`, `is not`, `in`, `not in`, and truth tests of scalars |
 | loop | | name | a value carried around a loop, or changed inside it |
@@ -29,7 +30,7 @@ Structural operations, beside those of `ops.TABLE` (which are named by their las
 
 A layer call such as `self.q_proj(x)` with `self.q_proj = nn.Linear(...)` in `__init__` is a node with op `nn.Linear`,
 inputs (x,), and attrs path ("self.q_proj") and new (the `new` node of `__init__`).
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-import libcst as cst
+import libcst
 
 if TYPE_CHECKING:
     from fuselint.graph.canonical import Canonical
@@ -85,8 +86,8 @@ class Statement:
     """
 
     index: int
-    cst: cst.CSTNode  # SimpleStatementLine's small statement, or a compound statement
-    line: cst.CSTNode  # the SimpleStatementLine that holds it, or the compound statement itself
+    cst: libcst.CSTNode  # SimpleStatementLine's small statement, or a compound statement
+    line: libcst.CSTNode  # the SimpleStatementLine that holds it, or the compound statement itself
     block: Block
     end: int = 0
 
@@ -101,7 +102,7 @@ class Frame:
     qualname: str
     source: FunctionSource | None
     parent: Frame | None = None
-    site: cst.CSTNode | None = None
+    site: libcst.CSTNode | None = None
     stmt: Statement | None = None
 
     @property
@@ -126,7 +127,7 @@ class Node:
     op: str
     inputs: tuple[Node, ...]
     attrs: Mapping[str, Any]
-    cst: cst.CSTNode | None
+    cst: libcst.CSTNode | None
     stmt: Statement | None
     frame: Frame
 
@@ -145,7 +146,7 @@ class Node:
         return stmt
 
     @property
-    def top_cst(self) -> cst.CSTNode | None:
+    def top_cst(self) -> libcst.CSTNode | None:
         """The expression of the root frame that evaluates this value: its own, or the call it was inlined from."""
         at, frame = self.cst, self.frame
         while frame.parent is not None:
@@ -220,7 +221,7 @@ class Graph:
     bindings: dict[str, list[Binding]] = field(default_factory=dict)  # of the root frame, by name, in order
     effects: list[Effect] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
-    values: dict[cst.CSTNode, Node] = field(default_factory=dict)  # root frame: expression -> its value
+    values: dict[libcst.CSTNode, Node] = field(default_factory=dict)  # root frame: expression -> its value
     captured: set[str] = field(default_factory=set)  # names that nested functions, lambdas or comprehensions read
     stored: dict[str, Node] = field(default_factory=dict)  # self attributes assigned here, by name: last value
     notes: list[str] = field(default_factory=list)  # what was not understood, for the closing line and explain
@@ -288,10 +289,15 @@ def operands(node: Node) -> Iterator[Node]:
             yield from _nodes_in(value)
 
 
+PROPERTIES = frozenset({"shape", "dim", "dtype", "ndim", "size"})
+"""What is known of an array without computing it."""
+
+
 def region(root: Node, holes: Iterable[Node]) -> list[Node]:
     """The backward slice from root down to, and without, the holes, in evaluation order.
 
-    Constants and parameters that the slice reaches besides the holes are part of it.
+    Constants and parameters that the slice reaches besides the holes are part of it. An array of which only the shape
+    or dtype is read is not.
     """
     stop = set(holes)
     seen: set[Node] = set()
@@ -301,5 +307,6 @@ def region(root: Node, holes: Iterable[Node]) -> list[Node]:
         if n in seen or n in stop:
             continue
         seen.add(n)
-        stack.extend(operands(n))
+        if n.op not in PROPERTIES:
+            stack.extend(operands(n))
     return sorted(seen, key=lambda n: n.id)

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 
 from fuselint.config import DTYPES
 from fuselint.finding import Traffic
+from fuselint.graph.facts import Facts
 from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
+from fuselint.rulebook import Synthesised
 from fuselint.traffic.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
 def saving(graph: Graph, match: Match, settings: Settings) -> Traffic:
     """The region's traffic before, and that of the fused kernels with what others still read of the region."""
-    facts = graph.facts
+    facts = _stated(graph, match)
     traced = trace(match.region, facts)
     if graph.context.compiled:
         outputs = [match.root, *_read_elsewhere(graph, match)]
@@ -33,6 +36,23 @@ def saving(graph: Graph, match: Match, settings: Settings) -> Traffic:
     bytes_ = Bytes(Sizes.of(shapes), DTYPES[settings.dtype])
     now, fused = bytes_.total(before), bytes_.total(after)
     return _report(graph, settings, bytes_.sizes, (now, len(before)), (fused, len(after)))
+
+
+def _stated(graph: Graph, match: Match) -> Facts:
+    """The graph's facts; where the rule knows its operands' shapes, in the rule's names for their axes."""
+    stated: dict[Node, Shape] = {}
+    for name, shape in match.shapes.items():
+        hole, _, part = name.partition(".")
+        held = match.holes.get(hole)
+        node = held.operands.get(part) if isinstance(held, Synthesised) else held
+        if isinstance(node, Node) and "..." not in shape:
+            stated[node] = Shape(None, tuple(Expr.of(int(d)) if d.isdecimal() else Expr.name(d) for d in shape))
+    if not stated:
+        return graph.facts
+    facts = Facts(graph)
+    for node, dims in stated.items():
+        facts.state(node, dims, graph.facts.dtype(node), "an operand of the rule")
+    return facts
 
 
 def _report(graph: Graph, settings: Settings, sizes: Sizes, now: tuple[Expr, int], fused: tuple[Expr, int]) -> Traffic:
