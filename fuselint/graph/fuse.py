@@ -263,8 +263,8 @@ def _members(root: Array, outputs: set[Array], parents: Parents) -> set[Array]:
         if len(inputs) >= MAX_ARRAYS:
             return
         members.add(a)
-        for b in list(a.inputs):
-            visit(b, depth + 1)
+        for i in range(len(a.inputs)):  # by index: a split below may put a copy in place of an input
+            visit(a.inputs[i], depth + 1)
 
     if root.primitive != "Broadcast":
         visit(root, 0)

@@ -268,14 +268,12 @@ ACTIVATIONS: dict[str, Expansion] = {
 
 
 def _mean(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    total = t.reduce("Reduce", a, kept)
-    return t.binary("Multiply", total, t.count_of(a), floating=True)
+    return t.binary("Multiply", t.reduce("sum", a, kept), t.inverse_count(a, kept), floating=True)
 
 
 def _var(t: Tracer, a: Array, kept: Shape | None) -> Array:
     centred = t.binary("Subtract", a, _mean(t, a, kept), floating=True)
-    total = t.reduce("Reduce", t.unary("Square", centred), kept)
-    return t.binary("Multiply", total, t.count_of(a))
+    return t.binary("Multiply", t.reduce("sum", t.unary("Square", centred), kept), t.inverse_count(a, kept))
 
 
 def _std(t: Tracer, a: Array, kept: Shape | None) -> Array:
@@ -283,21 +281,21 @@ def _std(t: Tracer, a: Array, kept: Shape | None) -> Array:
 
 
 def _norm(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    return _float(t, "Sqrt", t.reduce("Reduce", t.unary("Square", a), kept))
+    return _float(t, "Sqrt", t.reduce("sum", t.unary("Square", a), kept))
 
 
 def _softmax(t: Tracer, a: Array, kept: Shape | None) -> Array:
     """Over another axis than the last."""
-    top = t.unary("StopGradient", t.reduce("Reduce", a, kept))
+    top = t.unary("StopGradient", t.reduce("max", a, kept))
     e = _float(t, "Exp", t.binary("Subtract", a, top))
-    return t.binary("Divide", e, t.reduce("Reduce", e, kept), floating=True)
+    return t.binary("Divide", e, t.reduce("sum", e, kept), floating=True)
 
 
 def _logsumexp(t: Tracer, a: Array, kept: Shape | None) -> Array:
     """Over another axis than the last."""
-    top = t.unary("StopGradient", t.reduce("Reduce", a, kept))
+    top = t.unary("StopGradient", t.reduce("max", a, kept))
     e = _float(t, "Exp", t.binary("Subtract", a, top))
-    out = t.binary("Add", _float(t, "Log", t.reduce("Reduce", e, kept)), top)
+    out = t.binary("Add", _float(t, "Log", t.reduce("sum", e, kept)), top)
     return t.select(_isinf(t, [top], {}), top, out)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fuselint.graph.dtypes import BOOL, CONCRETE, INTEGER, DType, promote_names
 from fuselint.graph.model import Node
 from fuselint.graph.shapes import SCALAR, Shape, broadcast
-from fuselint.graph.symbols import Expr
+from fuselint.graph.symbols import Expr, product
 
 ACTIVATION = "activation"
 """The dtype of a floating value that nobody stated: what `--dtype` says."""
@@ -33,6 +33,9 @@ FUSABLE = names(
     """
 )
 """mlx/compile.cpp, is_fusable, by the names of mx.export_function; 0.32.4 added FloorDivide."""
+
+SHARED = {"Sqrt": "sqrt", "Log": "log"}
+"""Primitives of several ops, which an argument tells apart, and the op that is meant where none is named."""
 
 NO_OPS = names("Copy StopGradient")
 VIEWS = names(
@@ -178,7 +181,7 @@ class Tracer:
     ) -> Array:
         if floating:
             a = self.astype(a, at_least_float(a.dtype))
-        return self.make(primitive, (a,), a.shape, dtype or a.dtype, key)
+        return self.make(primitive, (a,), a.shape, dtype or a.dtype, key or SHARED.get(primitive))
 
     def broadcast_to(self, a: Array, shape: Shape | None, others: Sequence[Array] = ()) -> Array:
         return self.make("Broadcast", (a, *others), shape, a.dtype, repr(shape))
@@ -188,7 +191,8 @@ class Tracer:
         for a in arrays[1:]:
             shape = joined(shape, a.shape)
         if self.shapeless:
-            return [self.broadcast_to(a, shape, [b for b in arrays if b is not a]) for a in arrays]
+            others = [[*arrays[:i], *arrays[i + 1 :]] for i in range(len(arrays))]
+            return [self.broadcast_to(a, shape, o) for a, o in zip(arrays, others, strict=True)]
         return [a if same_shape(a.shape, shape) else self.broadcast_to(a, shape) for a in arrays]
 
     def binary(self, primitive: str, x: Operand, y: Operand, *, floating: bool = False, dtype: str = "") -> Array:
@@ -227,17 +231,20 @@ class Tracer:
         a.value = (x.value, dtype)
         return a
 
-    def reduce(self, primitive: str, a: Array, kept: Shape | None, dtype: str = "") -> Array:
+    def reduce(self, operation: str, a: Array, kept: Shape | None, dtype: str = "", primitive: str = "Reduce") -> Array:
         """A reduction with its axes kept as 1. Over axes of 1 it is nothing, unless shapes may change."""
         if kept is not None and kept == a.shape and not self.shapeless:
             return self.astype(a, dtype or a.dtype)
-        return self.make(primitive, (a,), kept, dtype or a.dtype, self.arguments)
+        axes = self.arguments if kept is None else str(kept)
+        return self.make(primitive, (a,), kept, dtype or a.dtype, (operation, axes))
 
-    def count_of(self, a: Array) -> Operand:
-        """The number of elements that a mean divides by: a constant, but computed where shapes may change."""
-        if not self.shapeless:
-            return Scalar(("elements", str(a.shape), self.arguments))
-        return self.make("NumberOfElements", (a,), SCALAR, at_least_float(a.dtype), self.arguments)
+    def inverse_count(self, a: Array, kept: Shape | None) -> Operand:
+        """What a mean multiplies its sum by: a constant, but computed where shapes may change."""
+        if self.shapeless:
+            axes = self.arguments if kept is None else str(kept)
+            return self.make("NumberOfElements", (a,), SCALAR, at_least_float(a.dtype), axes)
+        many, few = (None if s is None or s.lead else product(s.dims).value() for s in (a.shape, kept))
+        return Scalar(few / many if many and few else ("1/", str(a.shape), str(kept)))
 
     def pair(self, a: Operand, b: Operand) -> tuple[Array, Array]:
         return self.array(a, b), self.array(b, a)

@@ -15,7 +15,7 @@ from fuselint.graph.ops import TABLE
 from fuselint.graph.primitives import ACTIVATIONS, COMPOSITES, OTHER_AXIS, REDUCTIONS
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import RESHAPES, VIEWS, Array, Operand, Scalar, Tracer, concrete, names
+from fuselint.graph.tape import RESHAPES, SHARED, VIEWS, Array, Operand, Scalar, Tracer, concrete, names
 
 if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
@@ -119,7 +119,7 @@ class Trace:
         if op.kind == "unary":
             floating, boolean = op.dtype in FLOATING, op.name == "logical_not"
             a = t.astype(t.array(given[0]), "bool_") if boolean else t.array(given[0])
-            return t.unary(op.primitives[0], a, floating=floating, key=op.name)
+            return t.unary(op.primitives[0], a, floating=floating, key=op.name if op.primitives[0] in SHARED else None)
         if op.kind == "binary" and len(given) == 2:
             return self.binary(op, given)
         if op.name == "stop_gradient":
@@ -132,7 +132,7 @@ class Trace:
             return t.logical(primitive, given[0], given[1])
         dtype = "bool_" if op.dtype is rules.BOOLEAN else ""
         out = t.binary(primitive, given[0], given[1], floating=op.dtype in FLOATING, dtype=dtype)
-        out.key = op.name
+        out.key = op.name if primitive == "BitwiseBinary" else None
         return out
 
     def other(self, node: Node, op: Op, arrays: list[Array]) -> Array:
@@ -144,7 +144,8 @@ class Trace:
             return self.squeezed(node, reduction(self.tracer, arrays[0], self.kept(node)))
         if op.kind == "reduce" and arrays:
             dtype = concrete(self.facts.dtype(node))
-            return self.squeezed(node, self.tracer.reduce(op.primitives[0], arrays[0], self.kept(node), dtype))
+            reduced = self.tracer.reduce(op.name, arrays[0], self.kept(node), dtype, op.primitives[0])
+            return self.squeezed(node, reduced)
         if op.shape is rules.same and len(op.primitives) == 1 and arrays:
             dtype = concrete(self.facts.dtype(node))
             return self.tracer.make(op.primitives[0], arrays, arrays[0].shape, dtype, self.tracer.arguments)
