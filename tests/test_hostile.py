@@ -99,7 +99,7 @@ def test_a_file_of_20000_lines(fuselint: Run, tmp_path: Path, good: Path) -> Non
         ("\ufeff" + NORM, None),
         (NORM.replace("class", "\f\nclass"), None),
         (NORM.removesuffix("\n"), None),
-        ("# 名前 𝕏\n" + NORM.replace("dims", "größe"), None),
+        ("# 名前 𝕏\n" + NORM.replace("dims: int", "größe: int").replace("(dims,)", "(größe,)"), None),
     ],
     ids=["crlf", "tabs", "latin-1", "bom", "form feeds", "no newline at the end", "wide"],
 )
