@@ -75,9 +75,13 @@ def find(graph: Graph) -> Iterator[Match]:
         chain = [node]
         while (above := _only_reader(graph, chain[-1])) is not None and norm.same(read[above]):
             chain.append(above)
-        found = [m for i in range(len(chain)) if (m := _match(graph, chain[: i + 1], read)) is not None]
+        heads = {n: chain[: i + 1] for i, n in enumerate(chain)}
+        found = [m for head in heads.values() if (m := _match(graph, head, read)) is not None]
         if found:
-            yield max(found, key=lambda m: (m.data["keeps_dtype"], m.root.id))
+            best = max(found, key=lambda m: (m.data["keeps_dtype"], m.root.id))
+            if best.data["policy"] == "float32" and not best.data["keeps_dtype"]:
+                best = _match(graph, heads[best.root], read, wide=True) or best
+            yield best
 
 
 def _only_reader(graph: Graph, node: Node) -> Node | None:
@@ -138,27 +142,31 @@ def _is_centred(x: Value) -> bool:
 # -- the operands --------------------------------------------------------------------------------------------------------
 
 
-def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None]) -> Match | None:
+def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None], *, wide: bool = False) -> Match | None:
+    """wide: x with its cast to float32, so that a result that stays float32 keeps its dtype."""
     c, facts, root = graph.canonical, graph.facts, chain[-1]
     norm = read[root]
     assert norm is not None
     found = _numerator(graph, root, norm.x)
     if found is None:
         return None
-    x, ratio = found
+    written, ratio = found
+    x = _narrow(graph, written)
     weight = _weight(graph, root, norm, x)
-    if weight is None:
-        return None
     eps = _eps(graph, root, c.algebra.scale(norm.eps, ratio * ratio))
-    if eps is None or facts.dtype(x).integral:
+    if weight is None or eps is None or facts.dtype(x).integral:
         return None
+    policy = _policy(graph, chain, read, x)
+    kept = _dtype_stays(graph, root, x, weight)
+    if wide:
+        x, kept = written, _dtype_stays(graph, root, written, weight)
+        if kept.verdict != "proven":
+            return None
     holes: dict[str, Hole] = {"x": x}
     if weight.hole is not None:
         holes["weight"] = weight.hole
     holes["eps"] = eps
     owned = region(root, [n for h in holes.values() for n in _held(h)])
-    policy = _policy(graph, chain, read, x)
-    kept = _dtype_stays(graph, root, x, weight, policy)
     reads = (x, *weight.nodes)
     return Match(
         code=CODE,
@@ -176,7 +184,7 @@ def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None]) -> Ma
         fused=(FusedKernel("fast.rms_norm", reads, root),),
         shapes={"x": ("...", "D"), **({"weight": ("D",)} if weight.hole is not None else {})},
         dtypes={"weight": "weight"} if weight.hole is not None else {},
-        numerics=_numerics(graph, owned, policy, x, kept),
+        numerics=_numerics(graph, owned, "none" if wide else policy, x, kept),
         related=_helpers(root, owned),
         data={"policy": policy, "keeps_dtype": kept.verdict == "proven"},
     )
@@ -187,7 +195,7 @@ def _held(hole: Hole) -> Iterable[Node]:
 
 
 def _numerator(graph: Graph, root: Node, x: Value) -> tuple[Node, float] | None:
-    """The value as written that is scaled, before it is widened, and what it is of x: c * x."""
+    """The value as written that is scaled, and what it is of x: c * x."""
 
     def ratio(node: Node) -> float | None:
         v = graph.canonical.of(node)
@@ -199,14 +207,14 @@ def _numerator(graph: Graph, root: Node, x: Value) -> tuple[Node, float] | None:
         n = stack.pop()
         r = ratio(n)
         if r is not None:
-            return _narrow(graph, n), r
+            return n, r
         if n in seen or n.op not in ("multiply", "divide", "astype"):
             continue
         seen.add(n)
         stack.extend(reversed(n.inputs[:1] if n.op in ("divide", "astype") else n.inputs))
     for n in reversed(region(root, ())):  # x * (mask * r): only the square holds x * mask
         if (r := ratio(n)) is not None and graph.facts.kind(n) in ("array", "unknown"):
-            return _narrow(graph, n), r
+            return n, r
     return None
 
 
@@ -316,7 +324,7 @@ POLICIES = {
     "none": "",
     "llama": ", in float32",
     "gemma": ", in float32, with the weight",
-    "float32": ", in float32, not cast back",
+    "float32": ", in float32, and not cast back",
 }
 
 
@@ -332,18 +340,13 @@ def _policy(graph: Graph, chain: list[Node], read: dict[Node, Norm | None], x: N
     return "float32" if facts.dtype(before[-1]) == FLOAT32 else "llama"
 
 
-def _dtype_stays(graph: Graph, root: Node, x: Node, weight: Weight, policy: str) -> Obligation:
-    facts = graph.facts
-    claim = "the result keeps its dtype"
-    made = facts.dtype(x)
+def _dtype_stays(graph: Graph, root: Node, x: Node, weight: Weight) -> Obligation:
+    made, written = graph.facts.dtype(x), graph.facts.dtype(root)
     for n in weight.nodes:
-        made = made | facts.dtype(n)
-    written = facts.dtype(root)
+        made = made | graph.facts.dtype(n)
     if written and written == made:
-        return Obligation(claim, "proven", f"{written} before and after")
-    if policy == "gemma":
-        return Obligation(claim, "unknown", f"it is cast to {written}; the fused kernel gives {made}")
-    return Obligation(claim, "unknown", f"{written} as written, {made} from the fused kernel")
+        return Obligation("the result keeps its dtype", "proven", f"{written} before and after")
+    return Obligation("the result keeps its dtype", "unknown", f"{written} as written, {made} from the fused kernel")
 
 
 EXACT = frozenset({"astype", "multiply", "square", "mean", "add", "rsqrt", "const", "attr", "param", "dtype"})
@@ -485,6 +488,21 @@ EXAMPLES = [
 ''',
         applicability="unsafe",
         why="the result was float32 also for half precision x, and is x's dtype afterwards",
+    ),
+    Example(
+        HEAD
+        + '''def scores(x, scale, shift):
+    h = x.astype(mx.float32)
+    h = h * mx.rsqrt(mx.mean(h * h, axis=-1, keepdims=True) + 1e-6)
+    return h * scale[:, None] + shift[:, None]
+''',
+        HEAD
+        + '''def scores(x, scale, shift):
+    h = x.astype(mx.float32)
+    h = mx.fast.rms_norm(h, None, 1e-6)
+    return h * scale[:, None] + shift[:, None]
+''',
+        why="float32 goes on from here, so the cast stays",
     ),
 ]
 

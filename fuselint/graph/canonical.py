@@ -242,7 +242,7 @@ class _Writer:
     def write(self, value: Value, precedence: int) -> str | None:
         """precedence of the place: 0 any, 1 operand of +, 2 operand of *, 3 operand of **."""
         if value.number is not None:
-            return _number(value.number)
+            return number_text(value.number)
         if value.op in ("product", "sum"):
             out = self._product(value) if value.op == "product" else self._sum(value)
             if out is None:
@@ -284,7 +284,7 @@ class _Writer:
             else:
                 parts.append(inner if e == 1 else f"{inner} ** {_exponent(e)}")
         if value.coefficient != 1.0 or not parts:
-            parts.insert(0, _number(value.coefficient))
+            parts.insert(0, number_text(value.coefficient))
         if len(parts) == 1 and not below:
             return parts[0], 2
         return " / ".join([" * ".join(parts), *below]), 2
@@ -297,12 +297,13 @@ class _Writer:
                 return None
             out += ((" - " if c < 0 else " + ") if out else "-" if c < 0 else "") + inner
         if value.constant:
-            out += f"{' - ' if value.constant < 0 else ' + '}{_number(abs(value.constant))}"
+            out += f"{' - ' if value.constant < 0 else ' + '}{number_text(abs(value.constant))}"
         return out, 1
 
 
-def _number(c: float) -> str:
-    return str(int(c)) if c == int(c) and abs(c) < 1e6 else repr(c)
+def number_text(c: float) -> str:
+    """A constant as people write it: `1e-6`, `4096`, `0.125`."""
+    return str(int(c)) if c == int(c) and abs(c) < 1e6 else repr(c).replace("e-0", "e-")
 
 
 def _exponent(e: Fraction) -> str:
