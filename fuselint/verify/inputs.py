@@ -9,13 +9,14 @@ import ast
 import hashlib
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import mlx.core as mx
 
 from fuselint.finding import Region, RegionInput
+from fuselint.graph import ops
 
 Style = Literal["normal", "small rows", "large", "offset", "special"]
 Layout = Literal["plain", "transposed", "strided", "offset view", "broadcast"]
@@ -152,6 +153,12 @@ def assignments(region: Region) -> list[dict[str, int]]:
     ]
 
 
+def leads(region: Region) -> list[tuple[int, ...]]:
+    """What "..." may stand for. Code that unpacks a shape takes one rank only: cases that raise are passed over."""
+    free = any("..." in shape_of(i) for i in region.inputs if _is_array(i))
+    return [(2,), (3, 2), (), (2, 1, 3)] if free else [()]
+
+
 def scalar_choices(region: Region) -> list[dict[str, Any]]:
     """Values to try for the scalars that the source does not state: a size or a count must be an int.
 
@@ -208,21 +215,27 @@ def eps_values(region: Region) -> list[float]:
 
 
 def cases(
-    region: Region, sizes: Sequence[Mapping[str, int]], scalars: Mapping[str, Any], compiled: bool
+    region: Region,
+    sizes: Sequence[Mapping[str, int]],
+    scalars: Mapping[str, Any],
+    compiled: bool = False,
+    lead: tuple[int, ...] = (),
 ) -> Iterator[Case]:
-    """The cases of a region, for the sizes that its code before runs with.
+    """The cases of a region, for the sizes and scalars that its code before runs with, and a `lead` that it takes.
 
     compiled: a helper goes through mx.compile, where each new dtype and layout costs a compiler run on the CPU.
     """
     main, others = sizes[0], [*sizes[1:]] or [sizes[0]]
     second, third = others[0], others[len(others) // 2]
-    free = any(a == "..." for i in region.inputs if _is_array(i) for a in shape_of(i))
-    lead: tuple[int, ...] = (2,) if free else ()
-    deep: tuple[int, ...] = (3, 2) if free else ()
+    ranks = leads(region)
+    free = len(ranks) > 1
+    deep, none = (ranks[1], ranks[2]) if free else ((), ())
     other = changed(scalars, region)
     yield Case(main, lead, scalars=scalars)
     yield Case(main, lead, style="small rows", layout="transposed", turn=1, scalars=scalars)
-    yield Case(second, (), style="normal", turn=2, scalars=other)
+    yield Case(second, lead, turn=2, scalars=other)
+    if free:
+        yield Case(second, none, turn=1, scalars=scalars)
     if not compiled:
         yield Case(second, deep, style="small rows", turn=3, scalars=other)
         yield Case(main, lead, layout="strided", style="offset", turn=0, scalars=scalars)
@@ -231,11 +244,11 @@ def cases(
     for n, one in enumerate(others[1:]):
         yield Case(one, lead, turn=n, scalars=other if n % 2 else scalars)
     if free:
-        yield Case(main, (0,), turn=0, scalars=scalars)
+        yield Case(main, (0,) * max(1, len(lead)), turn=0, scalars=scalars)
     for dtype in ("float16", "bfloat16"):
         yield Case(main, lead, dtype, turn=0, scalars=scalars)
         yield Case(third, lead, dtype, style="large", turn=1, scalars=scalars)
-        yield Case(second, (), dtype, turn=2, scalars=other)
+        yield Case(second, lead, dtype, turn=2, scalars=other)
     yield Case(second, lead, "bfloat16", style="small rows", turn=3, scalars=scalars)
     if any(i.dtype == "weight" for i in region.inputs):
         yield Case(main, lead, "bfloat16", "float32", turn=0, scalars=scalars)
@@ -245,9 +258,10 @@ class Inputs:
     """The values of a case. `fresh()` gives them anew for each run, so that a run that changes one shows."""
 
     def __init__(self, region: Region, case: Case, seed: int) -> None:
-        self._region, self.case = region, case
+        self._region, self.case, self._seed = region, case, seed
         self._arrays: dict[str, mx.array] = {}
         self._plain: dict[str, Any] = {}
+        self._layers: dict[str, Layer] = {}
         with mx.stream(mx.cpu):
             for n, given in enumerate(region.inputs):
                 self._make(n, given, seed)
@@ -262,7 +276,7 @@ class Inputs:
         elif given.kind == "bool":
             self._plain[given.name] = bool(case.turn % 2) if given.value is None else given.value
         elif given.kind == "object":
-            raise BadInput(f"{given.name} is an object that can't be made")
+            self._layers[given.name] = layer(given, case.sizes)
         elif given.symbol is not None:
             self._plain[given.name] = size(given.symbol, case.sizes)
         elif given.value is not None:
@@ -317,18 +331,20 @@ class Inputs:
             n: _lay(a, self.case.layout if given[n].dtype == "activation" else "plain") for n, a in self._arrays.items()
         }
         mx.eval(list(arrays.values()))
-        return namespace({**self._plain, **arrays}, kind), arrays
+        dtype = FLOATS[self.case.weight_dtype or self.case.dtype]
+        return namespace({**self._plain, **self._made(dtype), **arrays}, kind), arrays
 
     def replaced(self, arrays: Mapping[str, mx.array], kind: type | None = None) -> dict[str, Any]:
         """The namespace of a run with other arrays in place of some."""
         _, own = self.fresh(kind)
-        return namespace({**self._plain, **own, **arrays}, kind)
+        dtype = FLOATS[self.case.weight_dtype or self.case.dtype]
+        return namespace({**self._plain, **self._made(dtype), **own, **arrays}, kind)
 
     def exact(self, kind: type | None = None) -> dict[str, Any]:
         """The namespace of a float64 run."""
         with mx.stream(mx.cpu):
             arrays = {n: _as_double(a) for n, a in self._arrays.items()}
-        return namespace({**self._plain, **arrays}, kind)
+            return namespace({**self._plain, **self._made(mx.float64), **arrays}, kind)
 
     def single(self, kind: type | None = None) -> dict[str, Any]:
         """The namespace of a float32 run on the same values."""
@@ -336,7 +352,12 @@ class Inputs:
             n: a.astype(mx.float32) if mx.issubdtype(a.dtype, mx.floating) else mx.array(a)
             for n, a in self._arrays.items()
         }
-        return namespace({**self._plain, **arrays}, kind)
+        return namespace({**self._plain, **self._made(mx.float32), **arrays}, kind)
+
+    def _made(self, dtype: Any) -> dict[str, Any]:
+        """The layers, each anew, with parameters of that dtype."""
+        stored = FLOATS[self.case.weight_dtype or self.case.dtype]
+        return {n: make(stored, dtype, f"{self._seed} {n} {self.case.sizes}") for n, make in self._layers.items()}
 
 
 def _as_double(a: mx.array) -> mx.array:
@@ -372,6 +393,55 @@ def namespace(values: Mapping[str, Any], kind: type | None) -> dict[str, Any]:
     if kind is not None:
         out.setdefault("self", kind())
     return out
+
+
+Layer = Callable[[Any, Any, str], Any]
+"""Makes a layer: stored dtype (what its parameters are rounded to), dtype, salt of the seed."""
+
+
+def layer(given: RegionInput, sizes: Mapping[str, int]) -> Layer:
+    """A layer of mlx.nn from the text of its construction, such as `nn.Linear(D, 4 * D, bias=False)`."""
+    text = str(given.value)
+    try:
+        call = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        call = ast.Constant(None)
+    name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
+    op = ops.resolve_call(f"mlx.{name}") if name.startswith("nn.") else None
+    if not isinstance(call, ast.Call) or op is None or op.kind != "layer":
+        raise BadInput(f"{given.name} is an object that can't be made here")
+
+    def argument(node: ast.expr) -> Any:
+        try:
+            return ast.literal_eval(node)
+        except ValueError:
+            return size(ast.unparse(node), sizes)
+
+    args = [argument(a) for a in call.args]
+    options = {k.arg: argument(k.value) for k in call.keywords if k.arg}
+
+    def make(stored: Any, dtype: Any, salt: str) -> Any:
+        import mlx.nn
+        from mlx.utils import tree_map_with_path
+
+        number = int.from_bytes(hashlib.sha256(salt.encode()).digest()[:4], "big")
+        mx.random.seed(number)
+        made = getattr(mlx.nn, name.removeprefix("nn."))(*args, **options)
+
+        def value(path: str, a: mx.array) -> mx.array:
+            if not mx.issubdtype(a.dtype, mx.floating):
+                return a
+            if a.ndim == 1:  # ones or zeros, which would hide a factor or a term that is lost
+                key = mx.random.key(number ^ int.from_bytes(path.encode()[-4:], "big"))
+                a = 0.7 + 0.5 * mx.random.normal(a.shape, key=key)
+            return a.astype(stored).astype(dtype)
+
+        made.update(tree_map_with_path(value, made.parameters()))
+        mx.eval(made.parameters())
+        made.eval()
+        return made
+
+    return make
 
 
 def _values(shape: list[int], style: Style, key: mx.array, eps: Iterable[float]) -> mx.array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import io
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
@@ -16,7 +17,7 @@ import mlx.core as mx
 
 from fuselint.finding import Region, Verification
 from fuselint.verify import compare, exact
-from fuselint.verify.inputs import BadInput, Case, Inputs, assignments, cases, scalar_choices
+from fuselint.verify.inputs import BadInput, Case, Inputs, assignments, cases, leads, scalar_choices
 from fuselint.verify.vet import DEFAULT_IMPORTS, Barred, importable, imports, safe_builtins, vet
 
 GPU_ONLY = {
@@ -193,9 +194,6 @@ class _Judge:
     def __init__(self, region: Region, seed: int, say: Callable[[str], None], tally: Tally) -> None:
         self.region, self.seed, self.say, self.tally = region, seed, say, tally
         names = [i.name for i in region.inputs]
-        for given in region.inputs:
-            if given.kind == "object":
-                raise Unfit(f"calls {given.name}, which can't be rebuilt here")
         self.before = Program(region.before, region.support_before, names)
         self.after = Program(region.after, region.support_after, names)
         self.text_after = f"{region.support_after}\n{region.after}"
@@ -213,7 +211,10 @@ class _Judge:
         region = self.region
         out = []
         if region.reference is not None:
-            out.append(("graph", _reference_program(region.reference, names)))
+            try:
+                out.append(("graph", Program(region.reference, "", names, double=True)))
+            except Barred as e:
+                self.tally.notes[f"without the graph's reference, which {e}"] = None
         out.append(("source", Program(region.before, region.support_before, names, double=True)))
         return out
 
@@ -268,33 +269,35 @@ class _Judge:
     # --- the whole ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        sizes, scalars = self._fitting()
-        for case in cases(self.region, sizes, scalars, self.compiled):
+        sizes, lead, scalars = self._fitting()
+        for case in cases(self.region, sizes, scalars, self.compiled, lead):
             if self.half_impossible and (case.dtype != "float32" or case.weight_dtype):
                 self.tally.notes[f"only float32: the CPU has no other {', '.join(sorted(self.half_impossible))}"] = None
                 continue
             self._case(case)
         if not self.tally.cases:
             raise Unfit("the code before raises for every input tried")
-        self._gradients(Case(sizes[0], scalars=scalars))
+        self._gradients(Case(sizes[0], lead, scalars=scalars))
         if self.compiled:
-            self._compiled(Case(sizes[0], scalars=scalars))
+            self._compiled(Case(sizes[0], lead, scalars=scalars))
         for name in sorted(self.half_unjudged):
             self.tally.notes[f"float16 and bfloat16 values not judged: the CPU's {name} {_CPU_HALF}"] = None
 
-    def _fitting(self) -> tuple[list[dict[str, int]], dict[str, Any]]:
-        """The choices of sizes for which the code before runs, and values for the scalars that are not stated."""
+    def _fitting(self) -> tuple[list[dict[str, int]], tuple[int, ...], dict[str, Any]]:
+        """Sizes for which the code before runs, leading axes that it takes, values for scalars that are not stated."""
         why = ""
         choices = assignments(self.region)
         for sizes in choices:
-            for scalars in scalar_choices(self.region):
-                _, _, why = self._try("before", Inputs(self.region, Case(sizes, scalars=scalars), self.seed))
-                if not why:
-                    return [sizes, *(s for s in choices if s != sizes and self._fits(s, scalars))], scalars
+            for lead, scalars in itertools.product(leads(self.region), scalar_choices(self.region)):
+                first = self._raises(Case(sizes, lead, scalars=scalars))
+                if not first:
+                    fits = (s for s in choices if s != sizes and not self._raises(Case(s, lead, scalars=scalars)))
+                    return [sizes, *fits], lead, scalars
+                why = why or first
         raise Unfit(f"the code before raises on every input tried: {why}")
 
-    def _fits(self, sizes: Mapping[str, int], scalars: Mapping[str, Any]) -> bool:
-        return not self._try("before", Inputs(self.region, Case(sizes, scalars=scalars), self.seed))[2]
+    def _raises(self, case: Case) -> str:
+        return self._try("before", Inputs(self.region, case, self.seed))[2]
 
     def _case(self, case: Case) -> None:
         inputs = Inputs(self.region, case, self.seed)
@@ -394,10 +397,6 @@ class _Judge:
 
 
 _CPU_HALF = "works in half precision, a GPU's in float32"
-
-
-def _reference_program(text: str, names: Sequence[str]) -> Program:
-    return Program(text, "", names, double=True)
 
 
 def _attributes(text: str) -> set[str]:

@@ -169,8 +169,12 @@ class _Writer:
             case "call":
                 return self.call(node, args)
         op = ops.TABLE.get(node.op)
-        if op is None or "path" in node.attrs:  # a layer: its weights are not here
+        if op is None:
             raise CannotEmit
+        if op.kind == "layer":  # an object that the region is given, or the text will be refused
+            if not node.attrs.get("path"):
+                raise CannotEmit
+            return f"{node.attrs['path']}({', '.join(args)})"
         return self.operation(node, op, args)
 
     def call(self, node: Node, args: list[str]) -> str:
@@ -196,7 +200,7 @@ class _Writer:
         if op.name == "astype":
             return f"{args[0]}.astype({self.value(node.attrs['dtype'], dtype=True)})"
         called = next((t for t in map(qualified, op.spellings) if t is not None), None)
-        if called is None or op.kind == "layer":
+        if called is None:
             raise CannotEmit
         return f"{called}({', '.join(self.arguments(node, op, args))})"
 

@@ -136,7 +136,6 @@ def test_float_constants_are_float64_arrays():
     "body",
     [
         "return unknown(x)",
-        "return self.proj(x)",
         "for _ in range(3):\n    x = x * 2\nreturn x + 1",
         "return x.tolist()",
     ],
