@@ -306,7 +306,7 @@ def _match(graph: Graph, found: Attention) -> Match | None:
         message="hand-written attention: the scores go to memory and back at every step",
         obligations=[o for o in obligations if o is not None],
         region=frozenset(inside),
-        fused=(FusedKernel("scaled_dot_product_attention", (*arrays, *masks), root),),
+        fused=(FusedKernel("fast.scaled_dot_product_attention", (*arrays, *masks), root),),
         shapes=shapes,
         dtypes={"mask": "bool" if found.keep else "mask"},
         numerics=numerics,
