@@ -278,6 +278,7 @@ def constant(value: Any, is_dtype: bool) -> str:
 
 def qualified(target: str) -> str | None:
     """A qualified name in terms of `mx`, `nn` and `math`."""
-    module, _, name = target.rpartition(".")
-    short = MODULES.get(module)
-    return f"{short}.{name}" if short else None
+    for module, short in MODULES.items():  # the longest first
+        if target.startswith(f"{module}."):
+            return f"{short}.{target.removeprefix(f'{module}.')}"
+    return None

@@ -70,13 +70,13 @@ def importable(target: str) -> bool:
 def _allowed_member(target: str) -> bool:
     """Whether a qualified name is an operation or constant that a region may use."""
     module, _, name = target.rpartition(".")
-    if name.startswith("_") or (module not in MODULES and module != "mlx"):
+    if any(part.startswith("_") for part in target.split(".")):
         return False
     if module == "math":
         return hasattr(math, name)
     if module == "mlx.core" and (name in DTYPES or name in CONSTANTS):
         return True
-    return ops.resolve_call(target) is not None
+    return target.startswith("mlx.") and ops.resolve_call(target) is not None
 
 
 def vet(text: str, support: str, inputs: Iterable[str]) -> ast.Module:
@@ -157,14 +157,14 @@ class _Fence:
         while isinstance(at, ast.Attribute):
             at = at.value
             inner.add(at)
-        parts = dotted.split(".")
-        for n in range(len(parts), 0, -1):  # `mx.array.astype` and the like: a member of something allowed
-            whole = ".".join(parts[:n])
-            if whole in MODULES or whole == "mlx":
-                break
-            if _allowed_member(whole):
-                return
-        raise Barred(f"calls {self._spelled(node)}" if n < len(parts) else f"uses the module {dotted} as a value")
+        owner, _, name = dotted.rpartition(".")
+        of_array = owner == "mlx.core.array" and ops.method(name) is not None
+        of_dtype = owner.rpartition(".")[2] in DTYPES and name == "size"
+        if _allowed_member(dotted) or of_array or of_dtype:
+            return
+        if dotted in MODULES or dotted == "mlx":
+            raise Barred(f"uses the module {dotted} as a value")
+        raise Barred(f"calls {self._spelled(node)}")
 
     def module_path(self, node: ast.Attribute) -> str | None:
         """The qualified name of a dotted expression that starts at an imported name."""
