@@ -6,16 +6,33 @@ some branches bind is opaque too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import libcst as cst
 
 from fuselint.graph.expressions import Expressions
 from fuselint.graph.model import Binding, Block, BlockKind, Effect, Node, Statement
 from fuselint.graph.scan import Changes, assigned_names, changed_in
-from fuselint.graph.state import GiveUp, Loop, Return, Snapshot
+from fuselint.graph.state import DETACHED, GiveUp, Loop, Return, Snapshot
 
 Join = Callable[[list[Node], str], Node]
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """A lowered loop body: the state at its head, those that it ends or breaks in, and the nodes of carried names."""
+
+    first: int
+    head: Snapshot
+    ends: list[Snapshot]
+    breaks: list[Snapshot]
+    heads: dict[str, Node]
+    endless: bool
+
+    @property
+    def leaving(self) -> list[Snapshot]:
+        return [*self.ends, *self.breaks]
 
 
 class Control(Expressions):
@@ -27,10 +44,19 @@ class Control(Expressions):
     def resume(self, at: Snapshot) -> None:
         self.scope.env, self.heap, self.versions = dict(at.env), dict(at.heap), dict(at.versions)
 
-    def suite(self, kind: BlockKind, body: cst.BaseSuite, owner: Statement) -> bool:
+    def suite(
+        self, kind: BlockKind, body: cst.BaseSuite, owner: Statement, entry: Mapping[str, Node | None] | None = None
+    ) -> bool:
+        """Lower a suite in a block of its own, where the names of `entry` hold other values than before it."""
         scope = self.scope
         outer = scope.block
         scope.block = Block(kind, outer, owner)
+        for name, node in (entry or {}).items():
+            if node is None:
+                continue
+            scope.env[name] = self.attach(node)
+            if scope.is_root:
+                self._note(Binding(name, scope.env[name], scope.count - 1, scope.block, None))
         falls = self.body(body)
         scope.block = outer
         return falls
@@ -47,21 +73,23 @@ class Control(Expressions):
         if len(self.scopes) == 1:
             return None
         if test.op == "const":
-            return bool(test.attrs["value"])
+            value: object = test.attrs["value"]
+            return bool(value)
         if test.op == "not":
             inner = self.truth(test.inputs[0])
             return None if inner is None else not inner
-        if test.op == "compare" and test.attrs["op"] in ("is", "is not"):
-            left, right = test.inputs
-            if right.op == "const" and right.attrs["value"] is None:
-                if left.op == "const":
-                    same = left.attrs["value"] is None
-                elif self.is_array(left) or left.op in ("tuple", "list", "shape", "dim", "new", "function"):
-                    same = False
-                else:
-                    return None
-                return same == (test.attrs["op"] == "is")
-        return None
+        if test.op != "compare" or test.attrs["op"] not in ("is", "is not"):
+            return None
+        left, right = test.inputs
+        if right.op != "const" or right.attrs["value"] is not None:
+            return None
+        if left.op == "const":
+            same = left.attrs["value"] is None
+        elif self.is_array(left) or left.op in ("tuple", "list", "shape", "dim", "new", "function"):
+            same = False
+        else:
+            return None
+        return same is (test.attrs["op"] == "is")
 
     def join(self, states: Sequence[Snapshot], before: Snapshot, stmt: Statement, different: Join) -> None:
         """Go on after `stmt` with what holds in all states; `different` makes the value of what they disagree on."""
@@ -81,7 +109,7 @@ class Control(Expressions):
                 held = [s.held(name) for s in states]
                 values = [v for v in held if v is not None]
                 if len(values) < len(held):
-                    env[name] = self.opaque(f"{name} is bound in only some branches", values)
+                    env[name] = self.lazy(f"{name} is bound in only some branches", values)
                 elif all(v is values[0] for v in values[1:]):
                     env[name] = values[0]
                 else:
@@ -116,7 +144,7 @@ class Control(Expressions):
                     self.clock += 1
                     versions[f"*.{name}"] = self.clock
                     continue
-                heap[key] = value
+                heap[key] = value = self.attach(value)
                 root = self.scopes[0].self_node
                 if root is not None and base == str(root.id):
                     self.graph.stored[name] = value
@@ -126,24 +154,29 @@ class Control(Expressions):
         """Note in the graph which names of the root function hold something else after a compound statement."""
         scope, root = self.scope, self.scopes[0]
         if scope is root:
-            for name, node in scope.env.items():
-                now = self.current(node)
-                if before.held(name) is not now:
+            for name, node in list(scope.env.items()):
+                now = self.now(node)
+                if before.held(name) is now:
+                    continue
+                if now.id == DETACHED and name in before.env:
+                    now = self.attach(now) if now is node else self.current(node)
+                    scope.env[name] = now
+                if now.id != DETACHED:
                     self._note(Binding(name, now, stmt.end - 1, scope.block, None))
             for name, node in before.env.items():
                 if name not in scope.env:
-                    self._note(Binding(name, self.opaque(f"{name} is deleted", (node,)), stmt.end - 1, scope.block, None))
+                    gone = self.opaque(f"{name} is deleted", (self.attach(node),))
+                    self._note(Binding(name, gone, stmt.end - 1, scope.block, None))
         elif self.heap is not before.heap:
             for name, node in root.env.items():
-                now = self.current(node)
-                if before.now(node) is not now:
-                    self.record(name, now, root.statement)
+                if before.now(node) is not self.now(node):
+                    self.record(name, self.current(node), root.statement)
 
     def _note(self, binding: Binding) -> None:
         self.graph.bindings.setdefault(binding.name, []).append(binding)
 
     def mixed(self, what: str) -> Join:
-        return lambda values, name: self.opaque(f"differs {what}", values)
+        return lambda values, name: self.lazy(f"differs {what}", values)
 
     # if
 
@@ -191,8 +224,11 @@ class Control(Expressions):
                 scope.result = results[0]
             return False
         scope.returns += pending
-        self.join(open_ways, before, stmt, lambda values, name: self.phi(test, values[0], values[1], node))
+        self.join(open_ways, before, stmt, lambda values, name: self._phi_of(test, values, node))
         return True
+
+    def _phi_of(self, test: Node, values: Sequence[Node], at: cst.CSTNode) -> Node:
+        return self.phi(test, self.attach(values[0]), self.attach(values[1]), at)
 
     def _same_heap(self, returns: Sequence[Return]) -> None:
         if any(r.heap != self.heap for r in returns):
@@ -229,31 +265,71 @@ class Control(Expressions):
         return self._loop(node, stmt, None)
 
     def _loop(self, node: cst.For | cst.While, stmt: Statement, iterable: Node | None) -> bool:
+        """Lower the body once; again, where it turns out to change objects that it reads under other names."""
         scope = self.scope
-        before = self.snapshot()
-        first = len(self.graph.nodes)
-        outer, may_return = scope.block, scope.may_return
-        scope.may_return = scope.is_root
-        scope.block = Block("loop", outer, stmt)
-        header = Statement(stmt.index, node, node, scope.block, stmt.end)
-        scope.statement = header
+        before, block = self.snapshot(), scope.block
         changes = changed_in(node)
+        stale: dict[str, Node] = {}
+        while True:
+            taken = self.checkpoint()
+            step = self._step(node, stmt, iterable, changes, stale)
+            scope.block, scope.statement = block, stmt
+            more = self._changed_objects(before, step.leaving, step.first) - stale.keys()
+            if not more:
+                break
+            stale.update((k, self.graph.nodes[int(k[1:])]) for k in more)
+            self.take_back(taken)
+            self.resume(before)
+        exits = [*([] if step.endless else [step.head]), *step.breaks]
+        if node.orelse is not None and not step.endless:
+            self._leave([step.head], before, step)
+            self.finish(stmt)
+            exits = list(step.breaks)
+            if self.suite("else", node.orelse.body, stmt):
+                exits.insert(0, self.snapshot())
+        self.finish(stmt)
+        if not exits:
+            self.resume(before)
+            return False
+        self._leave(exits, before, step)
+        self.settle(before, stmt)
+        return True
+
+    def _step(
+        self,
+        node: cst.For | cst.While,
+        stmt: Statement,
+        iterable: Node | None,
+        changes: Changes,
+        stale: Mapping[str, Node],
+    ) -> Step:
+        """One step of a loop, from any state that a step before it may have left."""
+        scope = self.scope
+        first = len(self.graph.nodes)
+        scope.block = Block("loop", scope.block, stmt)
+        scope.statement = Statement(stmt.index, node, node, scope.block, stmt.end)
+        may_return, scope.may_return = scope.may_return, scope.is_root
         self._forget_attributes(changes.attributes, changes.calls)
+        for key, changed in stale.items():
+            self.heap[key] = self.lazy("changed in place in a loop", (self.now(changed),))
         heads: dict[str, Node] = {}
-        for name in [n for n in scope.env if self._carried(n, changes)]:
-            heads[name] = self.emit("loop", (self.current(scope.env[name]),), {"name": name}, node)
-            scope.env[name] = heads[name]
+        for name in list(scope.env):
+            held = scope.env[name]
+            if self._carried(name, changes):
+                held = self.emit("loop", (self.attach(self.current(held)),), {"name": name}, node)
+                heads[name] = scope.env[name] = held
+            elif self.now(held).id != DETACHED or held.id == DETACHED:
+                continue
             if scope.is_root:
-                self._note(Binding(name, heads[name], stmt.index, scope.block, stmt))
+                self._note(Binding(name, self.current(held), stmt.index, scope.block, None))
         loop = Loop()
         scope.loops.append(loop)
         endless = False
-        if iterable is not None:
-            assert isinstance(node, cst.For)
-            head = self.snapshot()
+        head = self.snapshot()
+        if isinstance(node, cst.For):
+            assert iterable is not None
             self.assign(node.target, self.element_of(iterable, node.target), node)
         else:
-            assert isinstance(node, cst.While)
             test = self.value(node.test)
             endless = test.op == "const" and bool(test.attrs["value"])
             head = self.snapshot()
@@ -261,29 +337,24 @@ class Control(Expressions):
         ends = [*loop.continues, *([self.snapshot()] if falls else [])]
         scope.loops.pop()
         for name, carried in heads.items():
-            back = [v for s in ends if (v := s.held(name)) is not None and v is not carried]
+            back = [self.attach(v) for s in ends if (v := s.held(name)) is not None and v is not carried]
             carried.inputs = (carried.inputs[0], *dict.fromkeys(back))
             for v in back:
                 self.joined.setdefault(v, []).append(carried)
         self._judge(loop)
         self._newer_reads(first, [*ends, *loop.breaks])
-        scope.block, scope.may_return = outer, may_return
-        scope.statement = stmt
-        if node.orelse is not None:
-            self._leave([head], before, ends, heads)
-            stmt.end = scope.count
-            if self.suite("else", node.orelse.body, stmt):
-                head = self.snapshot()
-            else:
-                endless = True
-        exits = [*([] if endless else [head]), *loop.breaks]
-        self.finish(stmt)
-        if not exits:
-            self.resume(before)
-            return False
-        self._leave(exits, before, [*ends, *loop.breaks], heads)
-        self.settle(before, stmt)
-        return True
+        scope.may_return = may_return
+        return Step(first, head, ends, loop.breaks, heads, endless)
+
+    @staticmethod
+    def _changed_objects(before: Snapshot, after: Iterable[Snapshot], first: int) -> set[str]:
+        """The objects from before node `first` that have been changed in place since."""
+        return {
+            key
+            for s in after
+            for key, node in s.heap.items()
+            if key.startswith("@") and int(key[1:]) < first and before.heap.get(key) is not node
+        }
 
     def _carried(self, name: str, changes: Changes) -> bool:
         """Whether a step of the loop may leave another value in a name, or change the object that it holds."""
@@ -294,18 +365,19 @@ class Control(Expressions):
             return True
         return name in changes.items and node is not self.scope.self_node
 
-    def _leave(self, exits: Sequence[Snapshot], before: Snapshot, ends: Sequence[Snapshot], heads: dict[str, Node]) -> None:
+    def _leave(self, exits: Sequence[Snapshot], before: Snapshot, step: Step) -> None:
         """Go on after a loop, which is left in one of the states `exits`."""
-        carried = {f"@{n.id}" for n in heads.values()}
+        carried = {f"@{n.id}" for n in step.heads.values()}
+        ends = step.leaving
         env: dict[str, Node] = {}
         for name in dict.fromkeys(n for s in exits for n in s.env):
             values = list(dict.fromkeys(s.now(s.env[name]) for s in exits if name in s.env))
             if sum(name in s.env for s in exits) < len(exits):
-                env[name] = self.opaque(f"{name} is bound only inside a loop", values)
+                env[name] = self.lazy(f"{name} is bound only inside a loop", values)
             elif len(values) == 1:
                 env[name] = values[0]
             else:
-                env[name] = self.emit("loop", values, {"name": name})
+                env[name] = self.emit("loop", [self.attach(v) for v in values], {"name": name})
         self.scope.env = env
         heap: dict[str, Node] = {}
         versions = dict(before.versions)
@@ -322,7 +394,7 @@ class Control(Expressions):
                 made = self.graph.nodes[int(key[1:])]
                 values = list(dict.fromkeys(s.now(made) for s in (before, *ends, *exits)))
                 same = len(values) == 1
-                heap[key] = values[0] if same else self.opaque("changed in place in a loop", values)
+                heap[key] = values[0] if same else self.lazy("changed in place in a loop", values)
             elif key in before.heap:
                 base, _, name = key.partition(".")
                 if all(before.versions.get(k) == versions.get(k) for k in (f"*.{name}", base, "")):
@@ -338,7 +410,7 @@ class Control(Expressions):
             self.tick(f"*.{name}")
 
     def _newer_reads(self, first: int, ends: Sequence[Snapshot]) -> None:
-        """Attributes that the body reads and then changes are, from the second step on, other values than before it."""
+        """What the body reads and then changes is, from the second step on, another value than before the loop."""
         for n in self.graph.nodes[first:]:
             if n.op not in ("attr", "item"):
                 continue
@@ -349,7 +421,7 @@ class Control(Expressions):
                 n.attrs = {**n.attrs, "version": self.clock}
 
     def _judge(self, loop: Loop) -> None:
-        """`h += x` on a value that the loop carries is an assignment only if nothing else keeps it by the loop's end."""
+        """`h += x` of a value that the loop carries is an assignment only if nothing else keeps it by the end."""
         for node, stmt, new in loop.changed:
             if not self.fresh(node):
                 self.graph.effects.append(Effect(stmt, "mutation", (node,), "", new, new.id))
@@ -368,7 +440,8 @@ class Control(Expressions):
         may_return, scope.may_return = scope.may_return, scope.is_root
         falls = self.suite("try", node.body, stmt)
         done = self.snapshot()
-        blurred = self._blur(before, done, assigned_names(node.body))
+        assigned = assigned_names(node.body)
+        blurred = self._blur(before, done, assigned)
         ways: list[Snapshot] = []
         if falls and node.orelse is not None:
             falls = self.suite("else", node.orelse.body, stmt)
@@ -380,9 +453,10 @@ class Control(Expressions):
             scope.statement = stmt
             if handler.type is not None:
                 self.value(handler.type)
+            entry = {n: blurred.held(n) for n in before.env if blurred.held(n) is not before.held(n)}
             if handler.name is not None and isinstance(handler.name.name, cst.Name):
-                scope.env[handler.name.name.value] = self.opaque("a caught exception", (), handler)
-            if self.suite("except", handler.body, stmt):
+                entry[handler.name.name.value] = self.opaque("a caught exception", (), handler)
+            if self.suite("except", handler.body, stmt, entry):
                 if handler.name is not None and isinstance(handler.name.name, cst.Name):
                     scope.env.pop(handler.name.name.value, None)
                 ways.append(self.snapshot())
@@ -401,14 +475,14 @@ class Control(Expressions):
         env = dict(before.env)
         for name in sorted(names):
             values = [v for v in (before.held(name), after.held(name)) if v is not None]
-            env[name] = self.opaque(f"{name} may have been rebound in try", list(dict.fromkeys(values)))
+            env[name] = self.lazy(f"{name} may have been rebound in try", list(dict.fromkeys(values)))
         heap = {k: v for k, v in before.heap.items() if after.heap.get(k) is v}
         for key in after.heap:
             if key.startswith("@") and before.heap.get(key) is not after.heap[key]:
-                heap[key] = self.opaque("may have been changed in try", (after.heap[key],))
+                heap[key] = self.lazy("may have been changed in try", (after.heap[key],))
         versions = dict(after.versions)
-        for key in versions:
-            if versions[key] != before.versions.get(key):
+        for key, version in after.versions.items():
+            if version != before.versions.get(key):
                 self.clock += 1
                 versions[key] = self.clock
         return Snapshot(env, heap, versions)
@@ -448,13 +522,14 @@ class Control(Expressions):
         for case in node.cases:
             self.resume(before)
             scope.statement = stmt
-            for name in sorted(assigned_names(case.pattern)):
-                scope.env[name] = self.opaque("captured by a pattern", (subject,), case)
+            names = sorted(assigned_names(case.pattern))
+            captured = {n: self.opaque("captured by a pattern", (subject,), case) for n in names}
+            scope.env.update(captured)
             if case.guard is not None:
                 self.value(case.guard)
             elif isinstance(case.pattern, cst.MatchAs) and case.pattern.pattern is None:
                 exhaustive = True
-            if self.suite("match", case.body, stmt):
+            if self.suite("match", case.body, stmt, captured):
                 ways.append(self.snapshot())
         if not exhaustive:
             ways.append(before)
@@ -465,4 +540,3 @@ class Control(Expressions):
             return False
         self.join(ways, before, stmt, self.mixed("after match"))
         return True
-

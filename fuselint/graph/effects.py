@@ -4,8 +4,8 @@ Assignment, containers, attributes, `nn.Identity` and unknown calls hand on the 
 MLX op returns a fresh one. `a op= b` is `a = a op b` only where a's object is fresh and nothing else holds it, or can't
 be changed at all; else it is an Effect, and every name of that object holds the new value from then on.
 
-`heap` has two kinds of entry: `@12` is what the object that node 12 made holds now, `12.scale` what was last assigned to
-that attribute of it. `versions` counts what else may have changed an attribute, so that two reads aren't taken as one.
+`heap` has two kinds of entry: `@12` is what the object that node 12 made holds now, `12.scale` what was last assigned
+to that attribute of it. `versions` counts what else may have changed an attribute: two versions are two values.
 
 House assumption: calls don't change their array arguments in place.
 """
@@ -19,15 +19,21 @@ import libcst as cst
 
 from fuselint.graph import ops
 from fuselint.graph.model import Effect, Node
-from fuselint.graph.state import State
+from fuselint.graph.state import DETACHED, State
 
+INDEXED = frozenset({"index", "index_update"})
 PLAIN = frozenset({"int", "float", "bool", "str", "tuple", "bytes", "complex", "mlx.core.Dtype"})
 IMMUTABLE = frozenset({"const", "dim", "ndim", "size", "shape", "dtype", "compare", "not", "function", "global"})
 SCALAR_CALLS = frozenset(
     f"builtins.{n}" for n in "int float bool str len range tuple isinstance hasattr callable type any all".split()
 )
 SAME_OBJECT = frozenset({"nn.Identity", "nn.Dropout", "nn.Dropout2d", "nn.Dropout3d"})
-ALIASES = frozenset({"phi", "loop", "and", "or", "tuple", "list", "dict", "item", *SAME_OBJECT})
+MADE = ("a container", "comprehension", "set")
+ASSIGNED = "an item was assigned"
+CONTAINERS = frozenset({"tuple", "list", "dict"})
+ELSEWHERE = frozenset({"attr", "item", "call", "opaque", "new"})
+ALIASES = frozenset({"phi", "loop", "and", "or", "item", "call", "opaque", "star", *CONTAINERS, *SAME_OBJECT})
+"""Operations whose result may be an object that they read, or that is inside one; ELSEWHERE: or any that was given away."""
 
 
 class Effects(State):
@@ -60,7 +66,7 @@ class Effects(State):
                 stack.append(init)
             elif n.op in ("phi", "loop"):
                 stack.extend(n.inputs)
-            elif n.op != "index":
+            elif n.op not in INDEXED:
                 return False
         return True
 
@@ -71,7 +77,7 @@ class Effects(State):
             n = stack.pop()
             budget -= 1
             op = ops.TABLE.get(n.op)
-            if n.op == "index" or (n.op == "param" and n.attrs["annotation"] == "mlx.core.array"):
+            if n.op in INDEXED or (n.op == "param" and n.attrs["annotation"] == "mlx.core.array"):
                 return True
             if op is not None:
                 if op.result == "array" and op.kind not in ("unary", "binary"):
@@ -83,8 +89,27 @@ class Effects(State):
                 stack.extend(n.inputs)
         return False
 
-    def immutable(self, node: Node) -> bool:
-        """Whether an object can't be changed in place: numbers, strings, tuples, shapes."""
+    def is_container(self, node: Node, surely: bool = False) -> bool:
+        """Whether a value is, or `surely` must be, a list, dict or set that this function made."""
+        seen: set[Node] = set()
+        stack = [node]
+        while stack:
+            n = stack.pop()
+            if n in seen:
+                continue
+            seen.add(n)
+            reason = n.attrs["reason"] if n.op == "opaque" else ""
+            if n.op in ("list", "dict") or reason.startswith(MADE):
+                if not surely:
+                    return True
+            elif n.op in ("phi", "loop", "opaque", "or", "multiply", "add") and n.inputs:
+                stack.extend(n.inputs[:1] if reason == ASSIGNED else n.inputs)
+            elif surely:
+                return False
+        return surely
+
+    def immutable(self, node: Node, deeply: bool = False) -> bool:
+        """Whether an object can't be changed in place: numbers, strings, shapes, tuples; `deeply`: nor what it holds."""
         stack, seen = [node], set()
         while stack:
             n = stack.pop()
@@ -92,12 +117,16 @@ class Effects(State):
                 continue
             seen.add(n)
             op = ops.TABLE.get(n.op)
-            if n.op in IMMUTABLE or n.op == "tuple":
+            if n.op in IMMUTABLE or (n.op == "tuple" and not deeply):
                 continue
-            if n.op in ("phi", "and", "or", "loop") or (op is not None and op.kind in ("unary", "binary")):
+            if (
+                n.op == "tuple"
+                or n.op in ("phi", "and", "or", "loop")
+                or (op is not None and op.kind in ("unary", "binary"))
+            ):
                 stack.extend(n.inputs)
             elif n.op == "param":
-                if n.attrs["annotation"] not in PLAIN:
+                if n.attrs["annotation"] not in PLAIN or (deeply and n.attrs["annotation"] == "tuple"):
                     return False
             elif n.op == "call":
                 if n.attrs["target"] not in SCALAR_CALLS:
@@ -129,7 +158,7 @@ class Effects(State):
             if n in self.leaked or any(p not in seen for p in self.joined.get(n, ())):
                 return False
             op = ops.TABLE.get(n.op)
-            if n.op in ("phi", "loop"):
+            if n.op in ("phi", "loop", "and", "or"):
                 more = [i for i in n.inputs if i not in seen]
                 seen.update(more)
                 stack.extend(more)
@@ -137,15 +166,16 @@ class Effects(State):
                 base = ops.TABLE.get(n.inputs[0].op)
                 if base is None or base.result != "arrays" or self.holders(n.inputs[0]) > 0:
                     return False
-            elif n.op != "index" and (op is None or op.result != "array" or n.op in SAME_OBJECT):
-                if not self.immutable(n):
-                    return False
+            elif n.op not in INDEXED and (op is None or op.result != "array" or n.op in SAME_OBJECT):
+                if self.immutable(n):
+                    continue
+                return False
         return True
 
     def holders(self, node: Node) -> int:
         """How many names and attributes hold this very object."""
-        count = sum(1 for s in self.scopes for v in s.env.values() if v is node or self.current(v) is node)
-        return count + sum(1 for k, v in self.heap.items() if "." in k and v is node)
+        count = sum(self.now(v) is node or _reads(v, node) for s in self.scopes for v in s.env.values())
+        return count + sum((v is node and "." in k) or _reads(v, node) for k, v in self.heap.items())
 
     def rebinds(self, node: Node) -> bool:
         """Whether `name op= value`, with `node` in the name, can be taken as `name = name op value`."""
@@ -164,6 +194,7 @@ class Effects(State):
     ) -> None:
         stmt = self.scopes[0].statement
         if stmt is not None:
+            stmt = self.graph.statements[stmt.index]  # not that of a comprehension or the head of a loop
             self.graph.effects.append(Effect(stmt, kind, tuple(targets), path, value, len(self.graph.nodes)))
 
     def unknown_effect(self, inputs: Sequence[Node]) -> None:
@@ -177,9 +208,31 @@ class Effects(State):
     def mutate(self, node: Node, new: Node, value: Node | None = None) -> None:
         """The object of `node` is changed in place: it holds `new` from here on, whatever its name."""
         self.effect("mutation", (node,), value=value)
+        held = self._held()
+        others = self._aliases(node, held)
         self.replace(node, new)
-        for other in self._aliases(node):
-            self.replace(other, self.opaque("may have been changed in place through another name", (other, new)))
+        for other in others:
+            self.replace(other, self.lazy("may have been changed in place through another name", (other, new)))
+        self._renew(held, {node, *others})
+
+    def _held(self) -> dict[Node, None]:
+        """What names and attributes hold, and what is inside the containers among it."""
+        held = {self.now(v): None for s in self.scopes for v in s.env.values()}
+        held.update((self.now(v), None) for k, v in self.heap.items() if "." in k)
+        for v in [v for v in held if v.id != DETACHED]:
+            for c in self.origins(v):
+                if c.op in CONTAINERS:
+                    held.update((self.now(n), None) for n in c.inputs)
+        return held
+
+    def _renew(self, held: Iterable[Node], changed: set[Node]) -> None:
+        """Containers hold the new values of changed objects."""
+        containers = {c for v in held if v.id != DETACHED for c in self.origins(v) if c.op in CONTAINERS}
+        for c in sorted(containers - changed, key=lambda c: c.id):
+            if f"@{c.id}" not in self.heap and not changed.isdisjoint(c.inputs):
+                changed.add(c)
+                inputs = tuple(map(self.now, c.inputs))
+                self.replace(c, Node(DETACHED, c.op, inputs, c.attrs, None, None, self.scope.frame))
 
     def replace(self, node: Node, new: Node) -> None:
         """Names and containers that hold `node` hold `new`."""
@@ -189,30 +242,47 @@ class Effects(State):
         if node.op == "attr":
             self.tick(f"{node.inputs[0].id}.{node.attrs['name']}")
         for name, held in root.env.items():
-            if held is node or (held is not new and self.current(held) is new):
-                self.record(name, new, root.statement)
+            if held is not new and self.now(held) is new:
+                self.record(name, self.current(held), root.statement)
 
-    def _aliases(self, node: Node) -> list[Node]:
-        """Other values that names hold and that may be this object, or one that it may be."""
-        mine = self._may_be(node)
+    def _aliases(self, node: Node, held: Iterable[Node]) -> list[Node]:
+        """Other values, among those that are held, that may be this object."""
+        mine = self.origins(node)
+        container = self.is_container(node, surely=True)
         out: list[Node] = []
-        held = {self.current(v): None for s in self.scopes for v in s.env.values()}
-        for other in [*held, *mine]:
-            if other is node or other in out or self.immutable(other):
+        for other in held:
+            if other.id == DETACHED or other is node or other in out or f"@{other.id}" in self.heap:
                 continue
-            if other.op in ("tuple", "list", "dict"):
-                continue  # they read their elements through `current`
-            if other in mine or node in self._may_be(other) or (mine - {node}) & self._may_be(other):
+            if other.op in CONTAINERS or self.immutable(other, deeply=True):  # `_renew` sees to containers
+                continue
+            if container and self.is_array(other):
+                continue
+            if self._may_alias(mine, self.origins(other)):
                 out.append(other)
-        return [n for n in out if f"@{n.id}" not in self.heap]
+        return out
 
-    @staticmethod
-    def _may_be(node: Node) -> set[Node]:
-        """The node, and the nodes whose object it may be."""
+    def _may_alias(self, mine: set[Node], theirs: set[Node]) -> bool:
+        if any(n.op not in CONTAINERS and not self.immutable(n, deeply=True) for n in mine & theirs):
+            return True
+        for one, other in ((mine, theirs), (theirs, mine)):
+            if any(n.op in ELSEWHERE for n in one) and any(
+                n in self.leaked and not self.immutable(n, deeply=True) for n in other
+            ):
+                return True
+        return False
+
+    def now(self, node: Node) -> Node:
+        """As `current`, without reading."""
+        while (changed := self.heap.get(f"@{node.id}")) is not None:
+            node = changed
+        return node
+
+    def origins(self, node: Node) -> set[Node]:
+        """The node, and the nodes whose object it may be, or may have been taken from."""
         out, stack = {node}, [node]
         while stack:
             n = stack.pop()
-            if n.op in ("phi", "loop", "and", "or") or n.op in SAME_OBJECT:
+            if n.op in ALIASES:
                 more = [i for i in n.inputs if i not in out]
                 out.update(more)
                 stack.extend(more)
@@ -220,10 +290,10 @@ class Effects(State):
 
     def handed_on(self, nodes: Iterable[Node]) -> None:
         """Objects are given to code that isn't known: it may change lists, dicts and attributes, but no array."""
-        for node in nodes:
-            n = node
+        nodes = list(nodes)
+        for n in nodes:
             if n.op in ("list", "dict"):
-                self.replace(n, self.opaque(f"a {n.op} that was given to a call", (n,)))
+                self.replace(n, self.lazy(f"a {n.op} that was given to a call", nodes))
                 self.handed_on(n.inputs)
             elif n.op == "tuple":
                 self.handed_on(n.inputs)
@@ -305,3 +375,8 @@ class Effects(State):
         """Whether a class of this file is an nn.Module, whose attributes are its items too."""
         summary = self.module.classes.get(class_name or "")
         return summary is not None and summary.is_module
+
+
+def _reads(node: Node, other: Node) -> bool:
+    """Whether a value that isn't in the graph yet would hold an object."""
+    return node.id == DETACHED and (other in node.inputs or any(_reads(n, other) for n in node.inputs))

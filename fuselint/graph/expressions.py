@@ -28,8 +28,8 @@ COMPARE = {
     cst.NotEqual: "!=", cst.Is: "is", cst.IsNot: "is not", cst.In: "in", cst.NotIn: "not in",
 }  # fmt: skip
 UNARY = {cst.Minus: "-", cst.Plus: "+", cst.BitInvert: "~", cst.Not: "not"}
+SEQUENCES = frozenset({"tuple", "list"})
 PROPERTIES = frozenset({"shape", "ndim", "size", "dtype"})
-CONTAINERS = frozenset({"tuple", "list"})
 
 
 class Expressions(Inline):
@@ -38,6 +38,8 @@ class Expressions(Inline):
     def value(self, node: cst.BaseExpression) -> Node:
         handler = _HANDLERS.get(type(node))
         out = self.other(node) if handler is None else handler(self, node)
+        if out.id == DETACHED:
+            return self.attach(out)
         if len(self.scopes) == 1:
             self.graph.values[node] = out
         return out
@@ -74,9 +76,10 @@ class Expressions(Inline):
     def attribute_of(self, base: Node, name: str, at: cst.CSTNode) -> Node:
         if base.op == "global" and base.attrs["target"] is not None:
             return self.named(f"{base.attrs['target']}.{name}", name, at)
-        if (name in PROPERTIES or name == "T") and self.may_be_array(base, name):
-            if name == "T":
-                return self.emit("transpose", (base,), {"axes": None}, at)
+        if (name in PROPERTIES or name in ops.PROPERTIES) and self.may_be_array(base, name):
+            if name in ops.PROPERTIES:
+                op = ops.TABLE[ops.PROPERTIES[name]]
+                return self.emit(op.name, (base,), {p.name: p.default for p in op.params if p.role == "value"}, at)
             return self.emit(name, (base,), {}, at)
         return self.read_attribute(base, name, at)
 
@@ -109,7 +112,7 @@ class Expressions(Inline):
         return left
 
     def arithmetic(self, operator: str, left: Node, right: Node, at: cst.CSTNode) -> Node:
-        if operator == "+" and left.op == right.op and left.op in CONTAINERS:
+        if operator == "+" and left.op == right.op and left.op in SEQUENCES:
             return self.emit(left.op, left.inputs + right.inputs, {}, at)
         op = ops.binary(operator)
         if op is None:
@@ -118,6 +121,8 @@ class Expressions(Inline):
 
     def unary(self, node: cst.UnaryOperation) -> Node:
         operator = UNARY[type(node.operator)]
+        if operator == "-" and isinstance(node.expression, (cst.Integer, cst.Float)):
+            return self.constant(-node.expression.evaluated_value, node)
         operand = self.value(node.expression)
         if operator == "not":
             return self.emit("not", (operand,), {}, node)
@@ -183,7 +188,7 @@ class Expressions(Inline):
         return self.attach(self.argument(node))
 
     def argument(self, node: cst.BaseExpression) -> Node:
-        """The value of an argument. A display stays detached, so that no container is made where MLX takes its elements."""
+        """The value of an argument. A display stays detached: MLX may take its elements, and nothing holds it then."""
         if type(node) is cst.Tuple or type(node) is cst.List:
             elements: list[Node] = []
             for e in node.elements:
@@ -192,12 +197,17 @@ class Expressions(Inline):
                 else:
                     elements.append(self.argument(e.value))
             kind = "tuple" if type(node) is cst.Tuple else "list"
-            return Node(DETACHED, kind, tuple(elements), {}, node, self.scope.statement, self.scope.frame)
+            return self.detached(kind, elements, node)
+        if type(node) is cst.Call:
+            out = self.call(node)
+            if len(self.scopes) == 1:  # also a tuple that is taken apart at once: its elements are values
+                self.graph.values[node] = out
+            return out
         return self.value(node)
 
     def spread(self, value: Node, at: cst.CSTNode) -> list[Node]:
         """The elements of `*value` in a display or a call."""
-        if value.op in CONTAINERS and not any(n.op == "star" for n in value.inputs):
+        if value.op in SEQUENCES and not any(n.op == "star" for n in value.inputs):
             return [self.current(n) for n in value.inputs]
         return [self.emit("star", (value,), {}, at)]
 
@@ -243,9 +253,7 @@ class Expressions(Inline):
             if first:
                 scope.block = Block("comprehension", outer_block, outer_stmt)
                 if outer_stmt is not None:
-                    scope.statement = Statement(
-                        outer_stmt.index, node, outer_stmt.line, scope.block, outer_stmt.end
-                    )
+                    scope.statement = Statement(outer_stmt.index, node, outer_stmt.line, scope.block, outer_stmt.end)
                 first = False
             self.bind_quietly(part.target, self.element_of(read[-1], part.target))
             read.extend(self.value(i.test) for i in part.ifs)
@@ -262,7 +270,7 @@ class Expressions(Inline):
     def bind_quietly(self, target: cst.BaseExpression, value: Node) -> None:
         """Bind the target of a comprehension: names that the function itself doesn't have."""
         if isinstance(target, cst.Name):
-            self.scope.env[target.value] = value
+            self.scope.env[target.value] = self.attach(value)
         elif isinstance(target, (cst.Tuple, cst.List)):
             for element, part in zip(target.elements, self.unpack(value, target), strict=True):
                 self.bind_quietly(element.value, part)
@@ -304,12 +312,14 @@ class Expressions(Inline):
         """`base[index]`."""
         if base.op == "shape" and type(index) is int:
             return self.emit("dim", base.inputs, {"axis": index}, at)
-        if base.op in CONTAINERS and not any(n.op == "star" for n in base.inputs):
+        if base.op in SEQUENCES and not any(n.op == "star" for n in base.inputs):
             if type(index) is int and -len(base.inputs) <= index < len(base.inputs):
                 return self.current(base.inputs[index])
-            if isinstance(index, Slice) and all(
-                p is None or type(p) is int for p in (index.start, index.stop, index.step)
-            ) and index.step != 0:
+            if (
+                isinstance(index, Slice)
+                and all(p is None or type(p) is int for p in (index.start, index.stop, index.step))
+                and index.step != 0
+            ):
                 return self.emit(base.op, base.inputs[index.start : index.stop : index.step], {}, at)
         if base.op == "dict" and isinstance(index, str) and None not in base.attrs["keys"]:
             keys = base.attrs["keys"]
@@ -344,7 +354,7 @@ class Expressions(Inline):
 
     def element(self, value: Node, i: int, count: int | None, at: cst.CSTNode) -> Node:
         """`value[i]`, where value is unpacked; `count` is the number of its elements, where the unpacking says it."""
-        if value.op in CONTAINERS and (count is None or count == len(value.inputs)):
+        if value.op in SEQUENCES and (count is None or count == len(value.inputs)):
             return self.select(value, i, at)
         if value.op == "shape":
             attrs: dict[str, Any] = {"axis": i}
@@ -359,7 +369,7 @@ class Expressions(Inline):
                     return self.emit("dim", value.inputs[0].inputs, {"axis": start + i}, at)
                 if i < 0 and cut.stop is None:
                     return self.emit("dim", value.inputs[0].inputs, {"axis": i}, at)
-        if value.op == "phi" and any(n.op in CONTAINERS or n.op == "shape" for n in value.inputs):
+        if value.op == "phi" and any(n.op in SEQUENCES or n.op == "shape" for n in value.inputs):
             then, other = (self.element(n, i, count, at) for n in value.inputs)
             return self.phi(value.attrs["test"], then, other, at)
         return self.emit("item", (value,), {"index": i, "count": count}, at)
@@ -370,9 +380,9 @@ class Expressions(Inline):
             target, args = value.attrs["target"], value.inputs
             if target == "builtins.enumerate" and len(args) == 1:
                 count = self.emit("item", (value,), {"index": 0}, at)
-                return self.emit("tuple", (count, self.element_of(args[0], at)), {}, at)
+                return self.detached("tuple", (count, self.element_of(args[0], at)), at)
             if target == "builtins.zip" and not value.attrs["keywords"]:
-                return self.emit("tuple", [self.element_of(a, at) for a in args], {}, at)
+                return self.detached("tuple", [self.element_of(a, at) for a in args], at)
         return self.emit("item", (value,), {"index": None}, at)
 
 

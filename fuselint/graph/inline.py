@@ -15,8 +15,8 @@ from fuselint.graph import ops
 from fuselint.graph.model import Block, Frame, Node
 from fuselint.graph.names import Names
 from fuselint.graph.op import Op
-from fuselint.graph.scan import parameters, rebinds_outer
-from fuselint.graph.state import DETACHED, Closure, Definition, GiveUp, Return, Scope
+from fuselint.graph.scan import inside, parameters, rebinds_outer
+from fuselint.graph.state import Closure, Definition, GiveUp, Return, Scope
 from fuselint.source.function import FunctionSource
 from fuselint.source.project import FunctionSummary
 
@@ -51,9 +51,9 @@ class Inline(Names):
                 out.starred |= any(p.op == "star" for p in parts)
                 out.positional.extend(parts)
             elif arg.star == "**":
-                keys = value.attrs["keys"] if value.op == "dict" else (None,)
+                keys: tuple[Any, ...] = value.attrs["keys"] if value.op == "dict" else (None,)
                 if all(isinstance(k, str) for k in keys):
-                    out.keywords.update(zip(keys, value.inputs, strict=True))
+                    out.keywords.update(zip(keys, map(self.current, value.inputs), strict=True))
                 else:
                     out.starred = True
                     out.positional.append(self.emit("star", (value,), {}, arg))
@@ -69,9 +69,8 @@ class Inline(Names):
         if target is not None:
             return self.call_target(target, self.arguments(node.args), node)
         if isinstance(func, cst.Attribute):
-            if isinstance(func.value, cst.Call) and isinstance(func.value.func, cst.Name) and not func.value.args:
-                if self.qualified(func.value.func) == "builtins.super":
-                    return self.call_super(func.attr.value, self.arguments(node.args), node)
+            if self._is_super(func.value):
+                return self.call_super(func.attr.value, self.arguments(node.args), node)
             base = self.value(func.value)
             if base.op == "global" and base.attrs["target"] is not None:
                 dotted = self.normal(f"{base.attrs['target']}.{func.attr.value}")
@@ -79,6 +78,15 @@ class Inline(Names):
             return self.call_method(base, func.attr.value, node)
         callee = self.value(func)
         return self.call_value(callee, self.arguments(node.args), node)
+
+    def _is_super(self, node: cst.BaseExpression) -> bool:
+        return (
+            isinstance(node, cst.Call)
+            and isinstance(node.func, cst.Name)
+            and node.func.value == "super"
+            and (not node.args or len(node.args) == 2)
+            and self.qualified(node.func) == "builtins.super"
+        )
 
     def call_value(self, callee: Node, args: Arguments, at: cst.CSTNode) -> Node:
         """A call of a value: a closure, a function or layer under another name, or something unknown."""
@@ -175,7 +183,8 @@ class Inline(Names):
                 return [p.name for p in self.module.functions[init].parameters if p.kind == "plain"][1:]
             summary = self.module.classes[target]
             return list(summary.fields) if summary.is_dataclass else ()
-        return ()
+        op = ops.resolve_call(target)
+        return () if op is None else [p.name for p in op.constructor]
 
     def unknown_call(self, target: str | None, callee: Node | None, args: Arguments, at: cst.CSTNode) -> Node:
         inputs = [self.attach(n) for n in args.nodes()]
@@ -196,9 +205,9 @@ class Inline(Names):
             return self.unknown_call(target, None, args, at)
         if name == "map" and len(given) == 2 and given[1].op in ("tuple", "list"):
             results = [self.call_value(given[0], Arguments([self.current(n)], {}), at) for n in given[1].inputs]
-            return self.emit("tuple", results, {}, at)
+            return self.detached("tuple", results, at)
         if name in ("tuple", "list") and len(given) == 1 and given[0].op in ("tuple", "list"):
-            return self.attach(Node(DETACHED, name, given[0].inputs, {}, at, None, self.scope.frame))
+            return self.detached(name, given[0].inputs, at)
         if name == "float" and len(given) == 1 and given[0].op == "const":
             value = given[0].attrs["value"]
             if isinstance(value, str) and value.strip().lower().lstrip("+-") in ("inf", "infinity", "nan"):
@@ -207,8 +216,10 @@ class Inline(Names):
             op = ops.unary("abs")
             if op is not None:
                 return self.apply(op, target, args, at)
-        if name == "getattr" and len(given) == 2 and given[1].op == "const" and isinstance(given[1].attrs["value"], str):
-            return self.attribute_of(given[0], given[1].attrs["value"], at)
+        if name == "getattr" and len(given) == 2 and given[1].op == "const":
+            attribute = given[1].attrs["value"]
+            if isinstance(attribute, str) and attribute.isidentifier():
+                return self.attribute_of(self.attach(given[0]), attribute, at)
         if name in ("eval", "exec", "setattr", "delattr", "globals", "locals", "vars"):
             self.unknown_effect([self.attach(n) for n in given])
         return self.unknown_call(target, None, args, at)
@@ -227,11 +238,11 @@ class Inline(Names):
         if op is not None and self.may_have_method(base, args):
             method = Arguments([base, *args.positional], args.keywords, args.starred)
             return self.apply(op, f".{name}", method, node, method=True)
-        if base.op in ("list", "dict") and name in CHANGES:
+        if name in CHANGES and self.is_container(base):
             inputs = [base, *(self.attach(n) for n in args.nodes())]
-            new = self.opaque(f"a {base.op} after .{name}()", inputs, node)
+            new = self.opaque(f"a container after .{name}()", inputs, node)
             self.mutate(base, new, inputs[1] if len(inputs) > 1 else None)
-            return self.opaque(f"the result of .{name}() of a {base.op}", (base,), node)
+            return self.opaque(f"the result of .{name}() of a container", (base,), node)
         callee = self.read_attribute(base, name, node.func)
         target = self.instance_method(base, name)
         self.handed_on([base])
@@ -247,7 +258,8 @@ class Inline(Names):
             return False
         if base.op == "call" and base.attrs["target"] is not None:
             return not base.attrs["target"].startswith(("numpy.", "torch.", "builtins.", "math.", "jax."))
-        return not any(a.op == "const" and isinstance(a.attrs["value"], str) and "kind" not in a.attrs for a in args.positional)
+        texts = [a for a in args.positional if a.op == "const" and isinstance(a.attrs["value"], str)]
+        return all("kind" in a.attrs for a in texts)
 
     def instance_method(self, base: Node, name: str) -> str | None:
         init = base if base.op == "new" else base.attrs["init"] if base.op == "attr" else None
@@ -354,11 +366,15 @@ class Inline(Names):
             return None
         if any(s.definition is own.definition for s in self.scopes):
             return None
-        if isinstance(own.definition, cst.FunctionDef) and own.outer is not None:
-            if own.definition.asynchronous is not None or own.definition.decorators:
-                return None
+        if isinstance(own.definition, cst.FunctionDef) and own.outer is not None and own.definition.decorators:
+            return None
+        if self.runs_apart(own.definition):
+            return None
         if own.definition in self.refused:
             return None
+        args = Arguments(
+            [self.attach(n) for n in args.positional], {k: self.attach(n) for k, n in args.keywords.items()}
+        )
         taken, depth = self.checkpoint(), len(self.scopes)
         try:
             return self._run(own, args, at, receiver)
@@ -369,10 +385,14 @@ class Inline(Names):
             self.refused.add(own.definition)
         return None
 
+    def runs_apart(self, definition: Definition) -> bool:
+        """Whether a call doesn't run the body: of a generator or a coroutine."""
+        if isinstance(definition, cst.FunctionDef) and definition.asynchronous is not None:
+            return True
+        return any(isinstance(n, (cst.Yield, cst.Await)) for n in inside(definition.body))
+
     def _run(self, own: Own, args: Arguments, at: cst.CSTNode, receiver: Node | None) -> Node:
         caller = self.scope
-        given = [self.attach(n) for n in args.positional]
-        keywords = {k: self.attach(n) for k, n in args.keywords.items()}
         frame = Frame(own.qualname, own.source, caller.frame, at, caller.statement)
         if rebinds_outer(own.definition):
             raise GiveUp("it rebinds names of other functions")
@@ -380,7 +400,7 @@ class Inline(Names):
         scope.self_node = receiver if receiver is not None else (own.outer.self_node if own.outer else None)
         self.scopes.append(scope)
         self.graph.frames.append(frame)
-        self.bind_parameters(own.definition, given, keywords)
+        self.bind_parameters(own.definition, args.positional, args.keywords)
         if isinstance(own.definition, cst.Lambda):
             result: Node | None = self.value(own.definition.body)
         else:
@@ -446,11 +466,18 @@ class Inline(Names):
             dict(self.heap),
             dict(self.versions),
             self.scope.statement,
+            self.scope.count,
+            (len(g.statements), len(g.returns), len(self.scope.returns)),
+            [(len(x.breaks), len(x.continues), len(x.changed)) for x in self.scope.loops],
         )
 
     def take_back(self, taken: tuple[Any, ...]) -> None:
         g = self.graph
-        nodes, effects, frames, g.stored, bindings, self.heap, self.versions, self.scope.statement = taken
+        nodes, effects, frames, g.stored, bindings, self.heap, self.versions, *rest = taken
+        self.scope.statement, self.scope.count, (statements, returns, pending), loops = rest
+        del g.statements[statements:], g.returns[returns:], self.scope.returns[pending:], self.scope.loops[len(loops) :]
+        for loop, (breaks, continues, changed) in zip(self.scope.loops, loops, strict=True):
+            del loop.breaks[breaks:], loop.continues[continues:], loop.changed[changed:]
         gone = set(g.nodes[nodes:])
         self.leaked -= gone
         for n in gone:
@@ -472,6 +499,9 @@ class Inline(Names):
         raise NotImplementedError
 
     def attribute_of(self, base: Node, name: str, at: cst.CSTNode) -> Node:
+        raise NotImplementedError
+
+    def truth(self, test: Node) -> bool | None:
         raise NotImplementedError
 
     def phi(self, test: Node, then: Node, other: Node, at: cst.CSTNode | None) -> Node:

@@ -13,10 +13,11 @@ from typing import Any
 import libcst as cst
 
 from fuselint.graph.control import Control
+from fuselint.graph.effects import ASSIGNED
 from fuselint.graph.expressions import BINARY
-from fuselint.graph.model import Block, Context, Frame, Graph, Node, Statement
+from fuselint.graph.model import Block, Context, Frame, Graph, Node, Slice, Statement
 from fuselint.graph.program import Program
-from fuselint.graph.scan import parameters, rebinds_outer
+from fuselint.graph.scan import bound_by, names_read, parameters, rebinds_outer, target_names
 from fuselint.graph.state import GiveUp, Scope
 from fuselint.source.function import FunctionSource
 from fuselint.source.project import ModuleSummary
@@ -29,7 +30,7 @@ RECURSION = 6_000
 
 def lower(source: FunctionSource, module: ModuleSummary, program: Program) -> Graph:
     """The graph of one function. It never fails: what isn't understood is an opaque node."""
-    graph = Graph(module, source, _context(source, module))
+    graph = Graph(module, source, _context(source, module), program=program)
     with _recursion(RECURSION):
         try:
             Lowerer(graph, module, program).run(source)
@@ -55,9 +56,7 @@ class Lowerer(Control):
     def run(self, source: FunctionSource) -> None:
         definition = source.node
         frame = Frame(source.qualname, source)
-        scope = Scope(
-            frame, definition, source.qualname, source.class_name, None, Block("function", None, None)
-        )
+        scope = Scope(frame, definition, source.qualname, source.class_name, None, Block("function", None, None))
         self.scopes.append(scope)
         self.graph.frames.append(frame)
         self._parameters(scope)
@@ -166,7 +165,7 @@ class Lowerer(Control):
         if array:
             new = self.emit("index_update", (base, value, *entries), {"index": index}, at)
         else:
-            new = self.opaque("an item was assigned", (base, value, *entries), at)
+            new = self.opaque(ASSIGNED, (base, value, *entries), at)
         self._change(target.value, base, new, value if not array else None)
 
     def _change(self, target: cst.BaseExpression, old: Node, new: Node, kept: Node | None) -> None:
@@ -183,11 +182,14 @@ class Lowerer(Control):
             return False
         if not self.rebinds(old):
             return False
-        carried = [n for n in self._may_be(old) if n.op == "loop"]
+        carried = [n for n in self.origins(old) if n.op == "loop"]
         loops = self.scope.loops
         stmt = self.scopes[0].statement
+        if stmt is not None:
+            stmt = self.graph.statements[stmt.index]
         if carried and loops and stmt is not None and not self.immutable(old):
-            loops[-1].changed.extend((n, stmt, new) for n in carried)
+            for loop in loops:
+                loop.changed.extend((n, stmt, new) for n in carried)
         return True
 
     def augmented(self, node: cst.AugAssign) -> None:
@@ -214,6 +216,9 @@ class Lowerer(Control):
             base, index = self.value(target.value), self.index(target.slice)
             old = self.select(base, index, target)
             new = self.arithmetic(operator, old, self.value(node.value), node)
+            if not self.is_array(base) and not isinstance(index, (Slice, tuple)) and not self.immutable(old):
+                self.mutate(old, new)  # the element is changed in place before it is stored
+                base = self.current(base)
             self._store_item(target, base, index, new, node)
             return
         self.unknown_effect((self.value(node.value),))
@@ -279,12 +284,9 @@ class Lowerer(Control):
             self.note("import * inside a function")
             return
         for alias in node.names:
-            name = alias.asname.name if alias.asname is not None else alias.name
-            while isinstance(name, cst.Attribute) and alias.asname is None:
-                name = name.value  # `import a.b` binds a
-            if isinstance(name, cst.Name):
-                target = self.module.resolve(name.value, self.scope.qualname)
-                self.bind(name.value, self.emit("global", (), {"name": name.value, "target": target}, alias))
+            for name in bound_by(alias) if alias.asname is None else target_names(alias.asname.name):
+                target = self.module.resolve(name, self.scope.qualname)
+                self.bind(name, self.emit("global", (), {"name": name, "target": target}, alias))
 
     def nothing(self, node: cst.CSTNode) -> None:
         pass
@@ -311,8 +313,6 @@ class Lowerer(Control):
 
     def define_class(self, node: cst.ClassDef, stmt: Statement) -> bool:
         if self.scope.is_root:
-            from fuselint.graph.scan import names_read
-
             self.graph.captured.update(names_read(node))
         self.bind(node.name.value, self.opaque("a class inside a function", (), node))
         return True

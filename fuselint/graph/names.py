@@ -10,7 +10,7 @@ from fuselint.graph import ops
 from fuselint.graph.effects import Effects
 from fuselint.graph.model import Node
 from fuselint.graph.scan import assigned_names, dotted
-from fuselint.graph.state import Scope
+from fuselint.graph.state import DETACHED, Scope
 
 SINGLETONS = {"True": True, "False": False, "None": None, "NotImplemented": NotImplemented}
 
@@ -39,6 +39,8 @@ class Names(Effects):
                 return "may be rebound by other code"
             found = scope.env.get(name)
             if found is not None:
+                if found.id == DETACHED:
+                    found = scope.env[name] = self.attach(found)
                 return self.current(found)
             if scope.assigned is None:
                 scope.assigned = assigned_names(scope.definition)
@@ -66,7 +68,7 @@ class Names(Effects):
         return self.emit("global", (), {"name": name, "target": target}, at)
 
     def global_target(self, name: str) -> str | None:
-        """The qualified name of what is no local name: `mx` -> `mlx.core`, a class or function of this file, a builtin."""
+        """The qualified name of what is no local name: `mlx.core` for `mx`, what this file defines, a builtin."""
         found = self.module.resolve(name, self.scope.qualname)
         if found is not None:
             return found

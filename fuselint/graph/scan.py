@@ -84,9 +84,7 @@ def names_read(node: cst.CSTNode) -> set[str]:
         n = stack.pop()
         if isinstance(n, cst.Name):
             out.add(n.value)
-        elif isinstance(n, cst.Attribute):
-            stack.append(n.value)
-        elif isinstance(n, cst.Arg):
+        elif isinstance(n, (cst.Attribute, cst.Arg)):
             stack.append(n.value)
         else:
             stack.extend(children(n))
@@ -122,8 +120,8 @@ def dotted(node: cst.CSTNode) -> str:
 class Changes:
     """What the body of a loop may change.
 
-    names: those it binds. items: names of objects whose items it assigns. given: names of objects that it hands to calls,
-    their own methods included. attributes: names of attributes that it assigns.
+    names: those it binds. items: names of objects whose items it assigns. given: names of objects that it hands to
+    calls, their own methods included. attributes: names of attributes that it assigns.
     """
 
     names: frozenset[str]
@@ -152,10 +150,11 @@ def changed_in(loop: cst.For | cst.While) -> Changes:
                 if isinstance(t, cst.Attribute):
                     attributes.add(t.attr.value)
                 elif isinstance(t, cst.Subscript):
-                    while isinstance(t, cst.Subscript):
-                        t = t.value
-                    if isinstance(t, cst.Name):
-                        items.add(t.value)
+                    base = t.value
+                    while isinstance(base, cst.Subscript):
+                        base = base.value
+                    if isinstance(base, cst.Name):
+                        items.add(base.value)
         elif isinstance(n, cst.Call):
             calls = True
             if isinstance(n.func, cst.Attribute) and isinstance(n.func.value, cst.Name):

@@ -20,7 +20,8 @@ def show(graph: Graph, facts: bool = False) -> str:
             held.setdefault(b.node, []).append(name)
     for n in graph.nodes:
         names = "/".join(dict.fromkeys(held.get(n, ())))
-        text = f"{_line(graph, n):>5}  {'  ' * n.frame.depth}{_name(n)}{f' ({names})' if names and n.op != 'param' else ''} = {describe(n)}"
+        shown = f" ({names})" if names and n.op != "param" else ""
+        text = f"{_line(graph, n):>5}  {'  ' * n.frame.depth}{_name(n)}{shown} = {describe(n)}"
         if facts:
             text += f"    # {_facts(graph, n)}"
         lines.append(text)
@@ -38,7 +39,7 @@ def describe(node: Node) -> str:
     """A node without its own name: `softmax(%3, axis=-1)`."""
     parts = [_name(n) for n in node.inputs]
     for key, value in node.attrs.items():
-        if key in HIDDEN or value is None or value is False or value == "" or value == ():
+        if key in HIDDEN or (key != "value" and (value is None or value is False or value in ("", ()))):
             continue
         parts.append(f"{key}={_text(value, key in FOREIGN)}")
     return f"{node.op}({', '.join(parts)})"

@@ -98,12 +98,12 @@ class Closure:
     scope: Scope
 
 
-HOLDERS = frozenset({"tuple", "list", "dict", "call", "new", "opaque", "and", "or", "star", "nn.Identity"})
+HOLDERS = frozenset({"tuple", "list", "dict", "call", "new", "opaque", "star", "nn.Identity"})
 """Operations whose result may be, or keep, the very objects that they read."""
 
 DETACHED = -1
-"""The id of a node that is not in the graph: a tuple or list written as an argument, before it is known whether MLX
-takes it apart. `State.attach` puts it into the graph."""
+"""The id of a node that is not in the graph: a tuple or list before it is known whether it is taken apart at once, or
+an opaque value that may never be read. `State.attach` puts it into the graph."""
 
 
 class State:
@@ -118,7 +118,7 @@ class State:
         self.versions: dict[str, int] = {}
         self.clock = 0
         self.leaked: set[Node] = set()  # objects that something else than a name holds
-        self.joined: dict[Node, list[Node]] = {}  # the phi nodes that may be this very object
+        self.joined: dict[Node, list[Node]] = {}  # the joins that may be this very object
         self.closures: dict[Node, Closure] = {}
         self.inlined = 0  # nodes ever made in inlined calls, those taken back included
         self.refused: set[Definition] = set()  # helpers that can't be inlined
@@ -141,7 +141,7 @@ class State:
             self.inlined += 1
         if op in HOLDERS:
             self.leaked.update(inputs)
-        elif op in ("phi", "loop"):
+        elif op in ("phi", "loop", "and", "or"):
             for n in inputs:
                 self.joined.setdefault(n, []).append(node)
         return node
@@ -151,6 +151,10 @@ class State:
 
     def constant(self, value: object, at: cst.CSTNode | None = None) -> Node:
         return self.emit("const", (), {"value": value}, at)
+
+    def detached(self, kind: str, elements: Sequence[Node], at: cst.CSTNode | None) -> Node:
+        """A tuple or list that may be taken apart before anything holds it."""
+        return Node(DETACHED, kind, tuple(elements), {}, at, None, self.scope.frame)
 
     def note(self, text: str) -> None:
         if text not in self.graph.notes:
@@ -169,6 +173,7 @@ class State:
         """Note in the graph that a name of the root function holds another value after the current statement."""
         index = -1 if stmt is None else stmt.index
         block = self.scopes[0].block
+        stmt = None if stmt is None else self.graph.statements[index]
         self.graph.bindings.setdefault(name, []).append(Binding(name, node, index, block, stmt))
 
     def current(self, node: Node) -> Node:
@@ -178,8 +183,14 @@ class State:
             changed = heap.get(f"@{node.id}")
             if changed is None:
                 break
+            if changed.id == DETACHED:
+                changed = heap[f"@{node.id}"] = self.attach(changed)
             node = changed
         return node
+
+    def lazy(self, reason: str, inputs: Sequence[Node]) -> Node:
+        """An opaque value that gets into the graph only if it is read."""
+        return Node(DETACHED, "opaque", tuple(inputs), {"reason": reason}, None, None, self.scope.frame)
 
     # Statements
 
@@ -193,10 +204,10 @@ class State:
         return stmt
 
     def attach(self, node: Node) -> Node:
-        """The node itself, or the container in the graph for a detached one."""
+        """The node itself, or a node in the graph for a detached one."""
         if node.id != DETACHED:
             return node
-        out = self.emit(node.op, [self.attach(n) for n in node.inputs], {}, node.cst)
+        out = self.emit(node.op, [self.attach(n) for n in node.inputs], node.attrs, node.cst)
         if len(self.scopes) == 1 and node.cst is not None:
             self.graph.values[node.cst] = out
         return out
@@ -211,4 +222,3 @@ class State:
 
     def assign(self, target: cst.BaseExpression, value: Node, at: cst.CSTNode) -> None:
         raise NotImplementedError
-
