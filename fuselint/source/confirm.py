@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from fuselint.graph.model import FOREIGN, Graph, Node, Slice, Statement, operands
+from fuselint.graph.model import FOREIGN, Effect, Graph, Node, Slice, Statement, operands
 from fuselint.source.function import children, walk
 from fuselint.source.project import summarise
 from fuselint.source.text import FileText
@@ -41,6 +41,16 @@ def is_impure(node: Node) -> bool:
     return node.op == "new" or node.op.startswith(("random.", "nn.Dropout"))
 
 
+SIZES = frozenset({"shape", "dim", "ndim", "size"})
+
+
+def uncast(node: Node) -> Node:
+    """The value before its casts: it has the same sizes."""
+    while node.op == "astype":
+        node = node.inputs[0]
+    return node
+
+
 @dataclass(frozen=True)
 class Slot:
     """A root and what stands for it: `template` is an expression in which the names of `values` stand for values."""
@@ -50,12 +60,26 @@ class Slot:
     values: Mapping[str, Node]
 
 
+@dataclass(frozen=True)
+class Changes:
+    """What a fix says that it does to a function.
+
+    gone: the statements that it deletes. inserted: names that new statements `name = other` bind. rewritten: the
+    statements that now bind their name to something else.
+    """
+
+    slots: Sequence[Slot]
+    gone: Collection[cst.CSTNode]
+    inserted: frozenset[str] = frozenset()
+    rewritten: frozenset[cst.CSTNode] = frozenset()
+
+
 class _Different(Exception):
     pass
 
 
-def confirm(graph: Graph, new_text: str, slots: Sequence[Slot], program: Program, gone: Collection[cst.CSTNode]) -> str:
-    """Why the new text must not be written, or "". gone: the statements that it deletes."""
+def confirm(graph: Graph, new_text: str, program: Program, changes: Changes) -> str:
+    """Why the new text must not be written, or ""."""
     from fuselint.graph.program import Program
 
     old_file = graph.source.file
@@ -67,7 +91,7 @@ def confirm(graph: Graph, new_text: str, slots: Sequence[Slot], program: Program
     if new is None or new.not_understood:
         return "the changed function can't be read again"
     try:
-        _Comparison(graph, new, slots, gone).run()
+        _Comparison(graph, new, changes).run()
     except _Different as why:
         return f"the new code would not compute the same: {why}"
     return ""
@@ -76,7 +100,7 @@ def confirm(graph: Graph, new_text: str, slots: Sequence[Slot], program: Program
 class _Keys:
     """Numbers for the values of a graph: equal computations have equal numbers, also those of two graphs."""
 
-    def __init__(self, graph: Graph, table: dict[Any, int], ordinals: Mapping[Statement, int]) -> None:
+    def __init__(self, graph: Graph, table: dict[Any, int], ordinals: Mapping[int, int]) -> None:
         self.graph, self.table, self.ordinals = graph, table, ordinals
         self.known: dict[Node, int] = {}
         self.fused: dict[Node, tuple[Any, tuple[Node, ...]]] = {}  # what it computes, from which values
@@ -99,7 +123,7 @@ class _Keys:
             if n.op == "loop" and n not in self.fused:
                 self.known[n] = self._loop(n)
                 continue
-            needs = self.fused[n][1] if n in self.fused else tuple(operands(n))
+            needs = self._needs(n)
             missing = [m for m in needs if m not in self.known]
             if missing:
                 stack += missing
@@ -108,8 +132,13 @@ class _Keys:
             stack.pop()
         return self.known[node]
 
+    def _needs(self, n: Node) -> tuple[Node, ...]:
+        if n in self.fused:
+            return self.fused[n][1]
+        return (uncast(n.inputs[0]),) if n.op in SIZES else tuple(operands(n))
+
     def _loop(self, n: Node) -> int:
-        where = self.ordinals.get(n.top_stmt) if n.top_stmt is not None else None
+        where = self.ordinals.get(n.top_stmt.index) if n.top_stmt is not None else None
         name = n.attrs["name"]
         count = self._same[name, where] = self._same.get((name, where), -1) + 1
         key = self.number(("loop", name, where, count))
@@ -121,7 +150,7 @@ class _Keys:
             what, values = self.fused[n]
             given = tuple(self.known[v] for v in values)
             return given[0] if what is None else self.number(("fused", what, given))
-        inputs = tuple(self.known[i] for i in n.inputs)
+        inputs = tuple(self.known[i] for i in (self._needs(n) if n.op in SIZES else n.inputs))
         if n.op == "phi" and inputs[0] == inputs[1]:
             return inputs[0]
         attrs = tuple(sorted((k, self._plain(v, k)) for k, v in n.attrs.items() if k not in FOREIGN))
@@ -140,20 +169,22 @@ class _Keys:
 
 
 class _Comparison:
-    def __init__(self, old: Graph, new: Graph, slots: Sequence[Slot], gone: Collection[cst.CSTNode]) -> None:
-        self.old, self.new, self.slots = old, new, slots
-        kept = [s for s in old.statements if s.cst not in gone]
-        fresh = [s for s in new.statements if not isinstance(s.cst, cst.Pass)]
+    def __init__(self, old: Graph, new: Graph, changes: Changes) -> None:
+        self.old, self.new, self.changes = old, new, changes
+        self.slots = changes.slots
+        kept = [s for s in old.statements if s.cst not in changes.gone]
+        fresh = [s for s in new.statements if not isinstance(s.cst, cst.Pass) and not _renames(s.cst, changes.inserted)]
         kept = [s for s in kept if not isinstance(s.cst, cst.Pass)]
         if len(kept) != len(fresh):
             raise _Different("other statements are gone than it says")
         self.pairs = list(zip(kept, fresh, strict=True))
         table: dict[Any, int] = {}
-        ordinals = {s: i for i, s in enumerate(kept)}
-        self.first = min((ordinals[s] for slot in slots if (s := slot.root.top_stmt) in ordinals), default=-1)
+        ordinals = {s.index: i for i, s in enumerate(kept)}
+        self.sites = [s.index for slot in self.slots if (s := slot.root.top_stmt) is not None]
+        self.first = min((ordinals[i] for i in self.sites if i in ordinals), default=-1)
         self.a = _Keys(old, table, ordinals)
-        self.b = _Keys(new, table, {s: i for i, s in enumerate(fresh)})
-        self.partner = dict(self.pairs)
+        self.b = _Keys(new, table, {s.index: i for i, s in enumerate(fresh)})
+        self.partner = {a.index: b for a, b in self.pairs}
         self.written: set[cst.CSTNode] = set()  # syntax of the new function that the templates wrote
 
     def run(self) -> None:
@@ -180,7 +211,7 @@ class _Comparison:
     def _find(self, i: int, slot: Slot) -> None:
         """The expression of the new function that a template made."""
         stmt = slot.root.top_stmt
-        at = self.partner.get(stmt) if stmt is not None else None
+        at = self.partner.get(stmt.index) if stmt is not None else None
         if at is None:
             raise _Different("the statement of the new call is gone")
         template = cst.parse_expression(slot.template)
@@ -205,17 +236,18 @@ class _Comparison:
     # Statement by statement
 
     def _statement(self, a: Statement, b: Statement) -> None:
-        site = any(slot.root.top_stmt is a for slot in self.slots)
+        site = a.index in self.sites
+        rewritten = a.cst in self.changes.rewritten
         if type(a.cst) is not type(b.cst) and not (site and isinstance(b.cst, cst.Assign)):
             raise _Different(f"a {type(a.cst).__name__} became a {type(b.cst).__name__}")
         if a.block.kind != b.block.kind or (a.block.owner is None) != (b.block.owner is None):
             raise _Different("a statement is in another suite")
-        if a.block.owner is not None and self.partner.get(a.block.owner) is not b.block.owner:
+        if a.block.owner is not None and self.partner.get(a.block.owner.index) is not b.block.owner:
             raise _Different("a statement is in another suite")
         ours, theirs = _bound(self.old, a), _bound(self.new, b)
         if not site and set(ours) != set(theirs):
             raise _Different("a statement binds other names")
-        for name in theirs:
+        for name in () if rewritten else theirs:
             self._same(f"`{name}`", ours.get(name, []), theirs[name])
         for x, y in zip(_control(a.cst), _control(b.cst), strict=True):
             v, w = self.old.values.get(x), self.new.values.get(y)
@@ -241,14 +273,14 @@ class _Comparison:
         stmt = node.top_stmt
         if stmt is None:
             return -1
-        found = keys.ordinals.get(stmt)
+        found = keys.ordinals.get(stmt.index)
         if found is None and old:
             return self.first  # from a statement that goes: it may only have moved to the new call
         return -1 if found is None else found
 
     def _effects(self) -> None:
         for a, b in zip(self.old.effects, self.new.effects, strict=False):
-            if (a.kind, a.path) != (b.kind, b.path) or self.partner.get(a.stmt) is not b.stmt:
+            if (a.kind, a.path) != (b.kind, b.path) or self.ordinals_differ(a, b):
                 raise _Different("an assignment to an object would move")
             self._same(
                 "an object",
@@ -257,6 +289,9 @@ class _Comparison:
             )
         if len(self.old.effects) != len(self.new.effects):
             raise _Different("an assignment to an object would go")
+
+    def ordinals_differ(self, a: Effect, b: Effect) -> bool:
+        return self.a.ordinals.get(a.stmt.index) != self.b.ordinals.get(b.stmt.index)
 
     def _loops(self) -> None:
         """What loops carry around, as far as anything compared so far depends on it."""
@@ -270,6 +305,14 @@ class _Comparison:
                 done.add(key)
                 if key in ours:
                     self._same(f"`{n.attrs['name']}` in a loop", ours[key].inputs, n.inputs)
+
+
+def _renames(stmt: cst.CSTNode, names: Collection[str]) -> bool:
+    """Whether a statement is `name = other`, for one of the names."""
+    if not isinstance(stmt, cst.Assign) or len(stmt.targets) != 1 or not isinstance(stmt.value, cst.Name):
+        return False
+    target = stmt.targets[0].target
+    return isinstance(target, cst.Name) and target.value in names
 
 
 def _own(stmt: cst.CSTNode) -> Iterator[cst.BaseExpression]:

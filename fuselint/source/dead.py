@@ -21,8 +21,15 @@ _NONE: Names = frozenset()
 _Nested = (cst.FunctionDef, cst.Lambda, cst.GeneratorExp, cst.ClassDef)
 
 
+SIZES = frozenset({"shape", "ndim", "size"})
+"""What a cast leaves as it is."""
+
+
 def names_read(node: cst.CSTNode, skip: Container[cst.CSTNode] = ()) -> set[str]:
-    """Names that evaluating `node` may read, without what lies in `skip`. Targets of assignments don't count."""
+    """Names that evaluating `node` may read, without what lies in `skip`. Targets of assignments don't count.
+
+    Where only the sizes of `x` are read it is "x.shape".
+    """
     out: set[str] = set()
     stack = [node]
     while stack:
@@ -31,6 +38,8 @@ def names_read(node: cst.CSTNode, skip: Container[cst.CSTNode] = ()) -> set[str]
             continue
         if isinstance(n, cst.Name):
             out.add(n.value)
+        elif isinstance(n, cst.Attribute) and n.attr.value in SIZES and isinstance(n.value, cst.Name):
+            out.add(f"{n.value.value}.shape")
         elif isinstance(n, (cst.Attribute, cst.Arg, cst.NamedExpr)):
             stack.append(n.value)
         elif isinstance(n, cst.AssignTarget):
@@ -131,6 +140,24 @@ def captured(body: Iterable[cst.CSTNode], skip: Container[cst.CSTNode] = ()) -> 
     return out
 
 
+def _killed(names: Iterable[str]) -> set[str]:
+    return {k for n in names for k in (n, f"{n}.shape")}
+
+
+def _is_own_cast(stmt: cst.CSTNode) -> bool:
+    """`x = x.astype(...)`: what reads only sizes of x may as well read them before it."""
+    if not isinstance(stmt, cst.Assign) or len(stmt.targets) != 1 or not isinstance(stmt.value, cst.Call):
+        return False
+    target, func = stmt.targets[0].target, stmt.value.func
+    return (
+        isinstance(target, cst.Name)
+        and isinstance(func, cst.Attribute)
+        and func.attr.value == "astype"
+        and isinstance(func.value, cst.Name)
+        and func.value.value == target.value
+    )
+
+
 @dataclass
 class _Flow:
     """Where control may go from inside a suite, as the names live there."""
@@ -191,7 +218,7 @@ class Liveness:
         if isinstance(stmt, cst.With):
             live = self._suite(stmt.body, live, flow)
             for item in reversed(stmt.items):
-                live = (live - names_bound(item)) | self._reads(item)
+                live = (live - _killed(names_bound(item))) | self._reads(item)
             return live
         if isinstance(stmt, cst.Match):
             out = live
@@ -208,14 +235,14 @@ class Liveness:
         if isinstance(stmt, cst.Continue):
             return flow.cont | self._always
         if isinstance(stmt, (cst.FunctionDef, cst.ClassDef)):
-            return (live - {stmt.name.value}) | self._reads(stmt)
+            return (live - _killed({stmt.name.value})) | self._reads(stmt)
         if stmt in self.removed:  # `a += b` that becomes `a = ...`
-            return (live - names_bound(stmt)) | frozenset(self.added.get(stmt, ()))
+            return (live - _killed(names_bound(stmt))) | frozenset(self.added.get(stmt, ()))
         kills = names_bound(stmt, self.removed)
         if isinstance(stmt, cst.AugAssign):
             return live | kills | self._reads(stmt)
         walrus = {n for e in walk(stmt) if isinstance(e, cst.NamedExpr) for n in names_in_target(e.target)}
-        return (live - (kills - walrus)) | self._reads(stmt)
+        return (live - _killed(kills - walrus)) | self._reads(stmt)
 
     def _orelse(self, orelse: cst.CSTNode | None, live: Names, flow: _Flow) -> Names:
         if isinstance(orelse, cst.If):
@@ -232,7 +259,7 @@ class Liveness:
         head = leave | head_reads
         while True:
             inner = _Flow(live, head, flow.ret, flow.exc)
-            turned = head | ((self._suite(stmt.body, head, inner) | head_reads) - binds)
+            turned = head | ((self._suite(stmt.body, head, inner) | head_reads) - _killed(binds))
             if turned == head:
                 return head | before
             head = turned
@@ -282,7 +309,7 @@ def dead_statements(
                 dies = all(s in gone for s in _inner(n))
             else:
                 bound = names_bound(n)
-                dies = bool(bound) and not bound & after[n]
+                dies = bool(bound) and not bound & after[n] and (_is_own_cast(n) or not _killed(bound) & after[n])
             if dies:
                 fresh.add(n)
         if not fresh:

@@ -9,6 +9,7 @@ from functools import cached_property
 import libcst as cst
 
 from fuselint.graph.model import Graph, Node, Statement
+from fuselint.source.confirm import uncast
 from fuselint.source.dead import names_bound, names_read
 from fuselint.source.function import FunctionSource, children, walk
 from fuselint.source.hoist import Refused
@@ -106,6 +107,7 @@ class Writer:
 
     graph: Graph
     tree: Tree
+    moving: bool = True  # whether operands may move out of statements that die
     fixed: dict[Node, str] = field(default_factory=dict)  # values that new statements of the fix give a name
 
     @cached_property
@@ -172,6 +174,14 @@ class Writer:
         if value is not None and name.value in self.tree.comprehension_names(place.expr):
             return any(n is name for n in walk(place.expr))
         return value is not None and self.graph.lookup(name.value, place.at, place.dead) is value
+
+    def _holds_sizes(self, name: cst.Name, value: Node | None, place: Place) -> bool:
+        """Whether only the sizes of a name are read, and it has the same ones at the place."""
+        parent = self.tree.parents.get(name)
+        if value is None or not isinstance(parent, cst.Attribute) or parent.attr.value not in ("shape", "ndim", "size"):
+            return False
+        now = self.graph.lookup(name.value, place.at, place.dead)
+        return now is not None and uncast(now) is uncast(value)
 
     # Constants, module names, attributes
 
@@ -265,7 +275,7 @@ class Writer:
     def _may_move(self, e: cst.CSTNode, node: Node, place: Place) -> bool:
         """From a dead statement of the same suite, past no effect."""
         stmt = node.stmt
-        if stmt is None or stmt not in place.dead or stmt.block is not place.at.block:
+        if not self.moving or stmt is None or stmt not in place.dead or stmt.block is not place.at.block:
             return False
         if self.tree.between(e, stmt.cst, CONDITIONAL):
             return False
@@ -292,7 +302,7 @@ class Writer:
                 names.add(n.value)
                 continue
             value = self.graph.values.get(n)
-            if self.holds(n, value, place):
+            if self.holds(n, value, place) or self._holds_sizes(n, value, place):
                 names.add(n.value)
                 continue
             other = None if value is None else self._try(value, place, depth)
@@ -355,7 +365,7 @@ class Writer:
             base = self._try(node.inputs[0], place, depth)
             return None if base is None else Written(f"{base.atom}.{node.op}", base.names)
         if node.op == "dim":
-            base = self._try(node.inputs[0], place, depth)
+            base = self._try(node.inputs[0], place, depth) or self._try(uncast(node.inputs[0]), place, depth)
             return None if base is None else Written(f"{base.atom}.shape[{node.attrs['axis']}]", base.names)
         if not self.is_scalar(node):
             return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,15 +19,16 @@ import libcst as cst
 from fuselint.finding import Edit
 from fuselint.graph.model import Block, Graph, Node, Statement, operands
 from fuselint.rulebook import Hole, Match, NoFix, Part, Replacement, Synthesised
-from fuselint.source.confirm import Slot, confirm, is_impure
+from fuselint.source.confirm import SIZES, Changes, Slot, confirm, is_impure, uncast
 from fuselint.source.dead import Liveness, dead_statements, names_bound
 from fuselint.source.edit import Placement, apply, guard
 from fuselint.source.express import Place, Tree, Writer, Written
 from fuselint.source.function import children, walk
-from fuselint.source.hoist import CORE, NN, Refused, Surroundings
+from fuselint.source.hoist import CORE, NN, Refused, Surroundings, taken_names
 from fuselint.source.layout import delimited, fit, indent_unit, is_atom, one_line, width_of
 from fuselint.source.regions import region_of
-from fuselint.source.removal import Removal, comments_in, line_end, line_start, normalised, span_of
+from fuselint.source.removal import Removal, above, comments_in, line_end, line_start, normalised, span_of
+from fuselint.source.saving import Saved, save, saving_edit
 from fuselint.source.unread import Leftovers
 
 if TYPE_CHECKING:
@@ -45,10 +46,20 @@ def place(
     is_read: Callable[[str], bool] | None = None,
 ) -> Placement | NoFix:
     """See edit.place."""
-    try:
-        return _Placing(graph, match, replacement, program, is_read).run()
-    except Refused as why:
-        return NoFix(str(why))
+    first: NoFix | None = None
+    for moving in (True, False):
+        work = _Placing(graph, match, replacement, program, is_read, moving)
+        try:
+            done = work.run()
+        except Refused as why:
+            done = NoFix(str(why))
+        if isinstance(done, Placement):
+            return done
+        first = first or done
+        if not work.moves:
+            break
+    assert first is not None
+    return first
 
 
 @dataclass
@@ -71,6 +82,8 @@ class _Placing:
     replacement: Replacement
     program: Program
     is_read: Callable[[str], bool] | None
+    moving: bool  # whether operands may move out of statements that die
+    moves: bool = False  # whether one did
 
     def run(self) -> Placement | NoFix:
         graph, source = self.graph, self.graph.source
@@ -80,21 +93,27 @@ class _Placing:
             raise Refused("the code stands in a lambda")
         self.function = source.node
         self.tree = Tree(source)
-        self.writer = Writer(graph, self.tree)
+        self.writer = Writer(graph, self.tree, self.moving)
         self.around = Surroundings(source.file, graph.module, graph.context.qualname, source.start)
         self.sites = [self._site(p) for p in self.replacement.parts]
         self._check_sites()
         for s in self.sites:
             s.template = self._ordered(s.part.template)
         self.trivial: set[cst.CSTNode] = set()
-        removed = [s.expr for s in self.sites]
         baseline = dead_statements(self.function, self._deletable)
+        removed = [s.expr for s in self.sites]
         self.first = dead_statements(self.function, lambda n: n not in baseline and self._may_die(n), removed)
         self._write(self.first)
         self._plan()
-        added = {s.expr: s.names for s in self.sites}
+        instead = {s.instead for s in self.saved}
+        added = {s.expr: s.names for s in self.sites} | {s.reader: s.names for s in self.saved}
+        removed += [s.reader for s in self.saved if s.instead is not None]
         self.dead = dead_statements(
-            self.function, lambda n: n not in baseline and self._deletable(n), removed, added, self.first | self.trivial
+            self.function,
+            lambda n: n not in baseline and n not in instead and self._deletable(n),
+            removed,
+            added,
+            (self.first | self.trivial) - instead,
         )
         self._check_walrus(removed)
         edits, spans = self._edits()
@@ -111,12 +130,21 @@ class _Placing:
         why = guard(file.text, new_text, edits, spans)
         if why is not None:
             return why
-        problem = confirm(self.graph, new_text, [self._slot(s) for s in self.sites], self.program, self.dead)
+        problem = confirm(self.graph, new_text, self.program, self._changes())
         if problem:
             return NoFix(problem)
-        shown = "; ".join(dict.fromkeys(one_line(s.text) or s.text for s in self.sites))
+        live = [s.text for s in self.sites if self.tree.statement(s.expr) not in self.dead]
+        shown = "; ".join(dict.fromkeys(one_line(t) or t for t in live))
         region = region_of(self.graph, self.match, self.replacement, self.dead, new_text)
         return Placement(edits, shown, region, tuple(leftovers.notes), tuple(sorted(spans)), leftovers.unsafe)
+
+    def _changes(self) -> Changes:
+        return Changes(
+            slots=[self._slot(s) for s in self.sites],
+            gone=self.dead,
+            inserted=frozenset(s.name for s in self.saved if s.before is not None),
+            rewritten=frozenset(s.instead for s in self.saved if s.instead is not None),
+        )
 
     # Sites
 
@@ -157,7 +185,7 @@ class _Placing:
         for n in self.graph.nodes:
             top = n.top_stmt
             if top is not None:
-                out.setdefault(top.cst, []).append(n)
+                out.setdefault(self.graph.statements[top.index].cst, []).append(n)
         return out
 
     @cached_property
@@ -166,7 +194,7 @@ class _Placing:
 
     @cached_property
     def _with_effects(self) -> set[cst.CSTNode]:
-        return {e.stmt.cst for e in self.graph.effects}
+        return {self.graph.statements[e.stmt.index].cst for e in self.graph.effects}
 
     @cached_property
     def _closure(self) -> set[Node]:
@@ -177,7 +205,7 @@ class _Placing:
             n = stack.pop()
             if n not in seen:
                 seen.add(n)
-                stack.extend(operands(n))
+                stack.extend([uncast(n.inputs[0])] if n.op in SIZES else operands(n))
         return seen
 
     @cached_property
@@ -191,9 +219,10 @@ class _Placing:
         }
 
     def _may_die(self, node: cst.CSTNode) -> bool:
-        return node not in self._holding and self._deletable(node)
+        """As `_deletable`, where what the statement makes on the way to an operand is made elsewhere then."""
+        return node not in self._holding and self._deletable(node, self._closure)
 
-    def _deletable(self, node: cst.CSTNode) -> bool:
+    def _deletable(self, node: cst.CSTNode, kept: Collection[Node] = ()) -> bool:
         """Whether all that a statement does is bind local names (an `if`: test something)."""
         if isinstance(node, cst.FunctionDef):
             return not node.decorators and not any(
@@ -208,17 +237,17 @@ class _Placing:
         ):
             return False
         if isinstance(node, cst.If):
-            return self._pure(node.test) and not any(map(is_impure, self._by_statement.get(node, ())))
+            return self._pure(node.test, ()) and not any(map(is_impure, self._by_statement.get(node, ())))
         if isinstance(node, cst.Assign) and not all(_plain_target(t.target) for t in node.targets):
             return False
         if isinstance(node, (cst.AnnAssign, cst.AugAssign)) and not isinstance(node.target, cst.Name):
             return False
-        if any(is_impure(n) for n in self._by_statement.get(node, ())):
+        if any(is_impure(n) and n not in kept for n in self._by_statement.get(node, ())):
             return False
         value = getattr(node, "value", None)
-        return value is not None and self._pure(value)
+        return value is not None and self._pure(value, kept)
 
-    def _pure(self, expr: cst.CSTNode) -> bool:
+    def _pure(self, expr: cst.CSTNode, kept: Collection[Node]) -> bool:
         """Whether all calls inside are understood."""
         stack: list[cst.CSTNode] = [expr]
         while stack:
@@ -227,7 +256,7 @@ class _Placing:
                 return False
             if isinstance(n, cst.Call):
                 value = self.graph.values.get(n)
-                if value is None or is_impure(value):
+                if value is None or (is_impure(value) and value not in kept):
                     return False
             if not isinstance(n, (cst.Lambda, cst.BaseComp)):
                 stack += children(n)
@@ -260,6 +289,7 @@ class _Placing:
         """The text of each part, given what dies."""
         gone = self._gone(dead)
         moved: list[cst.CSTNode] = []
+        self.saved: list[Saved] = []
         uses = Counter(n for p in self.replacement.parts for n in PLACEHOLDER.findall(p.template))
         for site in self.sites:
             at = Place(site.expr, site.stmt, gone)
@@ -269,12 +299,14 @@ class _Placing:
                 if hole is None:
                     written[name] = Written(self._fixed_text(name))
                     continue
-                written[name] = self._hole(hole, at)
+                written[name] = self._hole(hole, at, name)
                 if written[name].moved and uses[name] > 1:
                     raise Refused(f"`{written[name].text}` would be evaluated twice")
                 moved += written[name].moved
             site.text = _filled(site.template, written)
             site.names = frozenset().union(*(w.names for w in written.values()))
+        self.moves = any(self.tree.statement(e) in dead for e in moved)
+        moved += [e for s in self.saved for e in s.moved]
         for i, a in enumerate(moved):
             for b in moved[i + 1 :]:
                 if a is b or b in self.tree.up(a) or a in self.tree.up(b):
@@ -306,9 +338,17 @@ class _Placing:
             raise Refused("the helper that the module has takes other arguments")
         return f"{m[1]}{{helper}}({', '.join(args[i] for i in order)}){m[3]}"
 
-    def _hole(self, hole: Hole, at: Place) -> Written:
+    def _hole(self, hole: Hole, at: Place, name: str) -> Written:
         if isinstance(hole, Node):
-            return self.writer.write(hole, at)
+            try:
+                return self.writer.write(hole, at)
+            except Refused:
+                saved = save(self.writer, hole, name, at, self.writer.local | taken_names(self.graph.source.file))
+                if saved is None:
+                    raise
+            self.saved.append(saved)
+            self.writer.fixed[hole] = saved.name
+            return Written(saved.name, frozenset({saved.name}))
         found = PLACEHOLDER.findall(hole.template)
         parts = {n: self._operand(hole, n, at) for n in dict.fromkeys(found)}
         for n, p in parts.items():
@@ -409,6 +449,11 @@ class _Placing:
         edits = removal.edits
         spans = [(e.start, e.end) for e in edits if e.start < e.end]
         comments = list(removal.comments)
+        for saved in self.saved:
+            edits.append(saving_edit(self.writer, saved))
+            if saved.instead is not None:
+                spans.append((edits[-1].start, edits[-1].end))
+                comments += self._lost(edits[-1].start, edits[-1].end, edits[-1].text)
         done: set[cst.CSTNode] = set()
         for site in self.sites:
             stmt = self.tree.statement(site.expr)
@@ -435,8 +480,9 @@ class _Placing:
         return edits, spans
 
     def _above(self, stmt: cst.CSTNode) -> int:
-        """Where a comment on a statement goes: the start of its first line."""
-        return line_start(self.graph.source.file, span_of(self.graph.source, stmt)[0])
+        """Where a comment on a statement goes: above its first line, and above the comments on it."""
+        file = self.graph.source.file
+        return above(file, line_start(file, span_of(self.graph.source, stmt)[0]))
 
     def _header(self, stmt: cst.CSTNode) -> tuple[int, int]:
         """The span of a statement; of a compound one, up to its suite."""
@@ -467,11 +513,46 @@ class _Placing:
         if not is_atom(text) and not self._stands_alone(site.expr):
             text = f"({text})"
         start, end = outer
+        chain = self._chain(site.expr) if is_atom(text) else None
+        if chain is not None and not self._fits(start, chain[-1][1], text, chain):
+            return self._chained(start, text, chain)
         if start and (source.file.text[start - 1].isalnum() or source.file.text[start - 1] in "_\"'"):
             text = " " + text
         if end < len(source.file.text) and (source.file.text[end].isalnum() or source.file.text[end] == "_"):
             text += " "
         return self._replaced(start, end, text, stmt)
+
+    def _chain(self, expr: cst.CSTNode) -> list[tuple[int, int]] | None:
+        """The spans of two or more method calls on an expression that end its statement, each from its dot on."""
+        source = self.graph.source
+        at, spans, end = expr, [], source.outer_span(expr)[1]
+        while isinstance(up := self.tree.parents.get(at), cst.Attribute):
+            call = self.tree.parents.get(up)
+            if not isinstance(call, cst.Call) or call.func is not up or call.lpar:
+                return None
+            spans.append((end, source.span(call)[1]))
+            at, end = call, source.span(call)[1]
+        whole = self.tree.parents.get(at)
+        fine = isinstance(whole, (cst.Assign, cst.Return)) and len(spans) > 1
+        texts = [source.file.text[a:b] for a, b in spans]
+        return spans if fine and not any("\n" in t or "#" in t for t in texts) else None
+
+    def _fits(self, start: int, end: int, text: str, chain: list[tuple[int, int]]) -> bool:
+        file = self.graph.source.file
+        line = file.text[line_start(file, start) : start] + text + file.text[chain[0][0] : chain[-1][1]]
+        return len(line.expandtabs(4)) <= width_of(file.text)
+
+    def _chained(self, start: int, text: str, chain: list[tuple[int, int]]) -> Edit:
+        """As black breaks a chain of method calls: in parentheses, each on a line of its own."""
+        file = self.graph.source.file
+        line = file.text[line_start(file, start) :]
+        indent = line[: len(line) - len(line.lstrip(" \t"))]
+        unit, newline = indent_unit(file.text), file.newline
+        inner = indent + unit
+        first = inner + fit(inner, text, "", inner, unit, width_of(file.text), newline)
+        rest = [inner + file.text[a:b].strip() for a, b in chain]
+        space = "" if file.text[start - 1] in " (" else " "
+        return Edit(start, chain[-1][1], space + newline.join(["(", first, *rest, indent + ")"]))
 
     def _stands_alone(self, expr: cst.CSTNode) -> bool:
         """Whether an expression is all of an assignment's value, an argument, a returned value."""

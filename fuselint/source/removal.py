@@ -240,7 +240,7 @@ class Removal:
         """Where lines go between blank lines, one side of the blank lines goes too."""
         merged: list[tuple[int, int]] = []
         for a, b in sorted(self.lines):
-            if merged and a <= merged[-1][1]:
+            if merged and not self.file.text[merged[-1][1] : a].strip():
                 merged[-1] = (merged[-1][0], max(b, merged[-1][1]))
             else:
                 merged.append((a, b))
