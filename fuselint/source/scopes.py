@@ -91,7 +91,9 @@ class _Walker:
                 visit = _VISIT.get(kind)
                 if visit is not None:
                     visit(self, node, scope, class_name)
-                stack.extend((child, scope, class_name) for child in children(node))
+                if kind is not ast.Name and kind is not ast.Constant:
+                    for child in children(node):
+                        stack.append((child, scope, class_name))
         return self.out
 
     def _enter(self, node: Definition) -> Scope:

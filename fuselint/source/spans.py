@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fuselint.source.text import FileText
@@ -34,29 +34,70 @@ class FunctionSpan:
     is_lambda: bool = False
 
 
-def functions(file: FileText, tree: ast.Module) -> Iterator[tuple[FunctionSpan, Definition]]:
+@dataclass(slots=True)
+class _Found:
+    """A function while its module is walked. level: how deep it stands. deepest: how deep what is in it goes."""
+
+    node: Definition
+    qualname: str
+    class_name: str | None
+    outer: _Found | None
+    level: int
+    deepest: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a statement stands."""
+
+    prefix: str = ""
+    class_name: str | None = None
+    function: _Found | None = None
+    level: int = 0
+
+
+def functions(file: FileText, tree: ast.Module) -> list[tuple[FunctionSpan, Definition]]:
     """Every function of a module with its syntax tree, in source order; outer ones come before inner ones."""
-    stack: list[tuple[ast.stmt, str, str | None, str | None]] = [(s, "", None, None) for s in reversed(tree.body)]
+    found: list[_Found] = []
+    stack: list[tuple[ast.stmt, _Place]] = [(s, _Place()) for s in reversed(tree.body)]
     while stack:
-        statement, prefix, class_name, outer = stack.pop()
-        inner: list[ast.stmt] = []
+        statement, at = stack.pop()
+        level, around = at.level + 1, at.function
+        if around is not None:
+            around.deepest = max(around.deepest, level + _depth_of_parts(file, statement))
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            qualname = prefix + statement.name
-            yield span_of(file, statement, qualname, class_name, outer), statement
-            inner, prefix, class_name, outer = statement.body, f"{qualname}.<locals>.", None, qualname
+            qualname = at.prefix + statement.name
+            one = _Found(statement, qualname, at.class_name, around, level, level + _depth_of_parts(file, statement))
+            found.append(one)
+            inner: Iterable[ast.stmt] = statement.body
+            at = _Place(f"{qualname}.<locals>.", None, one, level)
         elif isinstance(statement, ast.ClassDef):
-            class_name = prefix + statement.name
-            inner, prefix = statement.body, f"{class_name}."
-        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            if isinstance(statement.value, ast.Lambda):
-                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-                if len(targets) == 1 and isinstance(targets[0], ast.Name):
-                    qualname = prefix + targets[0].id
-                    yield span_of(file, statement.value, qualname, class_name, outer), statement.value
-            continue
+            class_name = at.prefix + statement.name
+            inner = statement.body
+            at = _Place(f"{class_name}.", class_name, around, level)
+        elif isinstance(statement, COMPOUND):
+            inner = suites(statement)
+            at = _Place(at.prefix, at.class_name, around, level)
         else:
-            inner = list(suites(statement))
-        stack.extend((s, prefix, class_name, outer) for s in reversed(inner))
+            name = _named_lambda(statement)
+            if name is not None:
+                value = statement.value  # type: ignore[attr-defined]
+                deepest = level + _depth(file, value)
+                found.append(_Found(value, at.prefix + name, at.class_name, around, level, deepest))
+            continue
+        stack.extend((s, at) for s in reversed(list(inner)))
+    for one in reversed(found):
+        if one.outer is not None:
+            one.outer.deepest = max(one.outer.deepest, one.deepest)
+    return [(_span(file, one), one.node) for one in found]
+
+
+def _named_lambda(statement: ast.stmt) -> str | None:
+    """The name that a statement gives to a lambda."""
+    if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or not isinstance(statement.value, ast.Lambda):
+        return None
+    targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+    return targets[0].id if len(targets) == 1 and isinstance(targets[0], ast.Name) else None
 
 
 def suites(statement: ast.stmt) -> Iterator[ast.stmt]:
@@ -69,9 +110,8 @@ def suites(statement: ast.stmt) -> Iterator[ast.stmt]:
                 yield from part.body
 
 
-def span_of(
-    file: FileText, node: Definition, qualname: str, class_name: str | None = None, outer: str | None = None
-) -> FunctionSpan:
+def _span(file: FileText, found: _Found) -> FunctionSpan:
+    node = found.node
     assert node.end_lineno is not None and node.end_col_offset is not None
     start = file.ast_offset(node.lineno, node.col_offset)
     end = file.ast_offset(node.end_lineno, node.end_col_offset)
@@ -84,32 +124,16 @@ def span_of(
             while not (text := file.line(first)).lstrip(" \t\f").startswith("@"):
                 first -= 1  # `@(` or `@\` stands above the expression
             start = file.starts[first - 1] + text.index("@")
-    deep = _depth(file, node)
-    return FunctionSpan(qualname, class_name, start, end, node.lineno, (first, last), deep, outer, is_lambda)
+    outer = found.outer.qualname if found.outer is not None else None
+    deep = found.deepest - found.level
+    return FunctionSpan(
+        found.qualname, found.class_name, start, end, node.lineno, (first, last), deep, outer, is_lambda
+    )
 
 
-def _depth(file: FileText, node: ast.AST) -> int:
-    """How many levels deep a function's syntax is. Walks level by level, so no depth is too deep for it.
+# -- depth ------------------------------------------------------------------------------------------------------------
 
-    A simple statement counts as one level where it is too short to be deep: every level takes a character.
-    """
-    level, count = [node], 0
-    while level:
-        level = [child for n in level if not _short(file, n) for child in children(n)]
-        count += 1
-    return count
-
-
-def _short(file: FileText, node: ast.AST) -> bool:
-    if not isinstance(node, ast.stmt) or isinstance(node, _COMPOUND) or node.end_lineno is None:
-        return False
-    starts = file.starts
-    end = starts[node.end_lineno] if node.end_lineno < len(starts) else len(file.text)
-    return end - starts[node.lineno - 1] < _SHORT
-
-
-_SHORT = 200
-_COMPOUND = (
+COMPOUND = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
     ast.ClassDef,
@@ -121,15 +145,82 @@ _COMPOUND = (
     ast.AsyncWith,
     ast.Try,
     ast.Match,
+    *((ast.TryStar,) if hasattr(ast, "TryStar") else ()),
 )
+"""Statements that hold statements."""
+
+_SHORT = 200
+"""Characters. What is shorter can't be deep: every level takes at least one."""
 
 
-def children(node: ast.AST) -> Iterator[ast.AST]:
-    """The child nodes in field order, without the contexts and operators, which hold nothing."""
-    for value in node.__dict__.values():
-        if isinstance(value, list):
-            for item in value:
-                if isinstance(item, ast.AST):
-                    yield item
-        elif isinstance(value, ast.AST) and value._fields:
-            yield value
+def _depth_of_parts(file: FileText, statement: ast.stmt) -> int:
+    """How deep the expressions of a statement are, without those of statements inside it."""
+    if not isinstance(statement, COMPOUND):
+        return _depth(file, statement)
+    deepest = 0
+    stack = [p for p in children(statement) if not isinstance(p, ast.stmt)]
+    while stack:
+        part = stack.pop()
+        if hasattr(part, "lineno") and not isinstance(part, ast.ExceptHandler):
+            deepest = max(deepest, _depth(file, part))
+        else:  # an except handler, a case, arguments: what they hold has positions
+            stack.extend(p for p in children(part) if not isinstance(p, ast.stmt))
+    return deepest
+
+
+def _depth(file: FileText, node: ast.AST) -> int:
+    """How many levels deep LibCST makes an expression, or 1 where it is too short to be deep.
+
+    LibCST nests what `ast` has flat: operands of `and`, pieces of a text, `for` clauses.
+    """
+    if _is_short(file, node):
+        return 1
+    deepest = 0
+    stack = [(node, 1)]
+    while stack:
+        at, level = stack.pop()
+        if isinstance(at, ast.BoolOp):
+            level += len(at.values)
+        elif isinstance(at, (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)):
+            level += len(at.generators)
+        elif isinstance(at, (ast.Constant, ast.JoinedStr)) and not _is_short(file, at):
+            start, end = _offsets(file, at)
+            level += (file.text.count("'", start, end) + file.text.count('"', start, end)) // 2
+        deepest = max(deepest, level)
+        stack.extend((child, level + 1) for child in children(at))
+    return deepest
+
+
+def _is_short(file: FileText, node: ast.AST) -> bool:
+    line, last = node.lineno, node.end_lineno  # type: ignore[attr-defined]
+    if line == last:
+        return bool(node.end_col_offset - node.col_offset < _SHORT)  # type: ignore[attr-defined]
+    starts = file.starts
+    end = starts[last] if last < len(starts) else len(file.text)
+    return bool(end - starts[line - 1] < _SHORT)
+
+
+def _offsets(file: FileText, node: ast.expr) -> tuple[int, int]:
+    assert node.end_lineno is not None and node.end_col_offset is not None
+    return file.ast_offset(node.lineno, node.col_offset), file.ast_offset(node.end_lineno, node.end_col_offset)
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """The child nodes in field order, without contexts and operators, which hold nothing."""
+    kind = type(node)
+    names = _fields.get(kind)
+    if names is None:
+        names = _fields[kind] = tuple(f for f in kind._fields if f not in _NO_NODES)
+    out: list[ast.AST] = []
+    for name in names:
+        value = getattr(node, name, None)
+        if isinstance(value, ast.AST):
+            out.append(value)
+        elif type(value) is list:
+            out += [v for v in value if isinstance(v, ast.AST)]
+    return out
+
+
+_fields: dict[type[ast.AST], tuple[str, ...]] = {}
+_NO_NODES = frozenset("ctx op ops id attr arg kind conversion names rest kwd_attrs module level".split())
+"""Fields that hold no nodes with anything in them."""

@@ -38,19 +38,29 @@ class _Uses:
     users: dict[str, set[str]] = field(default_factory=dict)  # function -> who calls or names it
     wrapped: dict[str, CompileInfo] = field(default_factory=dict)
     compilers: dict[str, bool] = field(default_factory=dict)  # names whose call compiles, and whether shapelessly
+    telling: frozenset[str] = frozenset()  # last parts of names that may reach a function of this file
+    compiling: set[str] = field(default_factory=lambda: {"compile"})  # last parts of names that may compile
     rebound: set[str] = field(default_factory=set)  # functions whose own name is that of the compiled one
 
     def __post_init__(self) -> None:
+        module = self.module
+        self.telling = frozenset(q.rpartition(".")[2] for q in (*module.functions, *module.classes)) | {
+            n for c in module.classes.values() for names in (c.methods, c.attributes) for n in names
+        }
+        for imports in (module.imports, *module.function_imports.values()):
+            self.compiling.update(name for name, target in imports.items() if target == COMPILE)
         for name, bindings in self.known.module.bindings.items():
             values = [what for how, what in bindings if how == "is"]
             if len(values) == 1 and isinstance(values[0], ast.Call):
                 shapeless = self.partial_compile(values[0], "")
                 if shapeless is not None:
                     self.compilers[name] = shapeless
+                    self.compiling.add(name)
         for scope in self.known.functions:
             shapeless = self._compiles_its_argument(scope)
             if shapeless is not None:
                 self.compilers[scope.qualname] = shapeless
+                self.compiling.add(scope.qualname.rpartition(".")[2])
         for scope in [self.known.module, *self.known.functions]:
             self._scope(scope)
 
@@ -110,6 +120,9 @@ class _Uses:
     def target(self, node: ast.expr, scope: str) -> str | None:
         """The function of this file that an expression names: f, self.m, Class.m, super().m, an instance of a class."""
         module = self.module
+        last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if last not in self.telling:
+            return None
         if isinstance(node, ast.Attribute):
             owner = self._owner(node.value, scope)
             if owner is not None:
@@ -155,11 +168,14 @@ class _Uses:
 
     def is_compile(self, node: ast.expr, scope: str) -> bool | None:
         """None if calling `node` does not compile its argument; else whether it does so shapelessly."""
+        if isinstance(node, ast.Call):
+            return self.partial_compile(node, scope)
+        last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+        if last not in self.compiling:
+            return None
         if self._resolves(node, scope, COMPILE):
             return False
-        if isinstance(node, ast.Name):
-            return self.compilers.get(self.module.resolve(node.id, scope) or node.id)
-        return self.partial_compile(node, scope) if isinstance(node, ast.Call) else None
+        return self.compilers.get(self.module.resolve(last, scope) or last) if isinstance(node, ast.Name) else None
 
     def partial_compile(self, node: ast.Call, scope: str) -> bool | None:
         """As is_compile, for the call `partial(mx.compile, ...)`."""

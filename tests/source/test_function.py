@@ -116,8 +116,28 @@ def test_walk_goes_in_source_order_and_sees_no_layout() -> None:
         "return x" + ".y" * 1000,
         "if x: pass\n" + "".join(f"    elif x == {i}: pass\n" for i in range(500)),
         "return (x\n" + "".join("    + x\n" for _ in range(500)) + ")",
+        "return " + " and ".join(["x"] * 20_000),
+        "return (" + "'a' " * 1000 + ")",
+        "return [x " + "for y in x " * 400 + "]",
+        "if " + " or ".join(["x"] * 1000) + ": pass",
+        "def g(y=" + "-" * 400 + "1): pass",
+        "g = lambda: " + "not " * 400 + "x",
+        "class A:\n        @d(" + "-" * 400 + "1)\n        def g(self): pass",
     ],
-    ids=["operators", "signs", "attributes", "elifs", "lines"],
+    ids=[
+        "operators",
+        "signs",
+        "attributes",
+        "elifs",
+        "lines",
+        "ands",
+        "texts",
+        "fors",
+        "test",
+        "default",
+        "lambda",
+        "decorator",
+    ],
 )
 def test_what_is_too_deep_for_libcst_is_refused_before_it_is_parsed(body: str) -> None:
     text = f"def f(x):\n    {body}\n"
@@ -127,8 +147,15 @@ def test_what_is_too_deep_for_libcst_is_refused_before_it_is_parsed(body: str) -
 
 @pytest.mark.parametrize(
     "expression",
-    [" + ".join(["x"] * 250), "(" * 150 + "x" + ")" * 150, "f(" * 140 + "x" + ")" * 140, "x" + ".y(1)" * 140],
-    ids=["operators", "parentheses", "calls", "methods"],
+    [
+        " + ".join(["x"] * 250),
+        " and ".join(["x"] * 250),
+        "'a' " * 250 + "'b'",
+        "(" * 150 + "x" + ")" * 150,
+        "f(" * 140 + "x" + ")" * 140,
+        "x" + ".y(1)" * 140,
+    ],
+    ids=["operators", "ands", "texts", "parentheses", "calls", "methods"],
 )
 def test_what_is_deep_but_not_too_deep_has_positions(expression: str) -> None:
     source = parse(f"def f(x):\n    return {expression}\n", "f")
