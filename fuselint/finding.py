@@ -121,10 +121,10 @@ class RegionInput:
     """One free value of a region: `name` as the region's text reads it, such as `x` or `self.weight`."""
 
     name: str
-    kind: Literal["array", "scalar", "bool", "none", "object"]
-    shape: tuple[str, ...] | None = None  # symbol names or decimal numbers; "..." stands for free leading axes
-    dtype: str = "activation"  # activation, weight, mask, int, bool, or a fixed dtype such as float32
-    value: float | int | bool | str | None = None  # of a scalar that the source states
+    kind: Literal["array", "scalar", "bool", "none", "dtype", "object"]  # none: None, or now and then an array
+    shape: tuple[str, ...] | None = None  # symbol names, numbers or `2*D`; "..." stands for free leading axes
+    dtype: str = "activation"  # activation, weight, mask (additive), int, bool, or a fixed dtype such as float32
+    value: float | int | bool | str | None = None  # of a scalar that the source states; `nn.Linear(D, 8)` of an object
     symbol: str | None = None  # of a scalar that is the size of an axis
 
 

@@ -94,7 +94,7 @@ def values(before: mx.array, after: mx.array, reference: mx.array, *, judged: bo
         size = mx.max(mx.abs(mx.where(known, ref, zero))).item() or 1.0
         off_before = mx.where(known & was, mx.abs(a - ref), zero) / size
         off_after = mx.where(known & now, mx.abs(b - ref), zero) / size
-        slack = ROUNDING.get(before.dtype, 2.0**-20)
+        slack = max(ROUNDING.get(before.dtype, 2.0**-20), ROUNDING.get(after.dtype, 2.0**-20))
         lost = known & (~was | (off_before > max(LOST, 32 * slack)))
         error_before, error_after = mx.max(mx.where(lost, zero, off_before)).item(), mx.max(off_after).item()
         allowed = slack + error_before * (3 if error_before > ILL_CONDITIONED * slack else 1)

@@ -273,6 +273,8 @@ class Inputs:
             self._plain[given.name] = None
         elif _is_array(given):
             self._arrays[given.name] = self._array(given, f"{seed} {given.name} {case}")
+        elif given.kind == "dtype":
+            self._plain[given.name] = getattr(mx, self._dtype(str(given.value or given.dtype)))
         elif given.kind == "bool":
             self._plain[given.name] = bool(case.turn % 2) if given.value is None else given.value
         elif given.kind == "object":
@@ -285,6 +287,13 @@ class Inputs:
             self._plain[given.name] = case.scalars[given.name]
         else:
             raise BadInput(f"the value of {given.name} is not known")
+
+    def _dtype(self, wanted: str) -> str:
+        """The name of a dtype that is an input. One that is not known is now and then narrower than the arrays."""
+        case = self.case
+        if wanted == "activation":
+            return "bfloat16" if case.dtype == "float32" and case.turn % 2 else case.dtype
+        return (case.weight_dtype or case.dtype) if wanted == "weight" else wanted
 
     def _array(self, given: RegionInput, salt: str) -> mx.array:
         case = self.case

@@ -48,10 +48,10 @@ def reference(graph: Graph, match: Match, names: Mapping[Node, str] | None = Non
     return text_of(graph, [match.root], names)
 
 
-def text_of(graph: Graph, roots: Iterable[Node], names: Mapping[Node, str]) -> str | None:
-    """Statements that leave one value, or a tuple of several, in `result`."""
+def text_of(graph: Graph, roots: Iterable[Node], names: Mapping[Node, str], *, double: bool = True) -> str | None:
+    """Statements that leave one value, or a tuple of several, in `result`. double: float constants as float64."""
     roots = list(roots)
-    writer = _Writer(graph, names)
+    writer = _Writer(graph, names, double)
     top = _Suite()
     try:
         for root in roots:
@@ -76,8 +76,8 @@ class _Suite:
 
 
 class _Writer:
-    def __init__(self, graph: Graph, names: Mapping[Node, str]) -> None:
-        self.graph, self.names, self.count = graph, names, 0
+    def __init__(self, graph: Graph, names: Mapping[Node, str], double: bool) -> None:
+        self.graph, self.names, self.double, self.count = graph, names, double, 0
 
     def write(self, root: Node, suite: _Suite) -> None:
         """Assign `root` and what it needs, operands first. A branch computes only what is its own."""
@@ -191,7 +191,7 @@ class _Writer:
     def operation(self, node: Node, op: Op, args: list[str]) -> str:
         kinds = [self.graph.facts.kind(n) for n in node.inputs]
         scalar = self.graph.facts.kind(node) == "scalar" or "tuple" in kinds
-        if not scalar:
+        if self.double and not scalar:
             args = [self.exact(n, a) for n, a in zip(node.inputs, args, strict=True)]
         if op.operator is not None and (scalar or "array" in kinds or "unknown" in kinds):
             if len(args) == 2:

@@ -1,0 +1,301 @@
+"""Every fixer, on the examples of its rule: the fix passes, and each way to break it is caught.
+
+The code before is written from the graph here, so that these tests need no placement.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+mx = pytest.importorskip("mlx.core")
+
+from fuselint.finding import Region, RegionInput  # noqa: E402
+from fuselint.graph.facts import MISSING  # noqa: E402
+from fuselint.graph.lower import Program  # noqa: E402
+from fuselint.graph.model import Graph, Node, operands  # noqa: E402
+from fuselint.rulebook import Match, NoFix, Replacement, Synthesised, rules  # noqa: E402
+from fuselint.source.project import summarise  # noqa: E402
+from fuselint.source.text import FileText  # noqa: E402
+from fuselint.verify import verify  # noqa: E402
+from fuselint.verify.reference import reference, text_of  # noqa: E402
+
+
+def fixes() -> Iterator[tuple[str, Region]]:
+    """The fix of each match in each example, as a region over the match's holes."""
+    for rule in rules():
+        for number, example in enumerate(rule.examples):
+            file = FileText("m.py", example.source, "\n", "utf-8", False)
+            summary = summarise(file, ast.parse(example.source))
+            program = Program(file, summary)
+            for qualname in summary.functions:
+                graph = program.graph(qualname)
+                if graph is None or rule.fix is None:
+                    continue
+                for match in rule.find(graph):
+                    made = rule.fix(graph, match)
+                    if isinstance(made, NoFix) or [p.root for p in made.parts] != [match.root]:
+                        continue
+                    if made.parts[0].template[0] != '"':  # mask="causal" means something in a call only
+                        yield f"{rule.code} example {number}, {qualname}", region(graph, match, made)
+
+
+def region(graph: Graph, match: Match, made: Replacement) -> Region:
+    names = {v: k for k, v in match.holes.items() if isinstance(v, Node)}
+    before = text_of(graph, [match.root], names, double=False)
+    assert before is not None
+    texts = {
+        k: f"({v.template.format(**{n: names[o] for n, o in v.operands.items()})})" if isinstance(v, Synthesised) else k
+        for k, v in made.holes.items()
+    }
+    helper = made.helper
+    support = ""
+    if helper is not None:
+        modules = {"mx": "mx", "nn": "nn"}
+        lines = [f"    {s.format(**modules)}\n" for s in helper.statements]
+        compiled = "@partial(mx.compile, shapeless=True)" if helper.shapeless else "@mx.compile"
+        support = f"{compiled}\ndef {helper.name}({', '.join(helper.params)}):\n{''.join(lines)}"
+        support += f"    return {helper.body.format(**modules)}\n"
+        texts["helper"] = helper.name
+    after = f"result = {made.parts[0].template.format(mx='mx', nn='nn', **texts)}\n"
+    inputs = [given(graph, match, node, name) for node, name in names.items()]
+    inputs += [
+        given(graph, match, node, str(node.attrs.get("path") or node.attrs["name"])) for node in free(match, names)
+    ]
+    return Region(
+        match.code,
+        tuple({i.name: i for i in inputs}.values()),
+        before,
+        after,
+        support_after=support,
+        reference=reference(graph, match),
+        needs=tuple(o.claim for o in match.obligations if o.verdict == "unknown"),
+        numerics=match.numerics,
+    )
+
+
+def free(match: Match, names: dict[Node, str]) -> Iterator[Node]:
+    """What the region reads besides its holes."""
+    seen: set[Node] = set()
+    stack = [match.root]
+    while stack:
+        node = stack.pop()
+        if node in seen or node in names:
+            continue
+        seen.add(node)
+        if node.op in ("param", "global") or (node.op == "attr" and node.attrs.get("path")):
+            if not (node.op == "global" and node.attrs.get("target")):
+                yield node
+        else:
+            stack += operands(node)
+
+
+def given(graph: Graph, match: Match, node: Node, name: str) -> RegionInput:
+    facts = graph.facts
+    kind = facts.kind(node)
+    if kind == "dtype":
+        return RegionInput(name, "dtype")
+    if kind == "scalar":
+        value = facts.const(node)
+        return RegionInput(name, "scalar", value=None if value is MISSING else value)
+    shape = match.shapes.get(name)
+    dtype = match.dtypes.get(name, "activation")
+    return RegionInput(name, "none" if dtype == "mask" else "array", shape, dtype)
+
+
+FIXES = dict(fixes())
+
+# --- ways to break a fix ---------------------------------------------------------------------------------------------
+
+
+class Fault(ast.NodeTransformer):
+    """Breaks the first place where it applies."""
+
+    broke = False
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if self.broke:
+            return node
+        made = self.broken(node)
+        if made is not None:
+            self.broke = True
+            return ast.copy_location(made, node)
+        return self.generic_visit(node)
+
+    def broken(self, node: ast.AST) -> ast.AST | None:
+        raise NotImplementedError
+
+
+def called(node: ast.AST, *names: str) -> bool:
+    return isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in names
+
+
+def expression(text: str, **parts: ast.expr) -> ast.expr:
+    class Fill(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> ast.AST:
+            return copy.deepcopy(parts[node.id]) if node.id in parts else node
+
+    return Fill().visit(ast.parse(text, mode="eval").body)
+
+
+def keyword(call: ast.Call, name: str) -> ast.keyword | None:
+    return next((k for k in call.keywords if k.arg == name), None)
+
+
+class EpsDropped(Fault):
+    def broken(self, node):
+        if called(node, "rms_norm", "layer_norm"):
+            return ast.Call(node.func, [*node.args[:-1], ast.Constant(0.0)], node.keywords)
+        return None
+
+
+class NormalisedTwice(Fault):
+    def broken(self, node):
+        if called(node, "rms_norm"):
+            x, weight, eps = node.args
+            return expression(
+                "mx.fast.rms_norm(mx.fast.rms_norm(x_, None, eps_), weight_, eps_)", x_=x, weight_=weight, eps_=eps
+            )
+        return None
+
+
+class WeightDropped(Fault):
+    def broken(self, node):
+        if called(node, "rms_norm") and not isinstance(node.args[1], ast.Constant):
+            return ast.Call(node.func, [node.args[0], ast.Constant(None), *node.args[2:]], node.keywords)
+        return None
+
+
+class OneLost(Fault):
+    """`1 + w` becomes `w`."""
+
+    def broken(self, node):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+            for one, other in ((node.left, node.right), (node.right, node.left)):
+                if isinstance(one, ast.Constant) and one.value in (1, 1.0):
+                    return other
+        return None
+
+
+class ScaleSquared(Fault):
+    def broken(self, node):
+        if called(node, "scaled_dot_product_attention"):
+            scale = keyword(node, "scale").value
+            rest = [k for k in node.keywords if k.arg != "scale"]
+            return ast.Call(node.func, node.args, [*rest, ast.keyword("scale", expression("s_ * s_", s_=scale))])
+        return None
+
+
+class MaskForgotten(Fault):
+    def broken(self, node):
+        if called(node, "scaled_dot_product_attention") and keyword(node, "mask"):
+            return ast.Call(node.func, node.args, [k for k in node.keywords if k.arg != "mask"])
+        return None
+
+
+class KeysAndValuesSwapped(Fault):
+    def broken(self, node):
+        if called(node, "scaled_dot_product_attention"):
+            q, k, v = node.args
+            return ast.Call(node.func, [q, v, k], node.keywords)
+        return None
+
+
+class HeadsReversed(Fault):
+    """Stands for any wrong order of heads."""
+
+    def broken(self, node):
+        if called(node, "scaled_dot_product_attention"):
+            q, k, v = node.args
+            return ast.Call(node.func, [q, expression("k_[:, ::-1]", k_=k), v], node.keywords)
+        return None
+
+
+class AnotherAxis(Fault):
+    def broken(self, node):
+        if isinstance(node, ast.Call) and called(node, "softmax", "sum", "mean", "max") and keyword(node, "axis"):
+            rest = [k for k in node.keywords if k.arg != "axis"]
+            return ast.Call(node.func, node.args, [*rest, ast.keyword("axis", ast.Constant(0))])
+        return None
+
+
+class OperandsSwapped(Fault):
+    """The first two operands of a helper: gate and up."""
+
+    def broken(self, node):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) > 1:
+            a, b, *rest = node.args
+            if ast.dump(a) != ast.dump(b):
+                return ast.Call(node.func, [b, a, *rest], node.keywords)
+        return None
+
+
+class Float32Left(Fault):
+    def broken(self, node):
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "result":
+            return ast.Assign(node.targets, expression("v_.astype(mx.float32)", v_=node.value))
+        return None
+
+
+class Doubled(Fault):
+    def broken(self, node):
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "result":
+            return ast.Assign(node.targets, expression("2 * v_", v_=node.value))
+        return None
+
+
+class SlightlyOff(Fault):
+    """A constant with four digits instead of all."""
+
+    def broken(self, node):
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "result":
+            return ast.Assign(node.targets, expression("1.00005 * v_", v_=node.value))
+        return None
+
+
+class CastLost(Fault):
+    def broken(self, node):
+        if called(node, "astype") and isinstance(node.func, ast.Attribute):
+            return node.func.value
+        return None
+
+
+FAULTS = (
+    EpsDropped, NormalisedTwice, WeightDropped, OneLost, ScaleSquared, MaskForgotten, KeysAndValuesSwapped,
+    HeadsReversed, AnotherAxis, OperandsSwapped, Float32Left, Doubled, SlightlyOff, CastLost,
+)  # fmt: skip
+
+
+def broken(whole: Region) -> Iterator[tuple[str, Region]]:
+    """A fix with each fault that applies to it, in the call or in its helper."""
+    for fault in FAULTS:
+        for part in ("after", "support_after"):
+            mutator = fault()
+            tree = mutator.visit(ast.parse(getattr(whole, part)))
+            if mutator.broke:
+                text = ast.unparse(ast.fix_missing_locations(tree))
+                yield f"{fault.__name__} in {part}", replace(whole, **{part: text})
+                break
+
+
+BROKEN = {f"{name}: {fault}": made for name, whole in FIXES.items() for fault, made in broken(whole)}
+
+
+@pytest.fixture(scope="module")
+def outcomes():
+    everything = FIXES | BROKEN
+    return dict(zip(everything, verify(list(everything.values()), device="cpu"), strict=True))
+
+
+@pytest.mark.parametrize("name", FIXES)
+def test_the_fix_passes(outcomes, name):
+    assert outcomes[name].outcome == "passed", (outcomes[name], FIXES[name])
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_fix_fails(outcomes, name):
+    assert outcomes[name].outcome == "failed", (outcomes[name], BROKEN[name])
