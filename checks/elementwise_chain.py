@@ -40,8 +40,10 @@ from fuselint.graph.chains import Chain, chains
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.ops import TABLE
+from fuselint.graph.origins import ACTIVATIONS as LARGE
 from fuselint.graph.origins import Origins
 from fuselint.graph.primitives import ACTIVATIONS
+from fuselint.graph.shapes import SCALAR
 from fuselint.graph.trace import trace
 from fuselint.rulebook import Example, FusedKernel, Match
 from fuselint.traffic.kernels import kernels
@@ -96,7 +98,7 @@ class _Reading:
         nodes = self.chain.nodes
         if len({n.frame for n in nodes}) == 1 and self.chain.root.frame.depth > 0:
             return None  # a helper's own: found where the helper is read by itself
-        eager = len(kernels(nodes, self.graph.facts))
+        eager = self.count_kernels()
         if eager < 2 or not self.is_worth_it():
             return None
         self.read_operands()
@@ -119,6 +121,11 @@ class _Reading:
             },
         )
 
+    def count_kernels(self) -> int:
+        """The kernels that are as large as an activation: not those on weights, and on single numbers."""
+        large = [k for k in kernels(self.chain.nodes, self.graph.facts) if k.writes[0].shape != SCALAR]
+        return sum(k.node is None or bool(self.origins.of(k.node) & LARGE) for k in large)
+
     # -- worth --------------------------------------------------------------------------------------------------------
 
     @property
@@ -132,16 +139,13 @@ class _Reading:
         arrays = [n for n in self.outside if facts.kind(n) in ("array", "unknown")]
         found = [self.origins.of(n) for n in arrays]
         every = frozenset().union(*found)
-        if "foreign" in every or facts.kind(self.chain.root) not in ("array", "unknown"):
-            return False
-        sure = [n for n in arrays if facts.kind(n) == "array"]
-        if not any(self.origins.of(n) & {"computed", "given"} for n in sure):
-            # Nothing says that these are arrays, but numbers aren't put through this much.
-            unknown = [o for o in found if "unknown" in o]
-            if not unknown or "table" in every or len(self.chain.nodes) < 3:
+        if "foreign" in every or facts.dtype(self.chain.root) & {"bool_", "uint8"}:
+            return False  # another library's, a mask, an image that leaves
+        if not any(self.origins.of(n) & {"computed", "given"} for n in arrays if facts.kind(n) == "array"):
+            # Nothing says that these are arrays, but few numbers are put through so much.
+            arguments = [n for n in arrays if n.op == "param"]
+            if not arguments or "table" in every or len(self.chain.nodes) < 3:
                 return False
-        if all(facts.dtype(n).integral for n in arrays):
-            return False  # positions, indices, masks
         return not (self.builds_a_mask() and not any("computed" in o for o in found))
 
     def builds_a_mask(self) -> bool:
@@ -221,7 +225,7 @@ class _Reading:
     def name_of(self, node: Node) -> str:
         """A name for a parameter: the code's own where it has one."""
         names = [n for n, bound in self.graph.bindings.items() if any(b.node is node for b in bound)]
-        if node.op == "param" or node.op == "attr":
+        if node.op in ("param", "attr"):
             names.append(str(node.attrs.get("name", "")))
         wished = next((n for n in names if n.isidentifier() and n != "_"), "")
         wished = wished.lstrip("_") or "abcdefghijklmnopqrstuvwxyz"[len(self.holes) % 26]

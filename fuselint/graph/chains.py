@@ -32,7 +32,29 @@ class Chain:
         return self.nodes[-1]
 
 
-def is_elementwise(node: Node) -> bool:
+ARITHMETIC = frozenset({"add", "subtract", "multiply", "divide", "power", "negative"})
+
+
+def elementwise(graph: Graph) -> set[Node]:
+    """The nodes that are elementwise operations on arrays.
+
+    Operators whose operands nothing is known of count where all of them are arguments: there, an array is as likely as
+    a number, and the finding says what it assumes.
+    """
+    facts = graph.facts
+    out: set[Node] = set()
+    for node in graph.nodes:
+        if not fuses(node):
+            continue
+        kind = facts.kind(node)
+        unknown = [k for k in node.inputs if facts.kind(k) != "scalar"]
+        argued = all(k in out or (k.op == "param" and facts.kind(k) == "unknown") for k in unknown)
+        if kind == "array" or (kind == "unknown" and node.op in ARITHMETIC and unknown and argued):
+            out.add(node)
+    return out
+
+
+def fuses(node: Node) -> bool:
     """Whether the node's primitives all fuse."""
     op = TABLE.get(node.op)
     if op is None:
@@ -42,27 +64,30 @@ def is_elementwise(node: Node) -> bool:
 
 def chains(graph: Graph) -> Iterator[Chain]:
     """The chains of a function, of at least two nodes each, as long as they go."""
+    candidates = elementwise(graph)
+    if len(candidates) < 2:
+        return
     traced = trace(graph.nodes, graph.facts)
     owned: dict[Node, set[Array]] = {}
     for a in traced.tracer.arrays:
-        if a.node is not None and a.primitive and is_elementwise(a.node):
+        if a.node is not None and a.primitive and a.node in candidates:
             owned.setdefault(a.node, set()).add(a)
-    for kernels in _joined(grouped([_sink(graph, traced)])):
+    for kernels in _joined(grouped([_sink(graph, traced, candidates)])):
         arrays = {a for g in kernels for a in g.arrays}
         whole = {n for n, made in owned.items() if made <= arrays}
         # A cast that changes nothing has no array of its own.
-        whole.update(n for n, a in traced.made.items() if a in arrays and n not in owned and is_elementwise(n))
+        whole.update(n for n, a in traced.made.items() if a in arrays and n not in owned and n in candidates)
         root = next((n for n in whole if traced.made[n] is kernels[-1].root and n in owned), None)
         nodes = _closed(graph, whole, root) if root is not None else ()
         if len(nodes) > 1:
             yield Chain(nodes, _kernels(graph, nodes))
 
 
-def _sink(graph: Graph, traced: Trace) -> Array:
+def _sink(graph: Graph, traced: Trace, candidates: set[Node]) -> Array:
     """One reader of all that leaves the tape, with barriers put in."""
     arrays = traced.tracer.arrays
     for a in arrays:
-        if a.node is not None and a.fusable and not is_elementwise(a.node):
+        if a.node is not None and a.fusable and a.node not in candidates:
             a.primitive = BARRIER
     _cut_at_blocks(arrays)
     read = {b for a in arrays for b in a.inputs}

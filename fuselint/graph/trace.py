@@ -74,7 +74,8 @@ class Trace:
 
     def add(self, node: Node) -> None:
         self.tracer.node = node
-        self.tracer.arguments = _key(node)
+        op = TABLE.get(node.op)
+        self.tracer.arguments = None if op is not None and op.elementwise else _key(node)
         self.made[node] = self.value(node)
 
     def value(self, node: Node) -> Traced:
