@@ -21,6 +21,7 @@ For the fixer, `match.holes` holds the helper's parameters in order of first use
     nodes: tuple[Node, ...]        the chain in evaluation order; the last is the root, and the only output
     kernels: int                   kernels that eager MLX runs for it now
     gated: bool                    whether one of them is an nn activation, or a sigmoid that is multiplied
+    aliases: dict[Node, str]       other reads of what a hole holds, such as a second self.eps
     scalars: frozenset[str]        the holes that are Python numbers of an instance, such as self.eps
     shapeless: bool                whether the helper may be compiled with shapeless=True
     no_fix: str                    why it is advice only, or ""
@@ -40,13 +41,13 @@ from fuselint.graph.chains import Chain, chains
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.ops import TABLE
-from fuselint.graph.origins import ACTIVATIONS as LARGE
-from fuselint.graph.origins import Origins
-from fuselint.graph.primitives import ACTIVATIONS
+from fuselint.graph.origins import ACTIVATIONS, Origins
+from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
 from fuselint.graph.shapes import SCALAR
+from fuselint.graph.tape import same_shape
 from fuselint.graph.trace import trace
 from fuselint.rulebook import Example, FusedKernel, Match
-from fuselint.traffic.kernels import kernels
+from fuselint.traffic.kernels import Kernel, kernels
 
 CODE, NAME = "FUS301", "unfused-elementwise-chain"
 
@@ -78,6 +79,8 @@ def find(graph: Graph) -> Iterator[Match]:
             yield match
 
 
+SELECTIONS = frozenset({"argpartition", "argsort", "argmax", "argmin", "topk"})
+
 LARGE_NEGATIVE = -1e4
 """A number at least this far below zero fills masked scores."""
 
@@ -90,6 +93,7 @@ class _Reading:
     origins: Origins
     chain: Chain
     holes: dict[str, Node] = field(default_factory=dict)
+    aliases: dict[Node, str] = field(default_factory=dict)
     scalars: set[str] = field(default_factory=set)
     obligations: list[Obligation] = field(default_factory=list)
     no_fix: str = ""
@@ -115,6 +119,7 @@ class _Reading:
                 "nodes": nodes,
                 "kernels": eager,
                 "gated": self.is_gated(),
+                "aliases": self.aliases,
                 "scalars": frozenset(self.scalars),
                 "shapeless": self.is_shapeless(),
                 "no_fix": self.no_fix,
@@ -122,9 +127,15 @@ class _Reading:
         )
 
     def count_kernels(self) -> int:
-        """The kernels that are as large as an activation: not those on weights, and on single numbers."""
-        large = [k for k in kernels(self.chain.nodes, self.graph.facts) if k.writes[0].shape != SCALAR]
-        return sum(k.node is None or bool(self.origins.of(k.node) & LARGE) for k in large)
+        """The kernels that are as large as an activation: not those on weights, rows' numbers and single numbers."""
+        return sum(self.is_large(k) for k in kernels(self.chain.nodes, self.graph.facts))
+
+    def is_large(self, kernel: Kernel) -> bool:
+        node, shape = kernel.node, kernel.writes[0].shape
+        if shape == SCALAR or node is None:
+            return False
+        # A cast of a smaller operand is a kernel of the operand's size.
+        return bool(self.origins.of(node) & ACTIVATIONS) and same_shape(shape, self.graph.facts.shape(node))
 
     # -- worth --------------------------------------------------------------------------------------------------------
 
@@ -146,6 +157,8 @@ class _Reading:
             arguments = [n for n in arrays if n.op == "param"]
             if not arguments or "table" in every or len(self.chain.nodes) < 3:
                 return False
+        if self.only_selects():
+            return False  # scores of a router or sampler: a few numbers a token
         return not (self.builds_a_mask() and not any("computed" in o for o in found))
 
     def builds_a_mask(self) -> bool:
@@ -156,15 +169,26 @@ class _Reading:
                     return True
         return False
 
+    def only_selects(self) -> bool:
+        readers = self.graph.users.get(self.chain.root, ())
+        return bool(readers) and all(u.op in SELECTIONS for u in readers) and self.chain.root not in self.graph.escaping
+
     def is_gated(self) -> bool:
-        inside = set(self.chain.nodes)
+        """Whether an activation is among them, or a sigmoid that another array is multiplied by."""
         for n in self.chain.nodes:
             op = TABLE[n.op]
-            if (op.function or op.name) in ACTIVATIONS:
-                return True
-            if op.name == "sigmoid" and any(u.op == "multiply" and u in inside for u in self.graph.users.get(n, ())):
+            name = op.function or op.name
+            if name in ("sigmoid", "nn.sigmoid"):
+                if any(self.multiplies(u, n) for u in self.graph.users.get(n, ())):
+                    return True
+            elif name in FUNCTIONS:
                 return True
         return False
+
+    def multiplies(self, user: Node, node: Node) -> bool:
+        others = [k for k in user.inputs if k is not node]
+        arrays = all(self.graph.facts.kind(k) in ("array", "unknown") for k in others)
+        return user in self.chain.nodes and user.op == "multiply" and bool(others) and arrays
 
     # -- the helper ---------------------------------------------------------------------------------------------------
 
@@ -180,7 +204,11 @@ class _Reading:
                     self.take(k)
 
     def take(self, node: Node) -> None:
-        if node in self.holes.values():
+        if node in self.holes.values() or node in self.aliases:
+            return
+        first = next((h for h, n in self.holes.items() if self.reads_the_same(n, node)), None)
+        if first is not None:
+            self.aliases[node] = first
             return
         name = self.name_of(node)
         kind = self.graph.facts.kind(node)
@@ -220,7 +248,18 @@ class _Reading:
         return False
 
     def may_change(self, node: Node) -> bool:
-        return node.op != "attr"
+        """Whether a value that may be a number may be another one at the next call."""
+        return node.op not in ("attr", "global")
+
+    def reads_the_same(self, a: Node, b: Node) -> bool:
+        """Whether two reads of an attribute, or of a name around the function, give the same value."""
+        if a.op != b.op or a.op not in ("attr", "global"):
+            return False
+        if a.op == "global":
+            return bool(a.attrs.get("name") == b.attrs.get("name"))
+        path = a.attrs.get("path")
+        stored = any(e.kind == "store" and e.path == path for e in self.graph.effects)
+        return bool(path) and path == b.attrs.get("path") and a.inputs == b.inputs and not stored
 
     def name_of(self, node: Node) -> str:
         """A name for a parameter: the code's own where it has one."""

@@ -26,7 +26,7 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     holes = {name: hole for name, hole in match.holes.items() if isinstance(hole, Node)}
     names = _parameters(graph, nodes, holes)
     try:
-        formula = Formula(graph, nodes, {node: names[hole] for hole, node in holes.items()})
+        formula = Formula(graph, nodes, _read_as(match, names))
     except NoText as why:
         return NoFix(str(why))
     helper = HoistedHelper(
@@ -38,6 +38,12 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     )
     call = ", ".join(f"{{{h}}}" for h in holes)
     return Replacement(parts=(Part(match.root, f"{{helper}}({call})"),), holes=holes, helper=helper)
+
+
+def _read_as(match: Match, names: dict[str, str]) -> dict[Node, str]:
+    """The parameter that stands for each operand in the helper."""
+    read = {node: names[hole] for hole, node in match.holes.items() if isinstance(node, Node)}
+    return {**read, **{node: names[hole] for node, hole in match.data["aliases"].items()}}
 
 
 def _activation(node: Node) -> str:

@@ -88,8 +88,10 @@ class Origins:
             return frozenset({"foreign"})
         if op.kind == "reduce" or op.name in ("mean", "var", "std", "linalg.norm", "median", "all", "any"):
             return frozenset({"reduced"}) if inputs & ACTIVATIONS else inputs
-        if op.name in ("take_along_axis", "topk"):
+        if op.name in ("take_along_axis", "topk") or op.kind == "loss":
             return frozenset({"reduced"})
+        if any(self.of(n) == {"table"} and self.facts.dtype(n).integral for n in node.inputs):
+            return frozenset({"table"})  # positions: an arange, shifted and scaled
         if op.kind == "gather":
             return self.of(node.inputs[0]) if "table" in self.of(node.inputs[0]) else frozenset({"computed"})
         if op.kind in SAME_VALUES:
