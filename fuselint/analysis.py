@@ -127,10 +127,13 @@ class Analysis:
         self.errors.append(where + "\n" + "".join(traceback.format_exception(error)).rstrip())
 
     def chosen(self, matches: Sequence[tuple[Graph, Match]]) -> Iterator[tuple[Graph, Match]]:
-        """Without what isn't selected, and what a comment silences."""
+        """Without what isn't selected, what a comment silences, and elementwise chains too short to report."""
         codes = chosen_codes(self.settings)
         suppressions = Suppressions.of(self.file)
         for graph, match in matches:
+            kernels = match.data.get("kernels")
+            if kernels is not None and kernels < self.settings.min_kernels and not match.data.get("gated"):
+                continue
             name = self.by_code[match.code].name
             if match.code in codes and not suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
                 yield graph, match
