@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import libcst as cst
@@ -191,11 +191,17 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     out: list[cst.CSTNode] = []
     for name in names:
         value = getattr(node, name)
-        if isinstance(value, (tuple, list)):
-            out.extend(v for v in value if isinstance(v, cst.CSTNode) and not isinstance(v, _LAYOUT))
-        elif isinstance(value, cst.CSTNode) and not isinstance(value, _LAYOUT):
+        if type(value) is tuple or type(value) is list:
+            out.extend(v for v in value if _is_child(type(v)))
+        elif _is_child(type(value)):
             out.append(value)
     return out
+
+
+@lru_cache(maxsize=None)
+def _is_child(kind: type) -> bool:
+    """By type, and remembered: isinstance with LibCST's abstract classes is slow."""
+    return issubclass(kind, cst.CSTNode) and not issubclass(kind, _LAYOUT)
 
 
 def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
