@@ -53,6 +53,7 @@ class Surroundings:
     start: int  # of the function
     edits: list[Edit] = field(default_factory=list)
     added: set[str] = field(default_factory=set)  # names that the edits bind
+    definition: str = ""  # of the helper
 
     def alias(self, target: str, scope: str | None = None) -> str:
         """How code in `scope` (the function, by default) writes a module of MLX."""
@@ -138,7 +139,9 @@ class Surroundings:
             return found
         name = self._unique(helper.name)
         at = self._place(helper, body)
-        self.edits.append(Edit(at, at, self._definition(name, helper, body, core, at)))
+        text = self._definition(name, helper, body, core, at)
+        self.definition = text.strip() + "\n"
+        self.edits.append(Edit(at, at, text))
         self.added.add(name)
         return name, tuple(range(len(helper.params)))
 
@@ -170,6 +173,7 @@ class Surroundings:
             for order in itertools.permutations(range(len(a.args))):
                 renamed = {helper.params[j]: a.args[i].arg for i, j in enumerate(order)}
                 if [_dump(w, renamed) for w in wanted] == theirs:
+                    self.definition = self.file.text[start_of(self.file, s) : end_of(self.file, s)] + "\n"
                     return s.name, order
         return None
 

@@ -135,8 +135,16 @@ class _Placing:
             return NoFix(problem)
         live = [s.text for s in self.sites if self.tree.statement(s.expr) not in self.dead]
         shown = "; ".join(dict.fromkeys(one_line(t) or t for t in live))
-        region = region_of(self.graph, self.match, self.replacement, self.dead, new_text)
+        region = region_of(self.graph, self.match, self.replacement, self._templates(), self.around.definition)
         return Placement(edits, shown, region, tuple(leftovers.notes), tuple(sorted(spans)), leftovers.unsafe)
+
+    def _templates(self) -> dict[Node, str]:
+        """What stands for each root, with only the operands left open."""
+        holes = self.replacement.holes
+        return {
+            s.part.root: PLACEHOLDER.sub(lambda m: m[0] if m[1] in holes else self._fixed_text(m[1]), s.template)
+            for s in self.sites
+        }
 
     def _changes(self) -> Changes:
         return Changes(

@@ -1,17 +1,498 @@
-"""A placed fix as two runnable texts, for verification."""
+"""A placed fix as two runnable texts, for verification.
+
+`before` is the function's own code from the operands to the result, cut out of its source: the statements that the
+result needs, with each operand replaced by the name of an input. `after` is the replacement on the same inputs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import ast
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import libcst as cst
 
-from fuselint.finding import Region
-from fuselint.graph.model import Graph
-from fuselint.rulebook import Match, Replacement
+from fuselint.finding import Region, RegionInput
+from fuselint.graph.model import Graph, Node, operands, region
+from fuselint.graph.ops import TABLE
+from fuselint.rulebook import Match, Replacement, Synthesised
+from fuselint.source.dead import names_bound
+from fuselint.source.express import Tree
+from fuselint.source.formula import Formula, NoText
+from fuselint.source.function import FunctionSource, children, walk
+from fuselint.source.project import MODULE
+
+LEAVES = frozenset({"param", "attr"})
+KNOWN_MODULES = {"mx": "mlx.core", "nn": "mlx.nn", "math": "math", "partial": "functools.partial"}
+
+
+PACKAGES = frozenset({"mlx", "math", "functools"})
+MODULES = frozenset({"mlx.core", "mlx.nn", "math", *(f"mlx.core.{m}" for m in ("fast", "linalg", "random", "fft"))})
+
+
+class NotRunnable(Exception):
+    """Why a region can't be run by itself."""
 
 
 def region_of(
-    graph: Graph, match: Match, replacement: Replacement, dead: Collection[cst.CSTNode], new_text: str
-) -> Region | None:
-    return None
+    graph: Graph,
+    match: Match,
+    replacement: Replacement,
+    templates: Mapping[Node, str],
+    helper: str,
+) -> Region:
+    """templates: what stands for each root, with `{hole}` for operands and all else filled in.
+
+    helper: the definition of the compiled helper that they call, or "".
+    """
+    try:
+        work = _Cut(graph, match, replacement, templates)
+        before, after = work.before(), work.after()
+        support = work.support(before)
+        inputs = work.inputs()
+    except NotRunnable as why:
+        return Region(match.code, (), "", "", not_verifiable=str(why))
+    from fuselint.verify.reference import text_of
+
+    names = {node: work.names[node] for node in work.given}
+    return Region(
+        code=match.code,
+        inputs=inputs,
+        before=before,
+        after=after,
+        support_before=support,
+        support_after=work.support(after, helper, match.data.get("observe") is not None),
+        reference=text_of(graph, work.roots, names),
+        needs=replacement.needs,
+        numerics=replacement.numerics or match.numerics,
+    )
+
+
+@dataclass
+class _Cut:
+    graph: Graph
+    match: Match
+    replacement: Replacement
+    templates: Mapping[Node, str]
+    names: dict[Node, str] = field(default_factory=dict)  # inputs by the value they stand for
+    keys: dict[Node, str] = field(default_factory=dict)  # the holes' own names
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        self.source = graph.source
+        self.tree = Tree(self.source)
+        self.roots = [p.root for p in self.replacement.parts]
+        observed = self.match.data.get("observe")
+        if observed is not None:
+            self.roots = [observed]
+        if not self.replacement.holes:
+            raise NotRunnable("what is replaced is read by another function")
+        for key, hole in self.replacement.holes.items():
+            if isinstance(hole, Synthesised):
+                for name, node in hole.operands.items():
+                    self.keys.setdefault(node, key if len(hole.operands) == 1 else f"{key}.{name}")
+            else:
+                self.keys[hole] = key
+        inside: dict[Node, None] = {}
+        for r in self.roots:
+            inside.update(dict.fromkeys(region(r, self.keys)))
+        self.inside = sorted(inside, key=lambda n: n.id)
+        self.statements = {graph.statements[s.index].cst for n in self.inside if (s := n.top_stmt) is not None}
+        self._functions()
+        self._name_inputs()
+
+    # Inputs
+
+    def _name_inputs(self) -> None:
+        """Each operand, parameter and attribute that the code reads gets one name."""
+        taken = {n for s in self.statements for n in _bound_in(s)} | {"result", *KNOWN_MODULES}
+        taken |= {f.name.value for f in self.nested}
+        read = dict.fromkeys([*self._operands(), *(n for n in self.inside if n.op in LEAVES)])
+        own = self.graph.source.node.params.params
+        first = self.first = own[0].name.value if own and self.source.class_name else None
+        self.given: list[Node] = []
+        for node in read:
+            base = node.inputs[0] if node.op == "attr" else None
+            if base is not None and base in read and base.attrs.get("name") != first and base not in self.keys:
+                raise NotRunnable(f"it reads an attribute of `{base.attrs.get('name')}`")
+            if node.op == "param" and node.attrs["name"] == first:
+                continue
+            self.names[node] = self._name(node, taken, first)
+            self.given.append(node)
+
+    def _operands(self) -> Iterator[Node]:
+        inside = set(self.inside)
+        for node in self.keys:
+            if node in self.roots or any(node in operands(n) for n in inside) or self._in_template(node):
+                yield node
+
+    def _in_template(self, node: Node) -> bool:
+        key = self.keys[node].partition(".")[0]
+        return any(f"{{{key}}}" in t for t in self.templates.values())
+
+    def _name(self, node: Node, taken: set[str], first: str | None) -> str:
+        if node.op == "attr":
+            path = node.attrs["path"]
+            base = node.inputs[0]
+            if path is None or base.op != "param" or base.attrs["name"] != first or "version" in node.attrs:
+                if node not in self.keys:
+                    raise NotRunnable(f"it reads the attribute `{node.attrs['name']}` of another object")
+            else:
+                return f"self.{node.attrs['name']}"
+        wished = node.attrs["name"] if node.op == "param" else self.keys.get(node, "value").rpartition(".")[2]
+        name, count = wished, 2
+        while name in taken or not name.isidentifier():
+            name, count = f"{wished}_in" if count == 2 else f"{wished}_in{count}", count + 1
+        taken.add(name)
+        return name
+
+    def inputs(self) -> tuple[RegionInput, ...]:
+        out: dict[str, RegionInput] = {}
+        for node in self.given:
+            name = self.names[node]
+            out.setdefault(name, self._input(node, name))
+        return tuple(out.values())
+
+    def _input(self, node: Node, name: str) -> RegionInput:
+        facts, key = self.graph.facts, self.keys.get(node, "")
+        kind, shapes = facts.kind(node), self.match.shapes
+        if kind == "dtype":
+            return RegionInput(name, "dtype")
+        if kind in ("function", "object", "str", "tuple"):
+            raise NotRunnable(f"`{name}` is no array and no number")
+        scalar = kind == "scalar" or (kind == "unknown" and key not in shapes and bool(shapes))
+        if scalar or kind == "none":
+            const = facts.const(node)
+            if isinstance(const, bool):
+                return RegionInput(name, "bool", value=const)
+            if const is None:
+                return RegionInput(name, "none")
+            known = isinstance(const, (int, float))
+            symbol = str(size) if node.op == "dim" and (size := self._size(node)) is not None else None
+            return RegionInput(name, "scalar", value=const if known else None, symbol=symbol)
+        shape = tuple(shapes[key]) if key in shapes else self._shape(node)
+        dtype = self.match.dtypes.get(key) or self._dtype(node)
+        return RegionInput(name, "none" if self._may_be_none(node) else "array", shape, dtype)
+
+    def _size(self, node: Node) -> object | None:
+        shape = self.graph.facts.shape(node.inputs[0])
+        axis = node.attrs["axis"]
+        if shape is None or not isinstance(axis, int) or (shape.lead is not None and axis >= 0):
+            return None
+        return shape.dims[axis] if -len(shape.dims) <= axis < len(shape.dims) else None
+
+    def _shape(self, node: Node) -> tuple[str, ...] | None:
+        shape = self.graph.facts.shape(node)
+        if shape is None:
+            return None
+        return (*(("...",) if shape.lead is not None else ()), *(str(d) for d in shape.dims))
+
+    def _dtype(self, node: Node) -> str:
+        dtypes = self.graph.facts.dtype(node)
+        if len(dtypes) == 1:
+            one = str(next(iter(dtypes)))
+            if one in ("float32", "float16", "bfloat16", "bool", "bool_") or one.startswith(("int", "uint")):
+                return one
+        return "weight" if node.op == "attr" else "activation"
+
+    def _may_be_none(self, node: Node) -> bool:
+        return any(
+            n.op == "compare" and n.attrs.get("op") in ("is", "is not") and node in n.inputs for n in self.inside
+        )
+
+    # Definitions
+
+    def _functions(self) -> None:
+        """The helpers whose bodies are inlined in the region, and the nested functions among them."""
+        self.helpers: dict[str, FunctionSource] = {}
+        nested: dict[str, None] = {}
+        for n in self.inside:
+            at = n.frame
+            while at.parent is not None:
+                if "<locals>" in at.qualname:
+                    nested[at.qualname] = None
+                elif at.source is not None:
+                    self.helpers[at.qualname] = at.source
+                at = at.parent
+        self.nested: list[cst.FunctionDef] = []
+        for s in self.graph.statements:
+            if isinstance(s.cst, cst.FunctionDef) and any(
+                q == f"{self.graph.context.qualname}.<locals>.{s.cst.name.value}" for q in nested
+            ):
+                self.nested.append(s.cst)
+                self.statements.add(s.cst)
+        for f in self.nested:  # it reads names of the function around it when it runs
+            free = {n.value for n in walk(f.body) if isinstance(n, cst.Name)}
+            for name in free & set(self.graph.bindings):
+                for b in self.graph.bindings[name]:
+                    if (
+                        b.stmt is not None
+                        and b.node in self.inside
+                        and isinstance(b.stmt.cst, (cst.Assign, cst.AnnAssign))
+                    ):
+                        self.statements.add(b.stmt.cst)
+
+    def support(self, text: str, helper: str = "", whole: bool = True) -> str:
+        """The definitions that a text calls."""
+        plain: list[str] = []
+        methods: list[str] = []
+        for source in self.helpers.values() if whole else ():
+            text = textwrap.dedent(self.source.file.text[source.start - len(source.indent) : source.end])
+            if source.class_name is not None:
+                methods.append(textwrap.indent(text, "    "))
+            else:
+                plain.append(text)
+        out = "\n\n".join(plain)
+        if methods:
+            out += "\n\nclass Self:\n" + "\n\n".join(methods)
+        out = "\n\n".join(p for p in (out, helper) if p)
+        lines = "\n".join(p for p in (self.imports_of(f"{out}\n{text}"), self._constants(out), out) if p)
+        return lines + "\n" if lines else ""
+
+    def _constants(self, text: str) -> str:
+        read = _loads(text)
+        known = self.graph.module.constants
+        return "\n".join(f"{n} = {known[n]!r}" for n in sorted(read & set(known)))
+
+    def imports_of(self, text: str) -> str:
+        """Import lines for names of the text that the module imports."""
+        lines = []
+        for name in sorted(_loads(text)):
+            target = self.graph.module.resolve(name, MODULE) or self.graph.module.resolve(
+                name, self.graph.context.qualname
+            )
+            if (
+                target is None
+                or KNOWN_MODULES.get(name) == target
+                or target.partition(".")[0] not in ("mlx", "math", "functools")
+            ):
+                continue
+            module, _, last = target.rpartition(".")
+            if target in (
+                "mlx.core",
+                "mlx.nn",
+                "math",
+                "mlx.core.fast",
+                "mlx.core.linalg",
+                "mlx.core.random",
+                "mlx.core.fft",
+            ):
+                lines.append(f"import {target} as {name}")
+            elif module:
+                lines.append(f"from {module} import {last} as {name}")
+        return "\n".join(lines)
+
+    # Text
+
+    def before(self) -> str:
+        return "\n".join([*self._body({}), self._result({})]) + "\n"
+
+    def after(self) -> str:
+        if self.match.data.get("observe") is not None:
+            texts = {r: self._filled(t) for r, t in self.templates.items()}
+            return "\n".join([*self._body(texts), self._result(texts)]) + "\n"
+        values = [self._filled(self.templates[r]) for r in self.roots]
+        return f"result = {values[0] if len(values) == 1 else '(' + ', '.join(values) + ')'}\n"
+
+    def _filled(self, template: str) -> str:
+        for key, hole in self.replacement.holes.items():
+            if isinstance(hole, Synthesised):
+                text = hole.template
+                for name, node in hole.operands.items():
+                    if f"{{{name}}}" in text:
+                        text = text.replace(f"{{{name}}}", self.names[node])
+                text = f"({text})"
+            else:
+                text = self.names.get(hole, "")
+            template = template.replace(f"{{{key}}}", text)
+        return template
+
+    def _result(self, texts: Mapping[Node, str]) -> str:
+        values = []
+        for r in self.roots:
+            expr = r.top_cst
+            if isinstance(expr, cst.AugAssign) and isinstance(expr.target, cst.Name):
+                values.append(expr.target.value)
+            elif isinstance(expr, cst.BaseExpression):
+                values.append(self._element(r, expr, texts))
+            else:
+                raise NotRunnable("its value joins several branches")
+        return f"result = {values[0] if len(values) == 1 else '(' + ', '.join(values) + ')'}"
+
+    def _element(self, root: Node, expr: cst.BaseExpression, texts: Mapping[Node, str]) -> str:
+        held = self.graph.values.get(expr)
+        text = self._text(expr, texts)
+        if held is root:
+            return f"({text})"
+        if held is not None and root in held.inputs:
+            return f"list({text})[{held.inputs.index(root)}]"
+        raise NotRunnable("its value lies inside a helper")
+
+    def _body(self, texts: Mapping[Node, str]) -> list[str]:
+        """The statements that the result needs, those of the root itself apart."""
+        sites = {self.tree.statement(e) for r in self.roots if isinstance(e := r.top_cst, cst.BaseExpression)}
+        around = {s for r in self.roots if r.top_cst is not None for s in self.tree.up(r.top_cst)}
+        self.assigned = {n for s in self.statements if s not in sites for n in _bound_in(s)}
+        return list(self._suite(self.source.node.body.body, sites, around, "", texts))  # type: ignore[union-attr]
+
+    def _suite(
+        self,
+        body: Iterable[cst.CSTNode],
+        sites: set[cst.CSTNode],
+        around: set[cst.CSTNode],
+        indent: str,
+        texts: Mapping[Node, str],
+    ) -> Iterator[str]:
+        for line in body:
+            for s in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
+                if s in around and isinstance(s, cst.BaseCompoundStatement):
+                    if isinstance(s, (cst.For, cst.While)):
+                        raise NotRunnable("it stands in a loop")
+                    for inner in _suites(s):
+                        if inner in around:
+                            yield from self._suite(inner.body, sites, around, indent, texts)
+                elif s in sites:
+                    continue
+                elif isinstance(s, cst.FunctionDef):
+                    if s in self.nested:
+                        yield from self._definition(s, indent)
+                elif isinstance(s, cst.If):
+                    if any(n in self.statements for n in walk(s)):
+                        yield from self._if(s, sites, around, indent, texts)
+                elif isinstance(s, cst.BaseCompoundStatement):
+                    if any(n in self.statements for n in walk(s)):
+                        raise NotRunnable(f"it takes a `{type(s).__name__.lower()}` statement")
+                elif s in self.statements:
+                    yield indent + self._text(s, texts)
+
+    def _if(
+        self, s: cst.If, sites: set[cst.CSTNode], around: set[cst.CSTNode], indent: str, texts: Mapping[Node, str]
+    ) -> Iterator[str]:
+        yield f"{indent}if {self._text(s.test, texts)}:"
+        deeper = indent + "    "
+        yield from list(self._suite(s.body.body, sites, around, deeper, texts)) or [f"{deeper}pass"]
+        if isinstance(s.orelse, cst.If):
+            rest = list(self._if(s.orelse, sites, around, deeper, texts))
+        elif s.orelse is not None:
+            rest = list(self._suite(s.orelse.body.body, sites, around, deeper, texts))
+        else:
+            rest = []
+        if rest:
+            yield f"{indent}else:"
+            yield from rest
+
+    def _definition(self, f: cst.FunctionDef, indent: str) -> Iterator[str]:
+        start, end = self.source.span(f)
+        line = self.source.file.position(start)[0]
+        first = self.source.file.starts[line - 1]
+        text = textwrap.dedent(self.source.file.text[first:end].rstrip())
+        inner = _bound_in(f)
+        for n in _loads(text) - inner:
+            for node, name in self.names.items():
+                if node.attrs.get("name") == n and node.op == "param" and name != n:
+                    raise NotRunnable(f"`{f.name.value}` reads `{n}`, which is rebound")
+        yield from textwrap.indent(text, indent).split("\n")
+
+    def _text(self, node: cst.CSTNode, texts: Mapping[Node, str]) -> str:
+        """The text of a statement or expression, on one line, with inputs for operands."""
+        start, end = self.source.span(node)
+        pieces: list[str] = []
+        at = start
+        for a, b, text in sorted(self._replaced(node, texts)):
+            pieces += [self.source.file.text[at:a], text]
+            at = b
+        pieces.append(self.source.file.text[at:end])
+        return _joined("".join(pieces))
+
+    def _replaced(self, node: cst.CSTNode, texts: Mapping[Node, str]) -> list[tuple[int, int, str]]:
+        out: list[tuple[int, int, str]] = []
+        stack: list[cst.CSTNode] = [node]
+        while stack:
+            n = stack.pop()
+            text = self._input_text(n, texts)
+            if text is not None:
+                out.append((*self.source.outer_span(n), text))
+            elif isinstance(n, (cst.Attribute, cst.Arg)):
+                stack.append(n.value)
+            elif isinstance(n, cst.Call) and (called := self._called(n)) is not None:
+                out.append((*self.source.outer_span(n.func), called))
+                stack += n.args
+            elif isinstance(n, cst.AugAssign):
+                target = next((x for x in self.inside if x.cst is n), None)
+                if target is not None and target.inputs[0] in self.names:
+                    raise NotRunnable("an operand is changed in place")
+                stack.append(n.value)
+            elif isinstance(n, cst.AnnAssign):
+                stack += [n.value] if n.value is not None else []
+            elif not isinstance(n, (cst.AssignTarget, cst.Lambda)):
+                stack += children(n)
+        return out
+
+    def _called(self, call: cst.Call) -> str | None:
+        """`nn.silu` for `self.act`, where `__init__` says that it is that."""
+        held = self.graph.values.get(call)
+        func = call.func
+        if held is None or held.cst is not call or held.frame.depth > 0:
+            return None
+        if not isinstance(func, cst.Attribute) or not isinstance(func.value, cst.Name):
+            return None
+        op = TABLE.get(held.op)
+        if op is None or func.value.value != self.first or op.method == func.attr.value:
+            return None
+        new = held.attrs.get("new")
+        if new is not None and (op.function is None or new.inputs):
+            raise NotRunnable(f"`self.{func.attr.value}` is a layer")
+        try:
+            return Formula.function(op).format(mx="mx", nn="nn")
+        except NoText as why:
+            raise NotRunnable(str(why)) from None
+
+    def _input_text(self, n: cst.CSTNode, texts: Mapping[Node, str]) -> str | None:
+        """What stands for a whole expression: an input, or the replacement of a root."""
+        held = self.graph.values.get(n)
+        if held is None:
+            return None
+        if held in texts:
+            return f"({texts[held]})"
+        if held.op in ("tuple", "list") and isinstance(n, cst.Call) and any(i in texts for i in held.inputs):
+            return "(" + "".join(f"{texts[i] if i in texts else self._given(i)}, " for i in held.inputs) + ")"
+        if held in self.names:
+            return self.names[held]
+        if held.op == "const" and isinstance(n, cst.Name) and n.value in self.graph.module.constants:
+            return repr(held.attrs["value"])
+        return None
+
+    def _given(self, node: Node) -> str:
+        if node not in self.names:
+            raise NotRunnable("a value beside the replaced one is computed in the same expression")
+        return self.names[node]
+
+
+def _suites(s: cst.CSTNode) -> Iterator[cst.BaseSuite]:
+    for c in children(s):
+        if isinstance(c, cst.BaseSuite):
+            yield c
+        elif isinstance(c, (cst.Else, cst.If, cst.Finally, cst.ExceptHandler, cst.MatchCase)):
+            yield from _suites(c)
+
+
+def _bound_in(s: cst.CSTNode) -> set[str]:
+    if isinstance(s, cst.FunctionDef):
+        return {s.name.value, *(n.name.value for n in walk(s.params) if isinstance(n, cst.Param))}
+    if isinstance(s, cst.BaseCompoundStatement):
+        return set()
+    return names_bound(s)
+
+
+def _loads(text: str) -> set[str]:
+    try:
+        tree = ast.parse(text)
+    except SyntaxError:
+        return set()
+    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def _joined(text: str) -> str:
+    """A statement over several lines stays one: inside brackets, its lines may have any indentation."""
+    return text.replace("\r\n", "\n")
