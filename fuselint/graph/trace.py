@@ -98,7 +98,8 @@ class Trace:
             return self.index(node)
         arrays = [x for n in operands(node) if isinstance(x := self.operand(n), Array)]
         if node.op == "item" and arrays:
-            return self.make("Item", arrays[:1], node)
+            copies = isinstance(node.cst, cst.Subscript) and self.facts.kind(node.inputs[0]) == "array"
+            return self.make("Gather" if copies else "Item", arrays[:1], node)
         # A join, or a call that isn't understood: it reads its operands, and nothing is fused across it.
         return self.tracer.make(
             "Opaque", arrays, self.facts.shape(node), concrete(self.facts.dtype(node)), NotImplemented
@@ -112,6 +113,8 @@ class Trace:
             given.reverse()  # `2 * x` is x.__rmul__(2), which multiplies x by 2
         if not given and op.kind not in ("create", "random"):
             return self.opaque((), node)
+        if op.name == "array":
+            return self.constant(node)
         if op.kind == "cast":
             return t.astype(t.array(given[0]), concrete(self.facts.dtype(node)))
         composite = COMPOSITES.get(op.name) or ACTIVATIONS.get(op.function or op.name)
@@ -126,6 +129,14 @@ class Trace:
         if op.name == "stop_gradient":
             return t.unary("StopGradient", t.array(given[0]))
         return self.other(node, op, [t.array(x) for x in given])
+
+    def constant(self, node: Node) -> Array:
+        """`mx.array(0.5)`: in memory before anything runs."""
+        a = self.tracer.input(self.facts.shape(node), concrete(self.facts.dtype(node)))
+        value = self.facts.const(node.inputs[0]) if node.inputs else None
+        if isinstance(value, (bool, int, float)):
+            a.value = (value, a.dtype)
+        return a
 
     def binary(self, op: Op, given: list[Operand]) -> Array:
         t, primitive = self.tracer, op.primitives[0]

@@ -13,8 +13,8 @@ from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
-from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
 from fuselint.rulebook import Synthesised
+from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
 from fuselint.traffic.sizes import Sizes
 
 if TYPE_CHECKING:

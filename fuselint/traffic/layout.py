@@ -7,8 +7,9 @@ often don't, and MLX copies. Strides are sizes; an array whose rank is unknown i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from fuselint.graph.model import Node
+from fuselint.graph.model import Node, Slice
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import FUSABLE, RESHAPES, Array
@@ -38,6 +39,8 @@ class Layout:
             self._broadcast(a, source)
         elif a.primitive == "Transpose":
             self._transpose(a, source)
+        elif a.primitive == "Slice" and a.node is not None and a.node.op == "index":
+            self._slice(a, source, a.node)
         elif a.primitive in ("Slice", "Split", "Item", "StopGradient", "Copy", "Depends"):
             self._same(a, source)
         elif a.primitive in FUSABLE:
@@ -49,8 +52,16 @@ class Layout:
             self.permuted.add(a)
         if old is not None and a.shape is not None and a.shape.rank == len(old):
             self.strides[a] = old
-        elif a.primitive == "Slice" and source.shape is not None and not _outer_only(a, source):
-            self.permuted.add(a)
+
+    def _slice(self, a: Array, source: Array, node: Node) -> None:
+        old = self.strides.get(source)
+        index = node.attrs.get("index")
+        parts = index if isinstance(index, tuple) else (index,)
+        new = None if old is None else sliced(old, parts)
+        if new is not None and a.shape is not None and a.shape.rank == len(new):
+            self.strides[a] = new
+        elif source in self.permuted or any(p is not None for p in parts[1:]):
+            self.permuted.add(a)  # inner axes may be cut
 
     def _reshape(self, a: Array, source: Array) -> None:
         old = self.strides.get(source)
@@ -162,9 +173,28 @@ def permutation(node: Node, rank: int) -> tuple[int, ...] | None:
     return tuple(axes)
 
 
-def _outer_only(a: Array, source: Array) -> bool:
-    """Whether a slice leaves all axes but the first as they were."""
-    if a.shape is None or source.shape is None:
-        return True
-    tail, whole = a.shape.dims[1:], source.shape.dims[1:]
-    return a.shape.lead is None and source.shape.lead is None and tail == whole
+def sliced(strides: Strides, parts: Sequence[Any]) -> Strides | None:
+    """Strides after `x[parts]`; None where the index isn't one of slices, ints and new axes."""
+    taken = sum(p is not None and p is not Ellipsis for p in parts)
+    out: list[Expr] = []
+    rest = list(strides)
+    for p in parts if Ellipsis in parts else (*parts, Ellipsis):
+        if p is None:
+            out.append(ONE)
+        elif p is Ellipsis:
+            kept = len(rest) - (taken if p in parts else 0)
+            out.extend(rest[:kept])
+            rest = rest[kept:]
+        elif not rest:
+            return None
+        elif isinstance(p, Slice):
+            if not isinstance(p.step, (int, type(None))):
+                return None
+            out.append(rest.pop(0) * (1 if p.step is None else p.step))
+            taken -= 1
+        elif isinstance(p, int):
+            rest.pop(0)
+            taken -= 1
+        else:
+            return None
+    return tuple(out)

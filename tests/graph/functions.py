@@ -20,8 +20,9 @@ HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 SHAPES = ((4, 8), (8,), (4, 8), (1, 8), (4, 1))
 UNARY = (
     "mx.exp({x})", "mx.tanh({x})", "mx.abs({x})", "-{x}", "mx.sigmoid({x})", "mx.square({x})", "{x}.rsqrt()",
-    "mx.log2({x})", "mx.sqrt({x})", "mx.erf({x})", "mx.logical_not({x}).astype(mx.float32)", "mx.reciprocal({x})", "mx.round({x})",
-    "mx.clip({x}, 0.0, 1.0)", "mx.clip({x}, None, 2)", "mx.isinf({x}).astype(mx.float32)", "mx.nan_to_num({x})", "nn.silu({x})",
+    "mx.log2({x})", "mx.sqrt({x})", "mx.erf({x})", "mx.logical_not({x}).astype(mx.float32)", "mx.reciprocal({x})",
+    "mx.round({x})", "mx.clip({x}, 0.0, 1.0)", "mx.clip({x}, None, 2)", "mx.isinf({x}).astype(mx.float32)",
+    "mx.nan_to_num({x})", "nn.silu({x})",
     "nn.gelu_approx({x})", "nn.relu({x})", "{x}.astype(mx.float32)", "{x}.astype(mx.bfloat16)", "mx.stop_gradient({x})",
     "{x} * 2.0", "2.0 * {x}", "{x} + 1", "1 - {x}", "{x} / 3", "{x} ** 2", "0.5 ** {x}", "{x} // 2", "{x} % 3",
 )  # fmt: skip
@@ -62,12 +63,12 @@ def random_function(seed: int) -> RandomFunction:
     return RandomFunction(f"{HEAD}def f({arguments}):\n{''.join(lines)}    return {returned}\n", shapes)
 
 
-def graph_of(source: str, qualname: str = "") -> Graph:
-    """The graph of a function of the source: the first, if none is named."""
+def graph_of(source: str, qualname: str = "f") -> Graph:
+    """The graph of a function of the source."""
     file = FileText("example.py", source)
     screened = screen(file)
     assert screened.tree is not None
-    graph = Program(file, summarise(file, screened.tree)).graph(qualname or screened.functions[0].qualname)
+    graph = Program(file, summarise(file, screened.tree)).graph(qualname)
     assert graph is not None
     assert not graph.not_understood, graph.not_understood
     return graph

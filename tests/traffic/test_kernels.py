@@ -1,0 +1,148 @@
+"""Kernels and bytes of eager code against MLX: what it launches, by name, and which reshapes copy."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import re
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from fuselint.graph.tape import RESHAPES, VIEWS
+from fuselint.graph.trace import trace
+from fuselint.traffic.kernels import kernels
+from fuselint.traffic.layout import Layout
+from tests.graph.functions import HEAD, graph_of, random_function, with_shapes
+
+mx = pytest.importorskip("mlx.core")
+needs_compiler = pytest.mark.skipif(
+    mx.default_device() == mx.cpu and shutil.which("g++") is None, reason="mx.compile needs g++ on the CPU"
+)
+
+EXPORTED = {
+    "Rsqrt": "Sqrt", "Log2": "Log", "Log10": "Log", "CumSum": "Scan", "NaNEqual": "Equal", "Sum": "Reduce",
+    "Max": "Reduce", "Min": "Reduce",
+}  # fmt: skip
+
+
+def launched(source: str, shapes: Sequence[tuple[int, ...]]) -> Counter[str]:
+    """The kernels of a lazy graph, without views."""
+    space: dict[str, Any] = {}
+    exec(source, space)
+    arguments = [mx.ones(s) * (i + 1) for i, s in enumerate(shapes)]
+    mx.eval(arguments)
+    out = space["f"](*arguments)
+    dot = io.StringIO()
+    mx.export_to_dot(dot, *(out if isinstance(out, tuple) else (out,)))
+    names = (EXPORTED.get(n, n) for n in re.findall(r'label ="([^"]*)"', dot.getvalue()))
+    return Counter(n for n in names if n not in VIEWS and n not in RESHAPES)
+
+
+def counted(source: str, shapes: Sequence[tuple[int, ...]]) -> Counter[str]:
+    graph = with_shapes(graph_of(source), shapes)
+    return Counter(k.op for k in kernels(_needed(graph), graph.facts) if k.op not in RESHAPES)
+
+
+def _needed(graph: Any) -> list[Any]:
+    """What the returned values are made of: MLX is lazy, and runs nothing else."""
+    from fuselint.graph.model import region
+
+    return region(graph.returns[0][1], ())
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", range(0, 60, 2))
+def test_eager_code_launches_what_is_counted(seed: int) -> None:
+    f = random_function(seed)
+    assert counted(f.source, f.shapes) == launched(f.source, f.shapes), f.source
+
+
+BODIES = {
+    "mean": "x.mean(-1, keepdims=True)",
+    "mean without keepdims": "x.mean(axis=(0, 1))",
+    "variance": "mx.var(x, axis=-1)",
+    "deviation": "mx.std(x, axis=-1, keepdims=True)",
+    "softmax": "mx.softmax(x, axis=-1)",
+    "softmax over another axis": "mx.softmax(x, axis=1)",
+    "logsumexp": "mx.logsumexp(x, axis=-1)",
+    "norm": "mx.linalg.norm(x, axis=-1, keepdims=True)",
+    "clip": "mx.clip(x, 0, 1)",
+    "matmul": "x @ x.swapaxes(-1, -2)",
+    "repeat": "mx.repeat(x, 2, axis=1)",
+    "tile": "mx.tile(x, (1, 2, 1))",
+    "concatenate": "mx.concatenate([x, x], axis=-1)",
+    "slices": "x[..., :2] + x[..., 2:4]",
+    "new axes": "x[:, None] * x[:, :, None]",
+    "a row": "x[0]",
+    "one row of each": "x[:, 0]",
+    "same value twice": "mx.exp(x) + mx.exp(x)",
+    "casts": "x.astype(mx.bfloat16).astype(mx.float32)",
+    "a promoting scalar": "x.astype(mx.bfloat16) * mx.array(0.5)",
+    "split": "mx.split(x, 2, axis=-1)[0] * 2",
+    "take": "mx.take(x, mx.array([0, 1]), axis=1)",
+    "gelu, a kernel more for its depth": "nn.gelu_approx(x)",
+    "silu": "nn.silu(x) * x",
+    "zeros_like": "mx.maximum(x, mx.zeros_like(x))",
+    "swapped and flattened": "mx.exp(x.swapaxes(0, 1)).reshape(-1)",
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+def test_an_op_launches_what_is_counted(body: str) -> None:
+    source = f"{HEAD}def f(x):\n    return {body}\n"
+    assert counted(source, [(2, 4, 8)]) == launched(source, [(2, 4, 8)])
+
+
+@needs_compiler
+@pytest.mark.parametrize("body", ["nn.log_softmax(x)", "nn.gelu_approx(x) * x", "nn.mish(x)"])
+def test_as_many_kernels_are_counted_of_what_mlx_compiles_itself(body: str) -> None:
+    source = f"{HEAD}def f(x):\n    return {body}\n"
+    assert counted(source, [(2, 4, 8)]).total() == launched(source, [(2, 4, 8)]).total()
+
+
+RESHAPED = {
+    "contiguous": ("x", "y.reshape(8, 8)"),
+    "transposed": ("x.transpose(0, 2, 1)", "y.reshape(2, -1)"),
+    "merging heads": ("x.swapaxes(0, 1)", "y.reshape(4, -1)"),
+    "splitting an axis of a transposed": ("x.transpose(0, 2, 1)", "y.reshape(2, 2, 4, 4)"),
+    "inner slice": ("x[..., :4]", "y.reshape(-1)"),
+    "outer slice": ("x[:1]", "y.reshape(-1)"),
+    "every second row": ("x[:, ::2]", "y.reshape(-1, 8)"),
+    "broadcast": ("mx.broadcast_to(x[:, :, None], (2, 4, 3, 8))", "y.reshape(2, -1)"),
+    "transposed twice": ("x.transpose(0, 2, 1).transpose(0, 2, 1)", "y.reshape(-1)"),
+    "of a transposed, put right": ("(x.transpose(2, 1, 0) * 2).transpose(2, 1, 0)", "y.reshape(-1)"),
+    "new axis": ("x[:, None]", "y.reshape(2, 4, 8)"),
+    "flattened": ("x.swapaxes(1, 2)", "mx.flatten(y)"),
+    "unflattened": ("mx.unflatten(x, -1, (2, 4))", "y.reshape(-1)"),
+}
+
+
+@pytest.mark.parametrize(("view", "reshape"), RESHAPED.values(), ids=RESHAPED)
+def test_a_reshape_is_a_kernel_where_it_copies(view: str, reshape: str) -> None:
+    graph = with_shapes(graph_of(f"{HEAD}def f(x):\n    y = {view}\n    return {reshape}\n"), [(2, 4, 8)])
+    layout = Layout(trace(_needed(graph), graph.facts).tracer.arrays)
+    space: dict[str, Any] = {}
+    exec(f"{HEAD}def view(x):\n    return {view}\n\n\ndef reshape(y):\n    return {reshape}\n", space)
+    y = space["view"](mx.ones((2, 4, 8)))
+    mx.eval(y)
+    out = space["reshape"](y)
+    mx.eval(out)
+    assert bool(layout.copies) == (_address(y) != _address(out))
+
+
+def _address(a: Any) -> int:
+    """Where the data lies, as DLPack hands it out."""
+
+    class Tensor(ctypes.Structure):
+        _fields_ = (("data", ctypes.c_void_p),)
+
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    capsule = a.__dlpack__()
+    tensor = ctypes.cast(get(capsule, b"dltensor"), ctypes.POINTER(Tensor)).contents
+    return int(tensor.data)
