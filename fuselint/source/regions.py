@@ -55,7 +55,7 @@ def region_of(
         return Region(match.code, (), "", "", not_verifiable=str(why))
     from fuselint.verify.reference import text_of
 
-    names = {node: work.names[node] for node in work.given}
+    names = dict(work.names)
     return Region(
         code=match.code,
         inputs=inputs,
@@ -94,13 +94,31 @@ class _Cut:
                     self.keys.setdefault(node, key if len(hole.operands) == 1 else f"{key}.{name}")
             else:
                 self.keys[hole] = key
-        inside: dict[Node, None] = {}
-        for r in self.roots:
-            inside.update(dict.fromkeys(region(r, self.keys)))
+        self.cuts: set[Node] = set()
+        self.cuts = self._side_inputs(self._region())
+        inside = self._region()
         self.inside = sorted(inside, key=lambda n: n.id)
         self.statements = {graph.statements[s.index].cst for n in self.inside if (s := n.top_stmt) is not None}
         self._functions()
         self._name_inputs()
+
+    def _region(self) -> set[Node]:
+        return {n for r in self.roots for n in region(r, {*self.keys, *self.cuts} - {r})}
+
+    def _side_inputs(self, inside: set[Node]) -> set[Node]:
+        """Values that do not depend on the operands: other arrays, dtypes and sizes. They are inputs too."""
+        depends: set[Node] = set()
+        for n in sorted(inside, key=lambda n: n.id):
+            if any(i in depends or i in self.keys for i in operands(n)):
+                depends.add(n)
+        out: set[Node] = set()
+        for n in depends:
+            for i in operands(n):
+                if i in depends or i in self.keys or i.op in LEAVES or i.op in ("const", "global", "tuple", "list"):
+                    continue
+                if i.op in ("dtype", "dim") or self.graph.facts.kind(i) == "array":
+                    out.add(i)
+        return out
 
     # Inputs
 
@@ -108,7 +126,8 @@ class _Cut:
         """Each operand, parameter and attribute that the code reads gets one name."""
         taken = {n for s in self.statements for n in _bound_in(s)} | {"result", *KNOWN_MODULES}
         taken |= {f.name.value for f in self.nested}
-        read = dict.fromkeys([*self._operands(), *(n for n in self.inside if n.op in LEAVES)])
+        read = dict.fromkeys([*self._operands(), *sorted(self.cuts, key=lambda n: n.id)])
+        read |= dict.fromkeys(n for n in self.inside if n.op in LEAVES)
         own = self.graph.source.node.params.params
         first = self.first = own[0].name.value if own and self.source.class_name else None
         self.given: list[Node] = []
@@ -118,8 +137,17 @@ class _Cut:
                 raise NotRunnable(f"it reads an attribute of `{base.attrs.get('name')}`")
             if node.op == "param" and node.attrs["name"] == first:
                 continue
-            self.names[node] = self._name(node, taken, first)
-            self.given.append(node)
+            alike = self._same_dtype(node) if node.op == "dtype" else None
+            if alike is not None:
+                self.names[node] = f"{self.names[alike]}.dtype"
+            else:
+                self.names[node] = self._name(node, taken, first)
+                self.given.append(node)
+
+    def _same_dtype(self, node: Node) -> Node | None:
+        """An operand that has the dtype of the array whose dtype is read."""
+        dtype = self.graph.facts.dtype(node.inputs[0])
+        return next((n for n in self.keys if n in self.names and self.graph.facts.dtype(n) == dtype), None)
 
     def _operands(self) -> Iterator[Node]:
         inside = set(self.inside)
@@ -140,7 +168,8 @@ class _Cut:
                     raise NotRunnable(f"it reads the attribute `{node.attrs['name']}` of another object")
             else:
                 return f"self.{node.attrs['name']}"
-        wished = node.attrs["name"] if node.op == "param" else self.keys.get(node, "value").rpartition(".")[2]
+        other = next((n for n, bound in self.graph.bindings.items() if any(b.node is node for b in bound)), node.op)
+        wished = node.attrs["name"] if node.op == "param" else self.keys.get(node, other).rpartition(".")[2]
         name, count = wished, 2
         while name in taken or not name.isidentifier():
             name, count = f"{wished}_in" if count == 2 else f"{wished}_in{count}", count + 1
@@ -161,6 +190,8 @@ class _Cut:
             return RegionInput(name, "dtype")
         if kind in ("function", "object", "str", "tuple"):
             raise NotRunnable(f"`{name}` is no array and no number")
+        if not key and kind == "unknown" and self._may_be_none(node):
+            return RegionInput(name, "none")
         scalar = kind == "scalar" or (kind == "unknown" and key not in shapes and bool(shapes))
         if scalar or kind == "none":
             const = facts.const(node)
