@@ -454,7 +454,9 @@ class Facts:
     def _field(self, node: Node, path: str) -> Fact | None:
         """A field of an argument whose annotation is a class of this file, as that annotates it."""
         base = node.inputs[0] if node.inputs else None
-        held = self.graph.module.classes.get(base.attrs.get("annotation") or "") if base and base.op == "param" else None
+        held = (
+            self.graph.module.classes.get(base.attrs.get("annotation") or "") if base and base.op == "param" else None
+        )
         stated = None if held is None else held.fields.get(node.attrs.get("name", ""))
         fact = None if stated is None else _annotated(stated.annotation, path)
         if fact is None or fact.kind != "scalar":

@@ -125,3 +125,40 @@ def _bound(value: Any, size: Expr, facts: Facts, default: Expr) -> Expr | None:
     if number is not None and whole is not None:
         return Expr.of(min(number, whole))
     return at
+
+
+def index_primitives(node: Node, facts: Facts) -> tuple[str, ...]:
+    """What `x[...]` records: slices and new axes are views; an array gathers, and so does an int alone."""
+    index = node.attrs.get("index")
+    parts: Sequence[Any] = index if isinstance(index, tuple) else (index,)
+    if any(_is_array(p, facts) for p in parts):
+        return _gathering(_spelt_out(parts, facts.rank(node.inputs[0])), facts)
+    taking = [p for p in parts if _uses(p)]
+    numbers = [p for p in taking if not isinstance(p, Slice)]
+    expands = ("ExpandDims",) if any(p is None for p in parts) else ()
+    if len(parts) == 1 and len(numbers) == 1:
+        return ("Gather", "Squeeze")
+    cuts = bool(numbers) or any(map(_cuts, taking))
+    return (*(("Slice",) if cuts else ()), *(("Squeeze",) if numbers else ()), *expands)
+
+
+def _spelt_out(parts: Sequence[Any], rank: int | None) -> list[Any]:
+    """The index without an Ellipsis, as far as the rank says what it stands for."""
+    out: list[Any] = []
+    for p in parts:
+        out.extend([Slice()] * ((rank or 0) - sum(map(_uses, parts))) if p is Ellipsis else [p])
+    return out
+
+
+def _gathering(parts: Sequence[Any], facts: Facts) -> tuple[str, ...]:
+    """Slices before or between arrays are counted out as indices; those after them cut the result."""
+    places = [i for i, p in enumerate(parts) if _is_array(p, facts)]
+    inside = [p for p in parts[: places[-1]] if isinstance(p, Slice)]
+    apart = places != list(range(places[0], places[0] + len(places)))
+    after = any(_cuts(p) for p in parts[places[-1] + 1 :])
+    reshaped = ("Reshape",) * len(places) if apart else ()
+    return (*reshaped, *("Arange", "Reshape") * len(inside), "Gather", "Squeeze", *(("Slice",) if after else ()))
+
+
+def _cuts(part: Any) -> bool:
+    return isinstance(part, Slice) and any(v is not None for v in (part.start, part.stop, part.step))

@@ -97,6 +97,10 @@ class Call:
         value = self.values[at] if at < len(self.values) else None
         return None if value is None else value.shape
 
+    def rank(self, at: int = 0) -> int | None:
+        shape = self.shape(at)
+        return None if shape is None else shape.rank
+
     def dtype(self, at: int = 0) -> DType:
         value = self.values[at] if at < len(self.values) else None
         return DType() if value is None else value.dtype

@@ -14,6 +14,7 @@ from fuselint.graph import ops_rules as r
 from fuselint.graph.dtypes import DType
 from fuselint.graph.op import Call, DTypeRule, Kind, Op, PrimitiveRule, ShapeRule, parse_params
 from fuselint.graph.shapes import Shape
+from fuselint.graph.symbols import Expr
 
 AXIS = "a: A, axis=None, keepdims=False"
 
@@ -28,12 +29,16 @@ def row(
     *,
     module: str = "mlx.core",
     method: str | bool = False,
+    named: str | None = None,
     aliases: str = "",
     fallback: str = "",
     constructor: str = "",
     **more: Any,
 ) -> Op:
-    """An op. `method` is True where the array method takes the same arguments, or its own signature."""
+    """An op. `method` is True where the array method takes the same arguments, or its own signature.
+
+    named: the array method's name, where it is another. aliases: other names in the module, or elsewhere in full.
+    """
     prefix = module.removeprefix("mlx.core").removeprefix("mlx.").lstrip(".")
     return Op(
         f"{prefix}.{name}" if prefix else name,
@@ -42,8 +47,8 @@ def row(
         shape,
         dtype,
         tuple(primitives.split()),
-        spellings=tuple(f"{module}.{n}" for n in (name, *aliases.split())),
-        method=name if method else None,
+        spellings=tuple(n if n.startswith("mlx.") else f"{module}.{n}" for n in (name, *aliases.split())),
+        method=named if named is not None else name if method else None,
         method_params=parse_params(method) if isinstance(method, str) else None,
         fallback=tuple(fallback.split()),
         constructor=parse_params(constructor),
@@ -85,7 +90,7 @@ def unary() -> Iterator[Op]:
     yield row("ceil", "unary", "a: A", "Ceil")
     yield row("logical_not", "unary", "a: A", "LogicalNot", dtype=r.BOOLEAN)
     yield row("bitwise_invert", "unary", "a: A", "BitwiseInvert", operator="~")
-    yield row("conjugate", "unary", "a: A", "Conjugate", aliases="conj", recorded=r.complex_only)
+    yield row("conjugate", "unary", "a: A", "Conjugate", aliases="conj", named="conj", recorded=r.complex_only)
     yield row("real", "unary", "a: A", "Real", dtype=_real, recorded=r.complex_only)
     yield row("imag", "unary", "a: A", "Imag", dtype=_real, recorded=_imaginary)
     yield row("round", "unary", "a: A, decimals=0", "Round", method=True, recorded=_rounded)
@@ -317,7 +322,7 @@ def _median(c: Call) -> tuple[str, ...]:
     integral = c.dtype(0).integral
     flat = ("Flatten",) if c.attrs.get("axis") is None else ()
     nans, chosen = ((), ()) if integral else (("NotEqual", "Reduce"), ("Select",))
-    last = () if _keeps(c) else ("Squeeze",)
+    last = ("Squeeze", "ExpandDims") if _keeps(c) else ("Squeeze",)
     return ("Transpose", *flat, *nans, "Sort", "Slice", "Slice", "Add", "Multiply", *chosen, *last)
 
 
@@ -385,7 +390,7 @@ def _topk(c: Call) -> Shape | None:
 
 def views() -> Iterator[Op]:
     a, moved = "a: A", r.unless_same_shape
-    yield row("reshape", "view", "a: A, shape", "Reshape", r.reshaped, method="a: A, *shape", recorded=moved)
+    yield row("reshape", "view", "a: A, shape", "Reshape", r.reshaped, method="a: A, *shape", recorded=_reshape)
     flatten = "a: A, start_axis=0, end_axis=-1"
     yield row("flatten", "view", flatten, "Flatten", r.flattened, method=True, recorded=moved)
     yield row("unflatten", "view", "a: A, axis, shape", "Unflatten", r.unflattened)
@@ -416,21 +421,34 @@ def views() -> Iterator[Op]:
         result="arrays",
         recorded=r.nothing,
     )
-    yield row("as_strided", "view", "a: A, shape=None, strides=None, offset=0", "AsStrided", _strided)
+    yield row("as_strided", "view", "a: A, shape=None, strides=None, offset=0", "Flatten AsStrided", _strided)
     yield row("split", "view", "a: A, indices_or_sections, axis=0", "Split", r.split, method=True, result="arrays")
     yield row("unstack", "view", "x: A, *, axis=0", "Split Squeeze", r.unstacked, result="arrays", recorded=_unstacked)
     diagonal = "a: A, offset=0, axis1=0, axis2=1"
-    yield row("diagonal", "view", diagonal, "AsStrided", r.diagonal, method=True, recorded=_diagonal)
+    yield row("diagonal", "view", diagonal, DIAGONAL, r.diagonal, method=True)
     yield row("flip", "view", "a: A, axis=None", "Slice")
     yield row("stop_gradient", "view", a, "StopGradient", recorded=r.nothing)
     yield row("positive", "view", a, "", operator="+")
     yield row("view", "view", "a: A, dtype", "View", _viewed, r.dtype_attr(r.same_dtype), method=True, recorded=_view)
     for n in (1, 2, 3):
-        yield row(f"atleast_{n}d", "view", a, "ExpandDims", _at_least(n), recorded=_padded_rank(n))
+        yield row(f"atleast_{n}d", "view", a, "Reshape", _at_least(n), recorded=_padded_rank(n))
     yield row("depends", "view", "inputs: A, dependencies: A", "Depends", result="same")
     yield row(
-        "meshgrid", "view", "*arrays: L, sparse=False, indexing='xy'", "Reshape", _grid, _each_dtype, result="arrays"
+        "meshgrid",
+        "view",
+        "*arrays: L, sparse=False, indexing='xy'",
+        "Reshape",
+        _grid,
+        _each_dtype,
+        result="arrays",
+        recorded=_reshaped_each,
     )
+
+
+def _reshape(c: Call) -> tuple[str, ...]:
+    """Nothing for the same shape, unless it is spelt with a -1."""
+    shape = c.attrs.get("shape")
+    return c.op.primitives if isinstance(shape, tuple) and -1 in shape else r.unless_same_shape(c)
 
 
 def _adjust_transpose(attrs: dict[str, Any], given: frozenset[str]) -> None:
@@ -443,12 +461,11 @@ def _broadcast_each(c: Call) -> tuple[Shape | None, ...]:
     return (r.broadcasted(c),) * len(c.values)
 
 
-def _diagonal(c: Call) -> tuple[str, ...]:
-    return c.op.primitives
+DIAGONAL = "Arange Arange Gather Squeeze"
 
 
 def _diag(c: Call) -> tuple[str, ...]:
-    return c.op.primitives
+    return ("Full", "Arange", "Arange", "Reshape", "Scatter") if c.rank(0) == 1 else c.op.primitives
 
 
 def _each_dtype(c: Call) -> tuple[DType, ...]:
@@ -498,9 +515,13 @@ def _at_least(n: int) -> ShapeRule:
 def _padded_rank(n: int) -> PrimitiveRule:
     def rule(c: Call) -> tuple[str, ...]:
         shape = c.shape(0)
-        return () if shape is not None and len(shape.dims) >= n else ("ExpandDims",)
+        return () if shape is not None and len(shape.dims) >= n else ("Reshape",)
 
     return rule
+
+
+def _reshaped_each(c: Call) -> tuple[str, ...]:
+    return ("Reshape",) * len(c.values)
 
 
 def _grid(c: Call) -> tuple[Shape | None, ...]:
@@ -525,19 +546,19 @@ def copies() -> Iterator[Op]:
         recorded=_joined,
     )
     yield row("stack", "copy", "arrays: L, axis=0", "ExpandDims Concatenate", r.stacked, r.promoted, recorded=_stacked)
-    repeat = "ExpandDims Broadcast Flatten"
+    repeat = "ExpandDims Broadcast Reshape"
     yield row("repeat", "copy", "array: A, repeats, axis=None", repeat, r.repeated, recorded=_repeated)
-    yield row("tile", "copy", "a: A, reps", "ExpandDims Broadcast Reshape", _tiled, recorded=_tile)
+    yield row("tile", "copy", "a: A, reps", "Reshape Broadcast Reshape", _tiled, recorded=_tile)
     yield row("pad", "copy", "a: A, pad_width, mode='constant', constant_values=0", "Pad", _padded, recorded=_pad)
-    yield row("roll", "copy", "a: A, shift, axis=None", "Split Concatenate")
+    yield row("roll", "copy", "a: A, shift, axis=None", "Split Concatenate", recorded=_rolled)
     yield row("contiguous", "copy", "a: A, allow_col_major=False", "Contiguous")
     yield row("tril", "composite", "x: A, k=0", TRIANGLE)
     yield row("triu", "composite", "x: A, k=0", TRIANGLE)
-    yield row("diag", "composite", "a: A, k=0", "", r.diagonal_of, method=True, recorded=_diag)
+    yield row("diag", "composite", "a: A, k=0", DIAGONAL, r.diagonal_of, method=True, recorded=_diag)
     traced = "a: A, offset=0, axis1=0, axis2=1, dtype=None"
-    yield row("trace", "composite", traced, "AsStrided Reduce Squeeze", _trace, r.dtype_attr(_summed))
+    yield row("trace", "composite", traced, f"{DIAGONAL} Reduce Squeeze", _trace, r.dtype_attr(_summed))
     yield row("diff", "composite", "a: A, n=1, axis=-1", "Slice Slice Subtract", _differences)
-    yield row("kron", "composite", "a: A, b: A", "Multiply Reshape", _kron, r.promoted)
+    yield row("kron", "composite", "a: A, b: A", "Reshape Reshape Multiply Reshape", _kron, r.promoted)
 
 
 TRIANGLE = "Arange ExpandDims Arange ExpandDims GreaterEqual Select"
@@ -550,7 +571,9 @@ def _trace(c: Call) -> Shape | None:
 
 def _joined(c: Call) -> tuple[str, ...]:
     flat = ("Flatten",) * len(c.arrays) if c.attrs.get("axis") is None else ()
-    return (*flat, "Concatenate") if len(c.arrays) > 1 else flat
+    first = c.values[0] if c.values else None
+    several = len(c.arrays) > 1 or (first is not None and first.kind == "tuple" and first.count != 1)
+    return (*flat, "Concatenate") if several else flat
 
 
 def _stacked(c: Call) -> tuple[str, ...]:
@@ -558,7 +581,7 @@ def _stacked(c: Call) -> tuple[str, ...]:
 
 
 def _repeated(c: Call) -> tuple[str, ...]:
-    return ("Flatten", "ExpandDims", "Flatten") if c.attrs.get("axis") is None else ("ExpandDims", "Flatten")
+    return ("Flatten", "ExpandDims", "Reshape") if c.attrs.get("axis") is None else ("ExpandDims", "Reshape")
 
 
 def _tiled(c: Call) -> Shape | None:
@@ -576,11 +599,19 @@ def _tiled(c: Call) -> Shape | None:
     return Shape(front[0], (*front[1], *(d * n for d, n in zip(tail, counts, strict=True))))
 
 
+def _rolled(c: Call) -> tuple[str, ...]:
+    axis = c.attrs.get("axis")
+    if axis is None:
+        return ("Flatten", "Split", "Concatenate", "Reshape")
+    return ("Split", "Concatenate") * (len(axis) if isinstance(axis, tuple) else 1)
+
+
 def _tile(c: Call) -> tuple[str, ...]:
-    return ("ExpandDims", "Reshape")
+    return ("Reshape", "Reshape")
 
 
-def _padded(c: Call) -> Shape | None:
+def _widths(c: Call) -> list[tuple[Expr, Expr]] | None:
+    """How much each axis grows before and after."""
     shape, width = c.shape(0), c.attrs.get("pad_width")
     if shape is None or shape.lead is not None:
         return None
@@ -592,16 +623,26 @@ def _padded(c: Call) -> Shape | None:
     else:
         one = width[0] if isinstance(width, tuple) and len(width) == 1 else width
         pairs = [(one, one)] * len(shape.dims)
-    if len(pairs) != len(shape.dims):
+    sizes = [r.all_sizes(c, p) for p in pairs]
+    out = [(w[0], w[1]) for w in sizes if w is not None and len(w) == 2]
+    return out if len(out) == len(shape.dims) else None
+
+
+def _padded(c: Call) -> Shape | None:
+    shape, widths = c.shape(0), _widths(c)
+    if shape is None or widths is None:
         return None
-    more = [r.all_sizes(c, p) for p in pairs]
-    if any(m is None or len(m) != 2 for m in more):
-        return None
-    return Shape(None, tuple(d + m[0] + m[1] for d, m in zip(shape.dims, more, strict=True) if m is not None))
+    return Shape(None, tuple(d + a + b for d, (a, b) in zip(shape.dims, widths, strict=True)))
 
 
 def _pad(c: Call) -> tuple[str, ...]:
-    return ("Pad",) if c.attrs.get("mode") == "constant" else ("Slice", "Concatenate")
+    """One kernel for constants; each side of its own for edges and reflections."""
+    mode = c.attrs.get("mode")
+    if mode == "constant":
+        return ("Pad",)
+    sides = sum(w != 0 for pair in _widths(c) or [(r.ONE, r.ONE)] for w in pair)
+    side = ("Slice", "SliceUpdate") if mode == "edge" else ("Slice", "Slice", "SliceUpdate")
+    return ("Full", "SliceUpdate", *side * sides)
 
 
 def _differences(c: Call) -> Shape | None:
@@ -624,16 +665,21 @@ def products() -> Iterator[Op]:
     yield row("matmul", "matmul", "a: A, b: A", "Matmul", pr.matmul, r.promoted_float, operator="@", recorded=_matmul)
     addmm = "c: A, a: A, b: A, alpha=1.0, beta=1.0"
     yield row("addmm", "matmul", addmm, "AddMM", pr.addmm, r.promoted_float, recorded=_addmm)
-    yield row("einsum", "matmul", "subscripts, *operands: L", "Matmul", pr.einsum, r.promoted)
-    yield row("inner", "matmul", "a: A, b: A", "Transpose Matmul", _inner, r.promoted_float)
+    yield row(
+        "einsum", "matmul", "subscripts, *operands: L", "Matmul", pr.einsum, r.promoted, recorded=pr.einsum_primitives
+    )
+    yield row(
+        "inner", "matmul", "a: A, b: A", "Transpose Transpose Matmul", _inner, r.promoted_float, recorded=_contracted
+    )
     yield row("outer", "composite", "a: A, b: A", "Reshape Multiply", _outer, r.promoted)
     yield row(
         "tensordot",
         "matmul",
         "a: A, b: A, axes=2",
-        "Transpose Reshape Matmul Reshape",
+        "Transpose Transpose Matmul",
         _tensordot,
         r.promoted_float,
+        recorded=_contracted,
     )
     yield row("vecdot", "composite", "a: A, b: A, *, axis=-1", "Multiply Reduce Squeeze", _vecdot, r.promoted)
     quantised = "scales: A, biases: A = None"
@@ -710,7 +756,10 @@ def _matmul(c: Call) -> tuple[str, ...]:
     if a is None or b is None:
         return ("Matmul",)
     if b.rank == 1:
-        return ("ExpandDims", "Matmul", "Squeeze") if a.rank != 1 else ("ExpandDims", "ExpandDims", "Matmul", "Squeeze")
+        if a.rank == 1:
+            return ("ExpandDims", "ExpandDims", "Matmul", "Squeeze")
+        fold = ("Flatten", "ExpandDims", "Matmul", "Unflatten", "Squeeze")
+        return fold if (a.rank or 3) > 2 else ("ExpandDims", "Matmul", "Squeeze")
     if a.rank == 1:
         return ("ExpandDims", "Matmul", "Squeeze")
     folds = b.rank == 2 and (a.rank or 3) > 2
@@ -765,6 +814,17 @@ def _tensordot(c: Call) -> Shape | None:
         kept = [d for s, gone in ((a, drop[0]), (b, drop[1])) for i, d in enumerate(s.dims) if i not in gone]
         return Shape(None, tuple(kept))
     return None
+
+
+def _contracted(c: Call) -> tuple[str, ...]:
+    """Both operands as matrices."""
+
+    def flat(shape: Shape | None) -> tuple[str, ...]:
+        return ("Reshape",) if shape is not None and shape.rank != 2 else ()
+
+    out = c.op.shape(c)
+    assert not isinstance(out, tuple)
+    return ("Transpose", *flat(c.shape(0)), "Transpose", *flat(c.shape(1)), "Matmul", *flat(out))
 
 
 def _vecdot(c: Call) -> Shape | None:

@@ -22,7 +22,7 @@ EACH = {
     ),
     "huber_loss": (
         f"{PAIR}, delta=1.0, reduction='none'",
-        "Subtract Abs Square Multiply Subtract Multiply LessEqual Select",
+        "Subtract Abs Minimum Power Multiply Subtract Multiply Add",
     ),
     "hinge_loss": (f"{PAIR}, reduction='none'", "Multiply Subtract Maximum"),
     "log_cosh_loss": (f"{PAIR}, reduction='none'", "Subtract Negative LogAddExp Subtract"),
@@ -73,7 +73,14 @@ def table() -> Iterator[Op]:
     for losses, shape in ((EACH, _each), (OVER_AXIS, _over_axis)):
         for name, (signature, primitives) in losses.items():
             dtype = _floated_by_mean(INTEGER_DTYPES.get(name, r.promoted_float))
-            yield row(name, "loss", signature, primitives, _reduced(shape), dtype, module="mlx.nn.losses")
+            yield row(
+                name, "loss", signature, primitives, _reduced(shape), dtype, module="mlx.nn.losses", recorded=_loss
+            )
+
+
+def _loss(c: Call) -> tuple[str, ...]:
+    after = {"mean": ("Reduce", "Squeeze", "Multiply"), "sum": ("Reduce", "Squeeze")}
+    return (*c.op.primitives, *after.get(str(c.attrs.get("reduction")), ()))
 
 
 def _floated_by_mean(rule: DTypeRule) -> DTypeRule:

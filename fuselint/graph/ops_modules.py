@@ -9,7 +9,7 @@ from typing import Any
 from fuselint.graph import ops_create as create
 from fuselint.graph import ops_rules as r
 from fuselint.graph.dtypes import DType
-from fuselint.graph.op import Call, Op, ShapeRule
+from fuselint.graph.op import Call, Op, PrimitiveRule, ShapeRule
 from fuselint.graph.ops_core import row
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
@@ -127,7 +127,7 @@ def linalg() -> Iterator[Op]:
     op = partial(row, module="mlx.core.linalg")
     norm = "a: A, ord=None, axis=None, keepdims=False"
     root = "Square Reduce Squeeze Sqrt"
-    yield op("norm", "composite", norm, root, r.reduced, _norm_dtype, recorded=_norm)
+    yield op("norm", "composite", norm, root, r.reduced, _norm_dtype, aliases="mlx.core.matrix_norm", recorded=_norm)
     f32 = r.constant_dtype("float32")
     yield op("qr", "linalg", "a: A", "QRF", _qr, r.both(f32), result="arrays")
     yield op("svd", "linalg", "a: A, compute_uv=True", "SVD", _svd, lambda c: (f32(c),) * 3, result="arrays")
@@ -142,7 +142,7 @@ def linalg() -> Iterator[Op]:
     yield op("eig", "linalg", "a: A", "Eig", _eig, r.both(complex64), result="arrays")
     yield op("eigvalsh", "linalg", "a: A, UPLO='L'", "Eigh", _vector_of, f32)
     yield op("eigh", "linalg", "a: A, UPLO='L'", "Eigh", _eig, r.both(f32), result="arrays")
-    yield op("lu", "linalg", "a: A", "LUF", r.unknown, lambda c: (DType({"uint32"}), f32(c), f32(c)), result="arrays")
+    yield op("lu", "linalg", "a: A", "LUF", _lu, lambda c: (DType({"uint32"}), f32(c), f32(c)), result="arrays")
     yield op("lu_factor", "linalg", "a: A", "LUF", _lu_factor, lambda c: (f32(c), DType({"uint32"})), result="arrays")
     yield op("solve", "linalg", "a: A, b: A", "LUF", r.like(1), f32)
     yield op("solve_triangular", "linalg", "a: A, b: A, *, upper=False", "Inverse Matmul", r.like(1), f32)
@@ -153,6 +153,9 @@ def linalg() -> Iterator[Op]:
 CROSS = "Split Multiply Multiply Subtract Multiply Multiply Subtract Multiply Multiply Subtract Concatenate"
 
 
+INFINITY = float("inf")
+
+
 def _norm_dtype(c: Call) -> DType:
     return c.dtype(0).floated()
 
@@ -161,12 +164,13 @@ def _norm(c: Call) -> tuple[str, ...]:
     last = () if c.flag("keepdims") is True else ("Squeeze",)
     order = c.attrs.get("ord")
     if order in (None, "fro", 2):
-        return ("Square", "Reduce", *last, "Sqrt")
-    if order == 1:
-        return ("Abs", "Reduce", *last)
-    if isinstance(order, (int, float)) and order not in (0, float("inf"), float("-inf")):
-        return ("Abs", "Power", "Reduce", *last, "Power")
-    return ("Abs", "Reduce", *last)
+        flat = ("Flatten",) if c.attrs.get("axis") is None and order is None and c.rank(0) != 1 else ()
+        return (*flat, "Square", "Reduce", *last, "Sqrt")
+    axis = c.attrs.get("axis")
+    if order in (1, -1, INFINITY, -INFINITY):
+        matrix = len(axis) == 2 if isinstance(axis, tuple) else axis is None and c.rank(0) == 2
+        return ("Abs", *("Reduce", *last) * (2 if matrix else 1))
+    return ("NotEqual", "Reduce", *last) if order == 0 else ("Abs", "Power", "Reduce", *last, "Power")
 
 
 def _matrix(c: Call) -> tuple[tuple[str | None, tuple[Expr, ...]], Expr, Expr] | None:
@@ -210,6 +214,16 @@ def _vector_of(c: Call) -> Shape | None:
     return None if front is None else Shape(*front)
 
 
+def _lu(c: Call) -> tuple[Shape | None, ...]:
+    """Row indices, and two triangles."""
+    parts = _matrix(c)
+    k = None if parts is None else _smaller(parts[1], parts[2])
+    if parts is None or k is None:
+        return (None, None, None)
+    (lead, dims), m, n = parts
+    return (Shape(lead, (*dims, m)), Shape(lead, (*dims, m, k)), Shape(lead, (*dims, k, n)))
+
+
 def _lu_factor(c: Call) -> tuple[Shape | None, ...]:
     return (c.shape(0), _vector_of(c))
 
@@ -223,39 +237,93 @@ def _batch(c: Call) -> Shape | None:
 # -- mlx.core.random --------------------------------------------------------------------------------------------------
 
 
+UNIFORM = ("RandomBits", "Divide", "Minimum", "Multiply", "Add")
+CHOICE = "Reduce Squeeze Equal Equal LogicalOr Equal Subtract Exp Select Scan"
+
+
+def _drawn(*primitives: str) -> PrimitiveRule:
+    """Without a key, the global one is split first."""
+    return lambda c: (*_new_key(c), *primitives)
+
+
+def _new_key(c: Call) -> tuple[str, ...]:
+    return ("RandomBits", "Split", "Reshape") if c.operand("key") is None else ()
+
+
 def random() -> Iterator[Op]:
     op = partial(row, module="mlx.core.random")
     f32 = r.dtype_attr(r.constant_dtype("float32"))
-    shaped = "shape=(), dtype=None"
-    yield op(
-        "normal",
-        "random",
-        f"{shaped}, loc: A = None, scale: A = None, key: A = None",
-        "RandomBits",
-        create.created,
-        f32,
-    )
-    yield op(
-        "uniform", "random", f"low: A = 0, high: A = 1, {shaped}, key: A = None", "RandomBits", create.created, f32
-    )
-    yield op("gumbel", "random", f"{shaped}, key: A = None", "RandomBits", create.created, f32)
-    yield op("laplace", "random", f"{shaped}, loc=0.0, scale=1.0, key: A = None", "RandomBits", create.created, f32)
+    shaped, key = "shape=(), dtype=None", "key: A = None"
+    new, bits = create.created, "RandomBits"
+    range_of = ("Subtract", *UNIFORM)
+    yield op("normal", "random", f"{shaped}, loc: A = None, scale: A = None, {key}", bits, new, f32, recorded=_normal)
+    uniform = f"low: A = 0, high: A = 1, {shaped}, {key}"
+    yield op("uniform", "random", uniform, bits, new, f32, recorded=_drawn(*range_of))
+    gumbel = ("Log", "Negative", "Log", "Negative")
+    yield op("gumbel", "random", f"{shaped}, {key}", bits, new, f32, recorded=_drawn(*range_of, *gumbel))
+    laplace = ("Sign", "Abs", "Multiply", "Log1p", "Multiply")
+    signature = f"{shaped}, loc=0.0, scale=1.0, {key}"
+    yield op("laplace", "random", signature, bits, new, f32, recorded=_drawn(*range_of, *laplace))
     integers = r.dtype_attr(r.constant_dtype("int32"))
-    yield op("randint", "random", f"low: A, high: A, {shaped}, key: A = None", "RandomBits", create.created, integers)
-    truncated = "lower: A, upper: A, shape=None, dtype=None, key: A = None"
-    yield op("truncated_normal", "random", truncated, "RandomBits", _given_or_broadcast, f32)
+    whole = ("Floor", "Subtract", "Minimum", "Maximum")
     yield op(
-        "bernoulli", "random", "p: A = 0.5, shape=None, key: A = None", "RandomBits", _given_or_broadcast, r.BOOLEAN
+        "randint",
+        "random",
+        f"low: A, high: A, {shaped}, {key}",
+        bits,
+        new,
+        integers,
+        recorded=_drawn(*range_of, *whole),
     )
-    drawn = "logits: A, axis=-1, shape=None, num_samples=None, key: A = None"
-    yield op("categorical", "random", drawn, "RandomBits", _categorical, r.UINT32)
-    several = f"mean: A, cov: A, {shaped}, key: A = None"
-    yield op("multivariate_normal", "random", several, "RandomBits SVD Matmul", r.unknown, f32)
+    truncated = f"lower: A, upper: A, shape=None, dtype=None, {key}"
+    limits = ("Divide", "Erf", "Divide", "Erf")
+    inside = _drawn(*limits, *range_of, "ErfInv", "Multiply", "Minimum", "Maximum")
+    yield op("truncated_normal", "random", truncated, bits, _given_or_broadcast, f32, recorded=inside)
+    coin = _drawn("RandomBits", "Multiply", "Less")
     yield op(
-        "permutation", "random", "x: A, axis=0, key: A = None", "RandomBits ArgSort Gather", _permuted, _permuted_dtype
+        "bernoulli", "random", f"p: A = 0.5, shape=None, {key}", bits, _given_or_broadcast, r.BOOLEAN, recorded=coin
+    )
+    drawn = f"logits: A, axis=-1, shape=None, num_samples=None, {key}"
+    yield op("categorical", "random", drawn, bits, _categorical, r.UINT32, recorded=_chosen)
+    several = f"mean: A, cov: A, {shaped}, {key}"
+    yield op("multivariate_normal", "random", several, "RandomBits SVD Matmul", r.unknown, f32)
+    permuted = f"x: A, axis=0, {key}"
+    yield op(
+        "permutation",
+        "random",
+        permuted,
+        "RandomBits ArgSort Gather",
+        _permuted,
+        _permuted_dtype,
+        recorded=_permutation,
     )
     yield op("key", "random", "seed", "", lambda c: Shape.of(2), r.UINT32)
     yield op("split", "random", "key: A, num=2", "RandomBits", _keys, r.UINT32)
+
+
+def _normal(c: Call) -> tuple[str, ...]:
+    scaled = ("Multiply",) if c.operand("scale") is not None else ()
+    moved = ("Add",) if c.operand("loc") is not None else ()
+    return (*_new_key(c), *scaled, "Subtract", *UNIFORM, "ErfInv", "Multiply", *moved)
+
+
+def _chosen(c: Call) -> tuple[str, ...]:
+    """Vectors take the greatest of the noisy logits; else the sums of probabilities are searched."""
+    if c.rank(0) == 1 and c.attrs.get("shape") is None and c.attrs.get("num_samples") is None:
+        noise = ("Log", "Negative", "Log", "Negative", "Add", "ArgReduce", "Squeeze")
+        return (*_new_key(c), "Subtract", *UNIFORM, *noise)
+    rows = ("Reshape",) if c.rank(0) != 1 else ()
+    several = ("ExpandDims",) if c.attrs.get("num_samples") is not None else ()
+    found = ("Reduce", "Squeeze", "Multiply", "SearchSorted", "Subtract")
+    return (*several, *rows, *CHOICE.split(), *_new_key(c), "Subtract", *UNIFORM, *found)
+
+
+def _permutation(c: Call) -> tuple[str, ...]:
+    order = (*_new_key(c), "RandomBits", "ArgSort")
+    value = c.values[0]
+    if value is not None and value.kind == "scalar":
+        return order
+    return (*order, "Gather", "Squeeze") if c.integer("axis") == 0 else (*order, "Gather", "Transpose", "Squeeze")
 
 
 def _given_or_broadcast(c: Call) -> Shape | None:
@@ -302,10 +370,14 @@ def fft() -> Iterator[Op]:
     complex64, f32 = r.constant_dtype("complex64"), r.constant_dtype("float32")
     for suffix, extra in (("", "n=None, axis=-1"), ("2", "s=None, axes=(-2, -1)"), ("n", "s=None, axes=None")):
         signature = f"a: A, {extra}, norm='backward'"
-        yield op(f"fft{suffix}", "fft", signature, "FFT", _transformed("full"), complex64)
-        yield op(f"ifft{suffix}", "fft", signature, "FFT", _transformed("full"), complex64)
-        yield op(f"rfft{suffix}", "fft", signature, "FFT", _transformed("half"), complex64)
-        yield op(f"irfft{suffix}", "fft", signature, "FFT", _transformed("double"), f32)
+        for name, what, dtype in (
+            ("fft", "full", complex64),
+            ("ifft", "full", complex64),
+            ("rfft", "half", complex64),
+            ("irfft", "double", f32),
+        ):
+            shape = _transformed(what)
+            yield op(f"{name}{suffix}", "fft", signature, "FFT", shape, dtype, recorded=_transform)
     yield op("fftfreq", "fft", "n, d=1.0", "Arange Arange Concatenate Multiply", lambda c: create.vector(c, "n"), f32)
     yield op("rfftfreq", "fft", "n, d=1.0", "Arange Multiply", _half_vector, f32)
     yield op("fftshift", "fft", "a: A, axes=None", "Split Concatenate", recorded=_shifted)
@@ -344,6 +416,16 @@ def _transformed(what: str) -> ShapeRule:
         return shape.replace(last, (size,))
 
     return rule
+
+
+def _transform(c: Call) -> tuple[str, ...]:
+    """A given size cuts or pads the axis first."""
+    n, axis, shape = c.integer("n"), c.integer("axis"), c.shape(0)
+    size = None if shape is None or axis is None else shape.axis(axis)
+    old = None if size is None else size.value()
+    if n is None or old is None or n == old:
+        return ("FFT",)
+    return ("Slice", "FFT") if n < old else ("Full", "SliceUpdate", "FFT")
 
 
 def _half_vector(c: Call) -> Shape | None:

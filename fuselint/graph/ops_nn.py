@@ -48,8 +48,6 @@ step            | x: A, threshold=0.0        | GreaterEqual Select
 """
 """Each is compiled by MLX itself, with shapeless=True."""
 
-KEEPS_INTEGERS = frozenset({"relu", "relu2", "leaky_relu", "hard_shrink", "softshrink", "hard_tanh", "relu6"})
-
 
 def functions() -> Iterator[Op]:
     op = partial(row, module=NN, compiled=True)
@@ -78,9 +76,9 @@ def functions() -> Iterator[Op]:
 def _activation_dtype(name: str) -> DTypeRule:
     if name == "step":
         return r.constant_dtype("int32")
-    if name in ("relu", "relu2"):
+    if name in ("relu", "relu2", "hard_shrink"):
         return _with("weak int")
-    return _with("weak float") if name in KEEPS_INTEGERS else r.floated
+    return r.floated
 
 
 def _with(scalar: str) -> DTypeRule:
@@ -100,7 +98,7 @@ def _softmin(c: Call) -> tuple[str, ...]:
 def _log_softmax(c: Call) -> tuple[str, ...]:
     if r.over_last(c):
         return c.op.primitives
-    infinite = ("Equal", "Equal", "LogicalOr")
+    infinite = ("Full",) if c.dtype(0).integral else ("Equal", "Equal", "LogicalOr")
     log_sum = ("Reduce", *infinite, "Subtract", "Exp", "Reduce", "Log", "Add", "Select")
     return ("Reduce", "Subtract", *log_sum, "Subtract")
 
@@ -294,7 +292,7 @@ def linear() -> Iterator[Op]:
         sharded = f"{dims}, bias=True, group_size=64, bits=4, mode='affine', group=None"
         yield op(name, "layer", "x: A", "QuantizedMatmul", r.unknown, _scaled, constructor=sharded)
     bilinear = "input1_dims, input2_dims, output_dims, bias=True"
-    parts = "Reshape Transpose Matmul Reshape Transpose Unflatten Matmul Squeeze Reshape Add"
+    parts = "Reshape Reshape Reshape Transpose Matmul Reshape Transpose Matmul Squeeze Reshape Add"
     yield op("Bilinear", "layer", "x1: A, x2: A", parts, out, _bilinear, constructor=bilinear)
     embedding = "num_embeddings, dims"
     yield op("Embedding", "layer", "x: A", "Gather Squeeze", _embedded, weight_dtype, constructor=embedding)
@@ -345,8 +343,8 @@ def norms() -> Iterator[Op]:
         recorded=_layer_norm,
     )
     group = "num_groups, dims, eps=1e-5, affine=True, pytorch_compatible=False"
-    parts = "Reshape Reduce Multiply Subtract Square Reduce Multiply Add Sqrt Subtract Multiply Reshape Multiply Add"
-    yield op("GroupNorm", "layer", "x: A", parts, r.same, _if_affine, constructor=group, recorded=_group_norm)
+    parts = f"{GROUP} Multiply Add"
+    yield op("GroupNorm", "layer", "x: A", parts, r.same, _group_norm_dtype, constructor=group, recorded=_group_norm)
     instance = "dims, eps=1e-5, affine=False"
     yield op(
         "InstanceNorm",
@@ -371,7 +369,12 @@ def _batch_norm(c: Call) -> DType:
     return c.dtype(0).settle() | weight_dtype(c, "running_mean") | _if_affine(c)
 
 
-GROUP = "Reshape Reduce Multiply Subtract Square Reduce Multiply Subtract Add Sqrt Multiply Reshape"
+GROUP = "Reshape Reduce Multiply Subtract Square Reduce Multiply Add Sqrt Multiply Reshape"
+
+
+def _group_norm_dtype(c: Call) -> DType:
+    normal = c.dtype(0).floated()
+    return normal | weight_dtype(c) if c.setting("affine") is not False else normal
 
 
 def _group_norm(c: Call) -> tuple[str, ...]:
@@ -384,8 +387,8 @@ def _group_norm(c: Call) -> tuple[str, ...]:
 def _instance_norm(c: Call) -> tuple[str, ...]:
     affine = ("Multiply", "Add") if c.setting("affine") is True else ()
     shape = c.shape(0)
-    flat = ("Reshape",) if shape is None or shape.rank != 3 else ()
-    return ("Transpose", *flat, *LAYER, *flat, "Transpose", *affine)
+    back = ("Reshape",) if shape is None or shape.rank != 3 else ()
+    return ("Transpose", "Reshape", *LAYER, *back, "Transpose", *affine)
 
 
 def convolutions() -> Iterator[Op]:
@@ -404,16 +407,33 @@ def convolutions() -> Iterator[Op]:
         name = f"ConvTranspose{n}d"
         yield op(name, "layer", "x: A", "Convolution Add", shape, weighted, constructor=constructor, recorded=parts)
         for kind in ("Max", "Avg"):
-            constructor = "kernel_size, stride=None, padding=0"
             yield op(
                 f"{kind}Pool{n}d",
                 "layer",
                 "x: A",
-                "AsStrided Reduce",
+                "Flatten AsStrided Reduce Squeeze",
                 _pooling(n),
-                r.same_dtype,
-                constructor=constructor,
+                r.floated if kind == "Avg" else r.same_dtype,
+                constructor="kernel_size, stride=None, padding=0",
+                recorded=_pooled(n, kind),
             )
+
+
+def _pooled(n: int, kind: str) -> PrimitiveRule:
+    """Windows that don't overlap are a reshape."""
+
+    def rule(c: Call) -> tuple[str, ...]:
+        shape, kernel = c.shape(0), _kernel(c, n)
+        stride = kernel if c.setting("stride") is None else pr.each(c, c.setting("stride"), n)
+        padding = pr.each(c, c.setting("padding"), n) or []
+        sizes = None if shape is None else shape.tail(n + 1)
+        apart = stride == kernel and sizes is not None
+        apart = apart and all(k.divides(d) for k, d in zip(kernel, sizes or (), strict=False))
+        padded = ("Pad",) if any(p != 0 for p in padding) else ()
+        windows = ("Reshape", "Transpose") if apart and not padded else ("Flatten", "AsStrided")
+        return (*padded, *windows, "Reduce", "Squeeze", *(("Multiply",) if kind == "Avg" else ()))
+
+    return rule
 
 
 def _kernel(c: Call, n: int) -> list[Expr]:
@@ -456,9 +476,10 @@ def others() -> Iterator[Op]:
     rope = "dims, traditional=False, base=10000, scale=1.0"
     yield op("RoPE", "layer", "x: A, offset=0", "RoPE", r.same, r.same_dtype, constructor=rope, recorded=_rope)
     alibi = "attention_scores: A, offset=0, mask: A = None"
-    yield op("ALiBi", "layer", alibi, "Add", r.same, _alibi)
+    slopes = "Arange ExpandDims Arange ExpandDims Subtract ExpandDims Abs Negative ExpandDims Multiply Add"
+    yield op("ALiBi", "layer", alibi, slopes, r.same, _alibi, recorded=_alibi_primitives)
     waves = "dims, min_freq=0.0001, max_freq=1, scale=None, cos_first=False, full_turns=False"
-    parts = "ExpandDims Multiply Sin Cos Concatenate Multiply"
+    parts = "ExpandDims Arange Divide Subtract Multiply Add Exp Multiply Sin Cos Concatenate Multiply"
     yield op(
         "SinusoidalPositionalEncoding",
         "layer",
@@ -472,14 +493,13 @@ def others() -> Iterator[Op]:
         yield op(name, "layer", "x: A", "", r.same, r.same_dtype, constructor="p=0.5")
     yield op("Identity", "layer", "x: A", "", r.same, r.same_dtype)
     upsample = "scale_factor, mode='nearest', align_corners=False, antialias=False"
-    yield op("Upsample", "layer", "x: A", "Reshape", _upsampled, r.same_dtype, constructor=upsample)
+    yield op("Upsample", "layer", "x: A", "Reshape Broadcast Reshape", _upsampled, r.same_dtype, constructor=upsample)
     attention = "dims, num_heads, query_input_dims=None, key_input_dims=None, value_input_dims=None, value_dims=None, "
-    heads = "Transpose Matmul Unflatten Transpose " * 3
     yield op(
         "MultiHeadAttention",
         "layer",
         "queries: A, keys: A, values: A, mask: A = None",
-        f"{heads}ScaledDotProductAttention Transpose Flatten Transpose Matmul",
+        f"{PROJECTED * 3}{ATTENDED}{MERGED}",
         _attention,
         lambda c: attention_dtype(c) | weight_dtype(c, "out_proj.weight"),
         constructor=f"{attention}value_output_dims=None, bias=False",
@@ -506,6 +526,10 @@ def others() -> Iterator[Op]:
 
 def _rope(c: Call) -> tuple[str, ...]:
     return rope_primitives(c, c.setting)
+
+
+def _alibi_primitives(c: Call) -> tuple[str, ...]:
+    return c.op.primitives if c.operand("mask") is None else (*c.op.primitives, "Add")
 
 
 def _alibi(c: Call) -> DType:
@@ -540,8 +564,19 @@ def _attention(c: Call) -> Shape | None:
     return None if shape is None or size is None else shape.replace(-1, (size,))
 
 
+PROJECTED = "Flatten Transpose Matmul Unflatten Unflatten Transpose "
+ATTENDED = "Multiply Transpose Matmul Softmax Matmul "
+MERGED = "Transpose Flatten Flatten Transpose Matmul Unflatten"
+
+
 def _attention_primitives(c: Call) -> tuple[str, ...]:
-    return c.op.primitives
+    masked = ATTENDED if c.operand("mask") is None else ATTENDED.replace("Softmax", "Add Softmax")
+    project, merge = PROJECTED, MERGED
+    if c.setting("bias") is True:
+        project, merge = (
+            t.replace("Flatten Transpose Matmul Unflatten", "Transpose Reshape AddMM Reshape") for t in (project, merge)
+        )
+    return (*project.split() * 3, *masked.split(), *merge.split())
 
 
 def _recurrent(c: Call) -> DType:

@@ -70,6 +70,17 @@ def einsum(c: Call) -> Shape | None:
     return Shape(None, tuple(sizes[ch] for ch in out)) if all(ch in sizes for ch in out) else None
 
 
+def einsum_primitives(c: Call) -> tuple[str, ...]:
+    """What is computed, without the views around it: they depend on how the letters lie."""
+    text = c.attrs.get("subscripts")
+    left, _, out = (text if isinstance(text, str) else "").replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) == 1:
+        return ("Reduce", "Squeeze") if set(left) - set(out) else ()
+    contracts = bool(set(left) - {","} - set(out))
+    return ("Matmul" if contracts else "Multiply",) * (len(terms) - 1)
+
+
 def gathered_product(c: Call) -> Shape | None:
     """gather_mm and gather_qmm: the indices' axes, then rows and columns."""
     x, w = c.shape(0), c.shape(1)

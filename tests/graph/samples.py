@@ -6,12 +6,13 @@ FLOATING = {
     "x": (2, 3, 4), "y": (2, 3, 4), "v": (4,), "m": (4, 4), "q": (2, 4, 3, 8), "k": (2, 2, 6, 8),
     "image": (2, 9, 9, 3), "sequence": (2, 9, 3), "volume": (2, 5, 5, 5, 3), "filters1": (5, 3, 3),
     "filters2": (5, 3, 3, 3), "filters3": (5, 3, 3, 3, 3), "mask": (3, 6), "wide": (2, 64), "rows": (32, 32),
-    "tokens": (2, 1, 4), "experts": (3, 4, 5), "wide_tokens": (2, 1, 64), "scales": (8, 1), "expert_scales": (3, 8, 1),
+    "tokens": (2, 1, 4), "experts": (3, 4, 5), "wide_tokens": (2, 1, 64), "scales": (8, 1), "offsets": (8, 1), "expert_scales": (3, 8, 1),
+    "z": (2, 3, 4), "n": (4, 4),
 }  # fmt: skip
 """Arguments that have the dtype under test."""
 
 FIXED = {
-    "i": ((2, 2), "int32"), "i3": ((2, 3, 2), "int32"), "b": ((2, 3, 4), "bool_"), "bmask": ((3, 6), "bool_"),
+    "i": ((2, 2), "int32"), "j": ((2, 2), "int32"), "i3": ((2, 3, 2), "int32"), "b": ((2, 3, 4), "bool_"), "bmask": ((3, 6), "bool_"),
     "labels": ((2, 3), "int32"), "packed": ((8, 8), "uint32"), "packed_experts": ((3, 8, 8), "uint32"),
     "experts_of": ((2,), "uint32"), "start": ((1,), "int32"), "key": ((2,), "uint32"), "f32": ((4,), "float32"),
     "bytes": ((2, 3), "uint8"), "segments": ((3, 2), "uint32"),
@@ -63,7 +64,7 @@ mx.topk(x, 2) | mx.topk(x, 2, axis=None) | mx.searchsorted(v, x)
 """
 
 VIEWS = """
-mx.reshape(x, (6, 4)) | x.reshape(2, -1) | x.reshape(2, 3, 4) | x.reshape((-1,)) | x.reshape(-1) | x.reshape([3, 8])
+mx.reshape(x, (6, 4)) | x.reshape(2, -1) | x.reshape(2, 3, 4) | x.reshape(2, 3, -1) | x.reshape((-1,)) | x.reshape(-1) | x.reshape([3, 8])
 x.reshape(*x.shape[:-1], 2, -1) | x.reshape(x.shape[0], -1) | x.reshape(x.shape[:-1] + (2, 2)) | x.reshape(y.shape)
 mx.flatten(x) | x.flatten(1) | x.flatten(1, 1) | x.flatten(-2, -1) | mx.unflatten(x, -1, (2, 2))
 mx.unflatten(x, -1, (2, -1)) | mx.unflatten(x, axis=0, shape=(1, 2)) | mx.squeeze(x.reshape(2, 1, 12), 1)
@@ -77,21 +78,21 @@ mx.concatenate([x, y], axis=-1) | mx.concatenate([x, y]) | mx.concatenate([x, y]
 mx.concatenate([x] * 2, axis=1) | mx.concatenate([x]) | mx.stack([x, y]) | mx.stack([x, y], axis=-1)
 mx.repeat(x, 2, axis=1) | mx.repeat(x, 2) | mx.tile(x, (1, 2, 1)) | mx.tile(v, (3, 1)) | mx.tile(x, 2)
 mx.pad(x, 1) | mx.pad(x, [(0, 0), (1, 2), (0, 0)]) | mx.pad(x, (1, 2)) | mx.pad(x, ((0, 0), (0, 0), (1, 0)), mode="edge")
-mx.roll(x, 1, 1) | mx.tril(m) | mx.triu(m, 1) | mx.tril(x) | mx.diff(x) | mx.kron(m, m) | mx.contiguous(x) | mx.trace(m)
-mx.diag(m) | mx.depends(x, y)
+mx.roll(x, 1, 1) | mx.roll(x, 1) | mx.tril(m) | mx.triu(m, 1) | mx.tril(x) | mx.diff(x) | mx.kron(m, n) | mx.contiguous(x) | mx.trace(m)
+mx.diag(m) | mx.diag(v) | mx.depends(x, y)
 """
 
 PRODUCTS = """
 mx.matmul(x, m) | x @ m | q @ q.swapaxes(-1, -2) | x @ v | v @ m | v @ v | m @ m | v @ q.swapaxes(-1, -2)[..., :4, :]
 mx.addmm(x, x, m) | mx.addmm(v, x, m, alpha=2.0) | mx.addmm(m, m, m) | mx.addmm(f32, x, m)
-mx.einsum("bhld,bhsd->bhls", q, q) | mx.einsum("bld,de->ble", x, m) | mx.inner(m, m) | mx.outer(v, v)
+mx.einsum("bhld,bhsd->bhls", q, q) | mx.einsum("bld,de->ble", x, m) | mx.inner(m, n) | mx.inner(x, m) | mx.outer(v, v)
 mx.tensordot(x, m, 1) | mx.tensordot(x, m, axes=[[2], [0]]) | mx.vecdot(x, y) | mx.vecdot(x, y, axis=0)
 mx.conv1d(sequence, filters1) | mx.conv2d(image, filters2, stride=2, padding=1) | mx.conv3d(volume, filters3)
 mx.conv1d(sequence, filters1, 2, 1, 2) | mx.conv_transpose1d(sequence, filters1, stride=2)
 mx.conv_transpose2d(image, filters2, stride=2, padding=1, output_padding=1) | mx.conv_transpose3d(volume, filters3)
 mx.conv_general(image, filters2, padding=(1, 1), flip=True) | mx.convolve(v, v) | mx.convolve(v, v, mode="same")
 mx.quantized_matmul(wide, packed, scales, scales) | mx.quantized_matmul(wide, packed, scales=scales, biases=scales, transpose=True)
-mx.quantized_matmul(wide[:, :8], packed, scales, scales, transpose=False) | mx.dequantize(packed, scales, scales)
+mx.quantized_matmul(wide[:, :8], packed, scales, scales, transpose=False) | mx.dequantize(packed, scales, offsets)
 mx.quantize(wide) | mx.gather_qmm(wide_tokens, packed_experts, expert_scales, expert_scales, rhs_indices=experts_of)
 mx.gather_mm(tokens, experts, rhs_indices=experts_of) | mx.gather_mm(tokens[:, None], experts, rhs_indices=i)
 mx.block_masked_mm(rows, rows, 32) | mx.segmented_mm(m, m, segments) | mx.qqmm(wide, packed, scales)
@@ -102,7 +103,7 @@ mx.take(x, i, axis=1) | mx.take(x, i) | mx.take(x, 1, axis=1) | mx.take(x, i, ax
 mx.take_along_axis(x, i3, axis=-1) | mx.put_along_axis(x, i3, x[..., :2], axis=-1) | mx.slice(x, start, [0], [1, 3, 4])
 mx.slice_update(x, x[:1], start, [0])
 x[0] | x[:, 0] | x[..., 1:3] | x[i] | x[:, i] | x[:, :, i] | x[i, i] | x[..., None] | x[:, None, 0] | x[..., ::2]
-x[..., ::-1] | x[:] | x[...] | x[0, 1:] | x[-1] | x[:, -2:] | x[1:, :-1, 2:] | x[None] | x[i[0], 1:] | x[i, :, i] | x[..., i]
+x[..., ::-1] | x[:] | x[...] | x[0, 1:] | x[-1] | x[:, -2:] | x[1:, :-1, 2:] | x[None] | x[i[0], 1:] | x[i, :, j] | x[..., i]
 x[x.shape[0] - 1 :] | x[:, : x.shape[1] // 2] | x[..., 0, :]
 """
 
@@ -138,7 +139,8 @@ mx.fast.cross_entropy(x, labels)
 
 MODULES = """
 mx.linalg.norm(x) | mx.linalg.norm(x, axis=-1) | mx.linalg.norm(x, axis=-1, keepdims=True) | mx.linalg.norm(x, 1, -1)
-mx.linalg.norm(x, ord=3, axis=-1) | mx.linalg.norm(m, ord="fro") | mx.linalg.norm(x, axis=(1, 2))
+mx.linalg.norm(x, ord=3, axis=-1) | mx.linalg.norm(m, ord="fro") | mx.linalg.norm(x, axis=(1, 2)) | mx.linalg.norm(m, 1)
+mx.linalg.norm(x, -1, (0, 1), True) | mx.linalg.norm(v, 0) | mx.linalg.norm(v, float("inf")) | mx.matrix_norm(m)
 mx.linalg.cross(sequence, sequence)
 mx.random.normal((2, 3)) | mx.random.normal((2, 3), dtype=mx.bfloat16) | mx.random.normal(x.shape, x.dtype, key=key)
 mx.random.normal((2, 3), loc=1.0, scale=2.0) | mx.random.normal((2, 3), loc=1.0, scale=2.0, dtype=mx.bfloat16)
@@ -149,7 +151,7 @@ mx.random.gumbel((2, 3)) | mx.random.categorical(f32) | mx.random.laplace((2, 3)
 mx.random.categorical(f32[None], num_samples=3) | mx.random.permutation(8) | mx.random.permutation(f32)
 mx.random.key(0) | mx.random.split(key) | mx.random.split(key, 3) | mx.random.categorical(f32, shape=(2, 3))
 mx.fft.fft(x) | mx.fft.rfft(x) | mx.fft.irfft(x) | mx.fft.ifft(x) | mx.fft.fft2(x) | mx.fft.rfft2(x) | mx.fft.fftn(x)
-mx.fft.irfftn(x) | mx.fft.rfft(x, n=8) | mx.fft.rfft(x, axis=1) | mx.fft.ifft2(x) | mx.fft.irfft2(x) | mx.fft.ifftn(x)
+mx.fft.irfftn(x) | mx.fft.rfft(x, n=8) | mx.fft.fft(x, 2) | mx.fft.rfft(x, axis=1) | mx.fft.ifft2(x) | mx.fft.irfft2(x) | mx.fft.ifftn(x)
 mx.fft.rfftn(x) | mx.fft.fftfreq(8) | mx.fft.rfftfreq(8) | mx.fft.fftshift(x) | mx.fft.ifftshift(x, axes=1)
 """
 
@@ -165,7 +167,7 @@ nn.losses.smooth_l1_loss(x, y, reduction="none") | nn.losses.huber_loss(x, y) | 
 nn.losses.log_cosh_loss(x, y) | nn.losses.gaussian_nll_loss(x, y, y, reduction="none") | nn.losses.kl_div_loss(x, y)
 nn.losses.margin_ranking_loss(x, y, y) | nn.losses.binary_cross_entropy(x, y, reduction="none")
 nn.losses.cross_entropy(x, labels) | nn.losses.cross_entropy(x, labels, reduction="mean") | nn.losses.nll_loss(x, labels)
-nn.losses.triplet_loss(x, y, y) | nn.losses.cosine_similarity_loss(x, y)
+nn.losses.triplet_loss(x, y, z) | nn.losses.cosine_similarity_loss(x, y)
 """
 
 LAYERS = """
@@ -174,16 +176,16 @@ nn.QuantizedLinear(64, 8) @ (wide) | nn.QuantizedLinear(64, 8, bias=False) @ (wi
 nn.Embedding(10, 6) @ (i) | nn.QuantizedEmbedding(10, 64) @ (i)
 nn.RMSNorm(4) @ (x) | nn.RMSNorm(4, eps=1e-6) @ (x) | nn.LayerNorm(4) @ (x) | nn.LayerNorm(4, affine=False) @ (x)
 nn.LayerNorm(4, bias=False) @ (x) | nn.GroupNorm(2, 4) @ (x) | nn.GroupNorm(2, 4, pytorch_compatible=True) @ (x)
-nn.GroupNorm(2, 4, affine=False) @ (x) | nn.InstanceNorm(4) @ (x) | nn.InstanceNorm(4, affine=True) @ (x)
+nn.GroupNorm(2, 4, affine=False) @ (x) | nn.InstanceNorm(4) @ (x) | nn.InstanceNorm(3) @ (image) | nn.InstanceNorm(4, affine=True) @ (x)
 nn.BatchNorm(4) @ (x)
 nn.Conv1d(3, 5, 3) @ (sequence) | nn.Conv1d(3, 5, kernel_size=3, stride=2, padding=1, bias=False) @ (sequence)
 nn.Conv2d(3, 5, 3, padding=1) @ (image) | nn.Conv2d(3, 5, (3, 1), stride=(2, 1)) @ (image) | nn.Conv3d(3, 5, 3) @ (volume)
 nn.ConvTranspose1d(3, 5, 3, stride=2) @ (sequence) | nn.ConvTranspose2d(3, 5, 3) @ (image)
-nn.ConvTranspose3d(3, 5, 3) @ (volume) | nn.MaxPool1d(3) @ (sequence) | nn.AvgPool1d(3) @ (sequence)
+nn.ConvTranspose3d(3, 5, 3) @ (volume) | nn.MaxPool1d(3, padding=1) @ (sequence) | nn.MaxPool1d(3) @ (sequence) | nn.AvgPool1d(3) @ (sequence)
 nn.MaxPool2d(3, stride=2) @ (image) | nn.AvgPool2d(3, 3) @ (image) | nn.MaxPool3d(2) @ (volume) | nn.AvgPool3d(5) @ (volume)
 nn.RoPE(8) @ (q) | nn.RoPE(4, traditional=True) @ (q, 3) | nn.ALiBi() @ (q) | nn.SinusoidalPositionalEncoding(8) @ (v)
 nn.Dropout(0.1) @ (x) | nn.Dropout2d() @ (x) | nn.Dropout3d(0.2) @ (q) | nn.Identity() @ (x)
-nn.Upsample(2) @ (image) | nn.Upsample(scale_factor=(2.0, 3.0)) @ (image) | nn.MultiHeadAttention(4, 2) @ (x, x, x)
+nn.Upsample(2) @ (image) | nn.Upsample(scale_factor=(2.0, 3.0)) @ (image) | nn.MultiHeadAttention(4, 2) @ (x, y, z) | nn.MultiHeadAttention(4, 2, bias=True) @ (x, y, z)
 nn.RNN(4, 6) @ (x) | nn.GRU(4, 6) @ (x) | nn.LSTM(4, 6) @ (x)
 nn.SiLU() @ (x) | nn.ReLU() @ (x) | nn.ReLU2() @ (x) | nn.ReLU6() @ (x) | nn.LeakyReLU(0.1) @ (x) | nn.Softplus() @ (x)
 nn.LogSigmoid() @ (x) | nn.Softsign() @ (x) | nn.Softshrink() @ (x) | nn.HardShrink() @ (x) | nn.HardTanh() @ (x)
