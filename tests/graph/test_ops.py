@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import pytest
 
 from fuselint.graph import ops
 from fuselint.graph.dtypes import DType
-from fuselint.graph.facts import Fact
+from fuselint.graph.facts import Facts
 from fuselint.graph.indexing import index_primitives
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.shapes import Shape
@@ -18,10 +21,9 @@ from fuselint.graph.shapes import Shape
 mx = pytest.importorskip("mlx.core")
 
 import mlx.nn as nn  # noqa: E402
-from mlx.utils import tree_flatten, tree_map  # noqa: E402
-
 from graph import samples  # noqa: E402
 from graph.functions import graph_of  # noqa: E402
+from mlx.utils import tree_flatten, tree_map  # noqa: E402
 
 DTYPES = ("float32", "float16", "bfloat16", "int32")
 ADAPTERS = {"AsType", "Broadcast"}
@@ -38,10 +40,25 @@ NOT_EXPORTED = {
 Traced = tuple[list[str], list[tuple[tuple[int, ...], str]]]
 
 
-def arguments(dtype: str) -> dict[str, Any]:
-    own = {n: mx.ones(s).astype(getattr(mx, dtype)) for n, s in samples.FLOATING.items()}
-    fixed = {n: mx.zeros(s, getattr(mx, d)) for n, (s, d) in samples.FIXED.items()}
-    return {**own, **fixed}
+def used(text: str) -> list[str]:
+    """The samples' arguments that an expression reads."""
+    words = set(re.findall(r"\w+", text))
+    return [n for n in (*samples.FLOATING, *samples.FIXED) if n in words]
+
+
+def arguments(names: list[str], dtype: str) -> dict[str, Any]:
+    out = {}
+    for name in names:
+        if name in samples.FLOATING:
+            out[name] = mx.ones(samples.FLOATING[name]).astype(getattr(mx, dtype))
+        else:
+            shape, fixed = samples.FIXED[name]
+            out[name] = mx.zeros(shape, getattr(mx, fixed))
+    return out
+
+
+def name_of(dtype: Any) -> str:
+    return str(dtype).rpartition(".")[2].replace("bool", "bool_")
 
 
 def traced(function: Any, arrays: dict[str, Any]) -> Traced:
@@ -53,56 +70,69 @@ def traced(function: Any, arrays: dict[str, Any]) -> Traced:
         if event["type"] == "primitive":
             primitives.append(event["name"])
         elif event["type"] == "outputs":
-            outputs.extend((tuple(s), str(d).rpartition(".")[2].replace("bool", "bool_")) for _, s, d in event["outputs"])
+            outputs.extend((tuple(s), name_of(d)) for _, s, d in event["outputs"])
 
     def flat(*values: Any) -> list[Any]:
         return [v for _, v in tree_flatten(function(**dict(zip(arrays, values, strict=True))))]
 
+    mx.random.seed(0)
+    mx.eval(mx.random.state)
     mx.export_function(report, flat, *arrays.values())
     return primitives, outputs
 
 
-def graph_with(source: str, qualname: str, dtype: str) -> Graph:
-    """The graph of a sample, its arguments' shapes and dtypes stated."""
-    graph = graph_of(source, qualname)
+def evaluated(function: Any, arrays: dict[str, Any]) -> list[tuple[tuple[int, ...], str]]:
+    """The shape and dtype of each output, without tracing."""
+    outputs = [v for _, v in tree_flatten(function(**arrays))]
+    return [(tuple(v.shape), name_of(v.dtype)) for v in outputs]
+
+
+@cache
+def graph_of_expression(text: str) -> Graph:
+    names = ", ".join(f"{n}: mx.array" for n in used(text))
+    head = "import math\nimport mlx.core as mx\nimport mlx.nn as nn\n\n"
+    return graph_of(f"{head}def sample({names}):\n    return {text}\n", "sample")
+
+
+def facts_with(graph: Graph, dtype: str) -> Facts:
+    """The facts of a sample's graph, its arguments' shapes and dtypes stated."""
+    facts = Facts(graph)
     for name, node in graph.params.items():
         if name in samples.FLOATING:
-            graph.facts.state(node, Shape.of(*samples.FLOATING[name]), DType({dtype}), "the test")
+            facts.state(node, Shape.of(*samples.FLOATING[name]), DType({dtype}), "the test")
         elif name in samples.FIXED:
             shape, fixed = samples.FIXED[name]
-            graph.facts.state(node, Shape.of(*shape), DType({fixed}), "the test")
-    return graph
+            facts.state(node, Shape.of(*shape), DType({fixed}), "the test")
+    return facts
 
 
-def of_expression(text: str, dtype: str) -> tuple[Graph, Node]:
-    names = ", ".join(f"{n}: mx.array" for n in (*samples.FLOATING, *samples.FIXED))
-    source = f"import math\nimport mlx.core as mx\nimport mlx.nn as nn\n\ndef f({names}):\n    return {text}\n"
-    graph = graph_with(source, "f", dtype)
-    return graph, graph.returns[0][1]
+def said(facts: Facts, node: Node, weights: str = "") -> list[tuple[tuple[Any, ...] | None, str | None]]:
+    """Shape and dtype of each result as MLX would say them.
+
+    weights: the dtype that the symbols of a layer's parameters have.
+    """
+    fact = facts.of(node)
+    out = []
+    for part in fact.parts if fact.kind == "tuple" and fact.parts is not None else (fact,):
+        shape = None if part.shape is None or part.shape.lead is not None else tuple(d.value() for d in part.shape.dims)
+        dtype = DType(weights if n in part.dtype.symbols else n for n in part.dtype)
+        out.append((shape, (dtype | dtype).name))
+    return out
 
 
-def facts_of(graph: Graph, node: Node) -> list[Fact]:
-    """Those of each array that the value is made of."""
-    fact = graph.facts.of(node)
-    return list(fact.parts) if fact.kind == "tuple" and fact.parts is not None else [fact]
-
-
-def said(fact: Fact, weights: str = "") -> tuple[tuple[Any, ...] | None, str | None]:
-    """Shape and dtype as MLX would say them; `weights` is the dtype that the symbols of a layer's parameters have."""
-    shape = None if fact.shape is None or fact.shape.lead is not None else tuple(d.value() for d in fact.shape.dims)
-    dtype = DType(weights if n in fact.dtype.symbols else n for n in fact.dtype)
-    return shape, (dtype | dtype).name
-
-
-def primitives_said(graph: Graph) -> list[str]:
+def primitives_said(graph: Graph, facts: Facts) -> list[str]:
     out: list[str] = []
     for node in graph.nodes:
         op = ops.TABLE.get(node.op)
-        if op is not None and (op.result == "arrays" or graph.facts.kind(node) == "array"):
-            out.extend(op.primitives_of(graph.facts.call(node)))
+        if op is not None and (op.result == "arrays" or facts.kind(node) == "array"):
+            out.extend(op.primitives_of(facts.call(node)))
         elif node.op == "index":
-            out.extend(index_primitives(node, graph.facts))
+            out.extend(index_primitives(node, facts))
     return out
+
+
+def counted(primitives: list[str], ignored: set[str]) -> Counter[str]:
+    return Counter(p for p in primitives if p not in ignored)
 
 
 EXPRESSIONS = samples.split(
@@ -115,48 +145,32 @@ def run(text: str, **arrays: Any) -> Any:
     return eval(text, {"mx": mx, "nn": nn, "math": math, **arrays})
 
 
-def mlx_says(text: str, dtype: str) -> Traced:
-    mx.random.seed(0)
-    mx.eval(mx.random.state)
-    arrays = arguments(dtype)
-    return traced(lambda **a: run(text, **a), arrays)
-
-
 @pytest.mark.parametrize("text", EXPRESSIONS)
-def test_shape_and_dtype_of_an_op_are_mlxs(text: str) -> None:
+def test_an_op_has_mlxs_primitives_shape_and_dtype(text: str) -> None:
+    graph = graph_of_expression(text)
+    exported = not {n.op for n in graph.nodes} & NOT_EXPORTED
     for dtype in DTYPES:
-        arrays = arguments(dtype)
+        arrays = arguments(used(text), dtype)
+
+        def call(**values: Any) -> Any:
+            return run(text, **values)
+
         try:
-            result = run(text, **arrays)
+            primitives, outputs = traced(call, arrays) if exported else ([], evaluated(call, arrays))
         except (ValueError, RuntimeError):
             continue  # MLX refuses the dtype
-        outputs = [v for _, v in tree_flatten(result)]
-        want = [(tuple(v.shape), str(v.dtype).rpartition(".")[2].replace("bool", "bool_")) for v in outputs]
-        graph, node = of_expression(text, dtype)
-        assert [said(f) for f in facts_of(graph, node)] == want, (dtype, graph.facts.why(node))
-
-
-@pytest.mark.parametrize("text", EXPRESSIONS)
-def test_primitives_of_an_op_are_mlxs(text: str) -> None:
-    graph, _ = of_expression(text, "float32")
-    if {n.op for n in graph.nodes} & NOT_EXPORTED:
-        pytest.skip("MLX cannot export it")
-    for dtype in DTYPES:
-        try:
-            primitives, _ = mlx_says(text, dtype)
-        except (ValueError, RuntimeError):
-            continue
-        graph, node = of_expression(text, dtype)
-        ignored = ADAPTERS | (EINSUM_VIEWS if "einsum" in text else set())
-        want = Counter(p for p in primitives if p not in ignored)
-        got = Counter(p for p in primitives_said(graph) if p not in ignored)
-        assert got == want, (dtype, primitives)
+        facts = facts_with(graph, dtype)
+        node = graph.returns[0][1]
+        assert said(facts, node) == outputs, (dtype, facts.why(node))
+        if exported:
+            ignored = ADAPTERS | (EINSUM_VIEWS if "einsum" in text else set())
+            assert counted(primitives_said(graph, facts), ignored) == counted(primitives, ignored), (dtype, primitives)
 
 
 def module_of(layer: str) -> str:
     """A module that holds a layer and calls it; `layer @ (arguments)` is a sample."""
     made, _, given = layer.partition(" @ ")
-    names = ", ".join(f"{n}: mx.array" for n in (*samples.FLOATING, *samples.FIXED))
+    names = ", ".join(f"{n}: mx.array" for n in used(given))
     return (
         "import mlx.core as mx\nimport mlx.nn as nn\n\n\nclass Model(nn.Module):\n"
         f"    def __init__(self):\n        super().__init__()\n        self.layer = {made}\n\n"
@@ -181,37 +195,25 @@ PLACES = [(d, w) for d in DTYPES for w in DTYPES[:3]]
 """The dtypes of arguments and of weights."""
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_shape_and_dtype_of_a_layer_are_mlxs(layer: str) -> None:
-    source = module_of(layer)
-    for dtype, weights in PLACES:
-        arrays = arguments(dtype)
-        try:
-            result = model(source, weights)(**arrays)
-        except (ValueError, RuntimeError):
-            continue
-        outputs = [v for _, v in tree_flatten(result)]
-        want = [(tuple(v.shape), str(v.dtype).rpartition(".")[2].replace("bool", "bool_")) for v in outputs]
-        graph = graph_with(source, "Model.__call__", dtype)
-        node = graph.returns[0][1]
-        assert [said(f, weights) for f in facts_of(graph, node)] == want, (dtype, weights, graph.facts.why(node))
-
-
 UNROLLED = ("nn.RNN", "nn.GRU", "nn.LSTM")
 """Layers with as many primitives as the sequence has steps: the table has those of the projection."""
 
 
-@pytest.mark.parametrize("layer", [s for s in LAYERS if not s.startswith(UNROLLED)])
-def test_primitives_of_a_layer_are_mlxs(layer: str) -> None:
+@pytest.mark.parametrize("layer", LAYERS)
+def test_a_layer_has_mlxs_primitives_shape_and_dtype(layer: str) -> None:
     source = module_of(layer)
+    graph = graph_of(source, "Model.__call__")
     for dtype, weights in PLACES:
+        arrays = arguments(used(layer.partition(" @ ")[2]), dtype)
         try:
-            primitives, _ = traced(model(source, weights), arguments(dtype))
+            primitives, outputs = traced(model(source, weights), arrays)
         except (ValueError, RuntimeError):
             continue
-        graph = graph_with(source, "Model.__call__", dtype)
-        want = Counter(p for p in primitives if p not in ADAPTERS)
-        assert Counter(p for p in primitives_said(graph) if p not in ADAPTERS) == want, (dtype, weights, primitives)
+        facts = facts_with(graph, dtype)
+        node = graph.returns[0][1]
+        assert said(facts, node, weights) == outputs, (dtype, weights, facts.why(node))
+        if not layer.startswith(UNROLLED):
+            assert counted(primitives_said(graph, facts), ADAPTERS) == counted(primitives, ADAPTERS), primitives
 
 
 LINALG = samples.split(samples.LINALG)
@@ -219,16 +221,11 @@ LINALG = samples.split(samples.LINALG)
 
 @pytest.mark.parametrize("text", LINALG)
 def test_factorisations_have_mlxs_shapes_and_dtypes(text: str) -> None:
-    f = mx.eye(4) * 2.0
     with mx.stream(mx.cpu):
-        result = run(text, f=f)
-    outputs = [v for _, v in tree_flatten(result)]
-    source = f"import mlx.core as mx\n\n\ndef g(f: mx.array):\n    return {text}\n"
-    graph = graph_of(source, "g")
-    graph.facts.state(graph.params["f"], Shape.of(4, 4), DType({"float32"}), "the test")
-    want = [(tuple(v.shape), str(v.dtype).rpartition(".")[2]) for v in outputs]
-    got = [said(f) for f in facts_of(graph, graph.returns[0][1])]
-    assert got == want
+        outputs = evaluated(lambda f: run(text, f=f), {"f": mx.eye(4) * 2.0})
+    graph = graph_of_expression(text)
+    facts = facts_with(graph, "float32")
+    assert said(facts, graph.returns[0][1]) == outputs
 
 
 def test_every_op_of_the_table_has_a_sample() -> None:
@@ -238,9 +235,7 @@ def test_every_op_of_the_table_has_a_sample() -> None:
     sharded = {n for n in ops.TABLE if "Sharded" in n}
     seen: set[str] = set()
     for text in (*EXPRESSIONS, *LINALG):
-        names = ", ".join(f"{n}: mx.array" for n in (*samples.FLOATING, *samples.FIXED, "f"))
-        source = f"import math\nimport mlx.core as mx\nimport mlx.nn as nn\n\ndef g({names}):\n    return {text}\n"
-        seen |= {n.op for n in graph_of(source, "g").nodes}
+        seen |= {n.op for n in graph_of_expression(text).nodes}
     for layer in LAYERS:
         seen |= {n.op for n in graph_of(module_of(layer), "Model.__call__").nodes}
     assert set(ops.TABLE) - seen - elsewhere - sharded == set()
@@ -249,10 +244,10 @@ def test_every_op_of_the_table_has_a_sample() -> None:
 def test_every_function_of_mlx_is_an_op_or_does_no_array_work() -> None:
     other = set(
         """
-        async_eval broadcast_shapes can_cast checkpoint clear_cache clear_streams compile custom_function default_device
-        default_stream device_count device_info disable_compile distributed einsum_path enable_compile eval export_function
-        export_to_dot exporter finfo from_dlpack get_active_memory get_array_buffer_size get_cache_memory get_memory_limit
-        get_peak_memory get_printoptions grad iinfo import_function is_available isdtype issubdtype jvp load new_stream
+        async_eval broadcast_shapes can_cast checkpoint clear_cache clear_streams compile custom_function
+        default_device default_stream device_count device_info disable_compile distributed einsum_path enable_compile eval
+        export_function export_to_dot exporter finfo from_dlpack get_active_memory get_array_buffer_size get_cache_memory
+        get_memory_limit get_peak_memory get_printoptions grad iinfo import_function is_available isdtype issubdtype jvp load new_stream
         new_thread_local_stream new_thread_unsafe_stream printoptions reset_peak_memory result_type save save_gguf
         save_safetensors savez savez_compressed set_cache_limit set_default_device set_default_stream set_memory_limit
         set_printoptions set_wired_limit stream synchronize value_and_grad vjp vmap seed metal_kernel cuda_kernel
@@ -269,7 +264,8 @@ def test_every_function_of_mlx_is_an_op_or_does_no_array_work() -> None:
 def test_every_layer_and_function_of_mlx_nn_is_an_op_or_a_container() -> None:
     other = {
         "Module", "Sequential", "Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder",
-        "TransformerEncoderLayer", "FullyShardedModule", "average_gradients", "fully_shard", "quantize", "value_and_grad",
+        "TransformerEncoderLayer", "FullyShardedModule", "average_gradients", "fully_shard", "quantize",
+        "value_and_grad",
     }  # fmt: skip
     for name in dir(nn):
         value = getattr(nn, name)
@@ -289,8 +285,6 @@ def test_every_array_method_is_an_op_or_structural() -> None:
 @pytest.mark.parametrize("layer", [n for n, op in ops.TABLE.items() if op.kind == "layer" and "Sharded" not in n])
 def test_a_layers_arguments_are_mlxs(layer: str) -> None:
     """Names, order and defaults of the constructor."""
-    import inspect
-
     cls = getattr(nn, layer.removeprefix("nn."))
     declared = list(inspect.signature(cls.__init__).parameters.values())[1:]
     declared = [p for p in declared if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
