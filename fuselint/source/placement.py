@@ -151,6 +151,7 @@ class _Placing:
             slots=[self._slot(s) for s in self.sites],
             gone=self.dead,
             inserted=frozenset(s.name for s in self.saved if s.before is not None),
+            helper=self._helper[0] if self.replacement.helper is not None else "",
             rewritten=frozenset(s.instead for s in self.saved if s.instead is not None),
         )
 
