@@ -46,7 +46,7 @@ def cold(
             out[scope.qualname] = reason
             if reason == _LOADING:
                 loading.add(scope.qualname)
-    _spread(out, loading, _users(calls), {t for targets in references.values() for t in targets}, module)
+    _spread(out, loading, calls, _users(calls), {t for targets in references.values() for t in targets})
     return out
 
 
@@ -62,22 +62,24 @@ def _users(calls: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
 
 
 def _spread(
-    out: dict[str, str], loading: set[str], users: Mapping[str, set[str]], escaping: set[str], module: ModuleSummary
+    out: dict[str, str],
+    loading: set[str],
+    calls: Mapping[str, Sequence[str]],
+    users: Mapping[str, set[str]],
+    escaping: set[str],
 ) -> None:
     """What only cold functions call is cold, unless it is handed on as a value. Whoever loads weights may also run
     them, so that spreads nothing; neither does module-level code, where `main()` stands."""
-    spreading = {q for q in out if q != MODULE and q not in loading}
-    changed = True
-    while changed:
-        changed = False
-        for qualname in module.functions:
-            callers = users.get(qualname, set()) - {qualname}
-            if qualname not in out and qualname not in escaping and callers and callers <= spreading:
-                caller = min(callers)
-                reason = out[caller]
-                out[qualname] = reason if reason.startswith("called only") else f"called only from {_short(caller)}"
-                spreading.add(qualname)
-                changed = True
+    waiting = [q for q in out if q != MODULE and q not in loading]
+    pending = {q: len(callers - {q}) for q, callers in users.items()}
+    while waiting:
+        at = waiting.pop()
+        for qualname in sorted(set(calls.get(at, ())) - {at}):
+            pending[qualname] -= 1
+            if not pending[qualname] and qualname not in out and qualname not in escaping:
+                reason = out[at]
+                out[qualname] = reason if reason.startswith("called only") else f"called only from {_short(at)}"
+                waiting.append(qualname)
 
 
 def _short(qualname: str) -> str:

@@ -175,34 +175,29 @@ class ModuleSummary:
 
     def method(self, class_name: str, name: str) -> str | None:
         """The qualname of a method, looked up in the class and in its bases of this file."""
-        return self._methods.get((class_name, name))
-
-    @cached_property
-    def _methods(self) -> dict[tuple[str, str], str]:
-        out: dict[tuple[str, str], str] = {}
-        for name in self.classes:
-            for base in self.lineage(name):
-                if base in self.classes:
-                    for method, qualname in self.classes[base].methods.items():
-                        out.setdefault((name, method), qualname)
-        return out
+        found = (self.classes[c].methods.get(name) for c in self.lineage(class_name) if c in self.classes)
+        return next(filter(None, found), None)
 
     def attribute(self, class_name: str, name: str) -> str:
         """The class that an attribute of an instance is an instance of, "" if not known."""
-        found = (self.classes[c].attributes.get(name, "") for c in self.lineage(class_name) if c in self.classes)
+        found = (self.classes[c].attributes.get(name) for c in self.lineage(class_name) if c in self.classes)
         return next(filter(None, found), "")
 
     def lineage(self, class_name: str) -> tuple[str, ...]:
         """The class and all its known bases, nearest first; those of other modules by their qualified names."""
-        out: list[str] = []
-        queue = [class_name]
-        while queue:
-            at = queue.pop(0)
-            if at not in out:
-                out.append(at)
-                if at in self.classes:
-                    queue.extend(self.classes[at].bases)
-        return tuple(out)
+        if class_name not in self._lineages:
+            found = dict.fromkeys([class_name])
+            queue = [class_name]
+            for at in queue:
+                bases = self.classes[at].bases if at in self.classes else ()
+                queue += [b for b in bases if b not in found]
+                found.update(dict.fromkeys(bases))
+            self._lineages[class_name] = tuple(found)
+        return self._lineages[class_name]
+
+    @cached_property
+    def _lineages(self) -> dict[str, tuple[str, ...]]:
+        return {}
 
     def defined(self, qualified: str) -> bool:
         """Whether a qualified name is a function or class of this file."""

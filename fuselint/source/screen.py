@@ -292,12 +292,15 @@ def _count_callees(work: list[_Work]) -> None:
     for w in work:
         if w.span.outer is not None:
             parts[at[w.span.outer]].append(w)
+    callers: list[list[int]] = [[] for _ in work]
+    for i, callees in enumerate(parts):
+        for c in callees:
+            callers[at[c.span.qualname]].append(i)
     own = [w.score for w in work]
-    changed = True
-    while changed:
-        changed = False
-        for w, alone, callees in zip(reversed(work), reversed(own), reversed(parts), strict=True):
-            if w.score < _ENOUGH and callees:
-                score = min(_ENOUGH, alone + sum(c.score for c in callees if c is not w))
-                changed = changed or score > w.score
-                w.score = score
+    waiting = [i for i, w in enumerate(work) if w.score]
+    while waiting:
+        for i in callers[waiting.pop()]:
+            score = min(_ENOUGH, own[i] + sum(c.score for c in parts[i] if c is not work[i]))
+            if score > work[i].score:
+                work[i].score = score
+                waiting.append(i)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from fuselint.source.cold import cold
@@ -12,8 +12,8 @@ from fuselint.source.scopes import Scope, Scopes, dotted
 from fuselint.source.spans import children
 
 COMPILE = "mlx.core.compile"
-IN_COMPILE = "<compiled>"
-"""Stands for the caller of what a lambda given to mx.compile calls."""
+_IN_COMPILE = {"<compiled>": False, "<compiled shapelessly>": True}
+"""Stand for the caller of what a lambda given to mx.compile calls, with whether that is shapeless."""
 
 
 def usage(known: Scopes, module: ModuleSummary) -> ModuleSummary:
@@ -79,7 +79,7 @@ class _Uses:
     def _scope(self, scope: Scope) -> None:
         user = scope.qualname or MODULE
         called: set[int] = set()
-        compiled: set[int] = set()  # nodes inside a lambda that is compiled
+        compiled: dict[int, str] = {}  # nodes inside a lambda that is compiled
         for call in scope.calls:
             shapeless = self.is_compile(call.func, scope.qualname)
             if shapeless is None or not call.args:
@@ -89,7 +89,8 @@ class _Uses:
             if isinstance(given, ast.Call) and self._resolves(given.func, scope.qualname, "functools.partial"):
                 given = given.args[0] if given.args else given
             if isinstance(given, ast.Lambda):
-                compiled.update(id(n) for n in _inside(given))
+                by = next(name for name, flag in _IN_COMPILE.items() if flag is shapeless)
+                compiled.update((id(n), by) for n in _inside(given))
             target = self.target(given, scope.qualname)
             if target is not None:
                 self.wrapped[target] = CompileInfo("wrapped", shapeless, call.lineno, user)
@@ -100,14 +101,14 @@ class _Uses:
             target = self.target(call.func, scope.qualname)
             if target is not None:
                 called.add(id(call.func))
-                by = IN_COMPILE if id(call) in compiled else user
+                by = compiled.get(id(call), user)
                 self.calls.setdefault(user, []).append(target)
                 self.users.setdefault(target, set()).add(by)
         for load in scope.loads:
             if id(load) not in called:
                 target = self.target(load, scope.qualname)
                 if target is not None and not target.endswith("__init__"):  # to name a class is not to call it
-                    by = IN_COMPILE if id(load) in compiled else user
+                    by = compiled.get(id(load), user)
                     self.references.setdefault(user, {})[target] = None
                     self.users.setdefault(target, set()).add(by)
 
@@ -188,11 +189,6 @@ class _Uses:
         name = dotted(node)
         return name is not None and self.module.resolve(name, scope) == qualified
 
-    def only_from(self, qualname: str, among: Iterable[str]) -> bool:
-        """Whether a function is used in this file, and by nothing but those (and itself)."""
-        users = self.users.get(qualname, set()) - {qualname}
-        return bool(users) and users <= set(among)
-
 
 def compiles(value: ast.expr, name: str) -> bool:
     """Whether an expression looks like `mx.compile(name)`, with `partial(mx.compile, ...)` or by another name of it."""
@@ -224,23 +220,28 @@ def _compiled(uses: _Uses, module: ModuleSummary) -> dict[str, CompileInfo]:
                 shapeless = uses.is_compile(decorator, scope.span.outer or "")
                 if shapeless is not None:
                     out[scope.qualname] = CompileInfo("decorated", shapeless, decorator.lineno)
-    for _ in range(len(module.functions) + 1):
-        inside = {*out, IN_COMPILE}
-        before = len(out)
-        for qualname, info in uses.wrapped.items():
-            users = uses.users.get(qualname, set()) - {qualname}
-            if qualname not in out and (qualname in uses.rebound or users <= inside):
-                out[qualname] = info
-        for qualname, function in module.functions.items():
-            outer = function.span.outer
-            if qualname in out:
-                continue
-            if outer in out and outer is not None:
-                out[qualname] = CompileInfo("called", out[outer].shapeless, by=outer)
-            elif uses.only_from(qualname, inside):
-                by = sorted(uses.users[qualname] - {qualname})
-                shapeless = any(out[b].shapeless for b in by if b in out)
-                out[qualname] = CompileInfo("called", shapeless, by=by[0])
-        if len(out) == before:
-            break
+    inner: dict[str, list[str]] = {}
+    for qualname, function in module.functions.items():
+        if function.span.outer is not None:
+            inner.setdefault(function.span.outer, []).append(qualname)
+    used_by: dict[str, set[str]] = {}
+    for target, users in uses.users.items():
+        for user in users - {target}:
+            used_by.setdefault(user, set()).add(target)
+    # A function waits for those of its users that are not known to be compiled; the last one that is found decides.
+    pending = {q: len(users - {q}) for q, users in uses.users.items()}
+    for qualname, info in uses.wrapped.items():
+        if qualname in uses.rebound or not pending.get(qualname):
+            out.setdefault(qualname, info)
+    waiting = [*out, *_IN_COMPILE]
+    while waiting:
+        at = waiting.pop()
+        shapeless = out[at].shapeless if at in out else _IN_COMPILE[at]
+        used = used_by.get(at, set())
+        for qualname in used:
+            pending[qualname] -= 1
+        for qualname in sorted([*(q for q in used if not pending[q]), *inner.get(at, ())]):
+            if qualname not in out:
+                out[qualname] = uses.wrapped.get(qualname) or CompileInfo("called", shapeless, by=at)
+                waiting.append(qualname)
     return out

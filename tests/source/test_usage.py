@@ -79,6 +79,7 @@ def test_calls_are_seen_through_self_class_super_instances_and_scopes() -> None:
         ("def f(x): return x\nf = mx.compile(f)\ndef h(x): return f(x)", "wrapped", False),
         ("def f(x): return x\nf = partial(mx.compile, shapeless=True)(f)\nf(2)", "wrapped", True),
         ("def f(x): return x\ng = mx.compile(lambda x: f(x) + 1)", "called", False),
+        ("def f(x): return x\ng = mx.compile(lambda x: f(x) + 1, shapeless=True)", "called", True),
         ("def f(x): return f(x)\n@mx.compile\ndef g(x): return f(x)", "called", False),
         ("def f(x): return x\n@partial(mx.compile, shapeless=True)\ndef g(x): return map(f, x)", "called", True),
         ("def f(x): return x\ndef h(x): return f(x)\n@mx.compile\ndef g(x): return h(x)", "called", False),
@@ -99,6 +100,7 @@ def test_a_function_that_only_runs_compiled_is_known(text: str, how: str, shapel
         "def f(x): return x\n@mx.compile\ndef g(x): return f(x)\ndef h(x): return f(x)",
         "def f(x): return x\n@mx.compile\ndef g(x): return f(x)\ntable = {'f': f}",
         "def g(x):\n    return mx.compile(g)\ndef f(x): return g(x)",
+        "def f(x): return f(x)",
         "def f(mx):\n    g = mx.compile(f)",
     ],
 )
