@@ -44,19 +44,32 @@ def python_files(
     force_exclude: bool = False,
     skipped: Callable[[str, str], None] = lambda path, why: None,
 ) -> list[str]:
-    """The files of `paths`, each once, folders in sorted order. `skipped` hears of links that lead nowhere."""
+    """The files of `paths`, each once, folders in sorted order. `skipped` hears of links that lead nowhere.
+
+    A file that has several names, by symbolic links, goes by the first.
+    """
     excluded = _spec(os.getcwd(), exclude) if exclude else None
-    found: dict[str, None] = {}
+    found: dict[str, str] = {}  # by real path
+    folders: dict[str, str] = {}
+
+    def add(path: str) -> None:
+        folder, name = os.path.split(path)
+        if folder not in folders:
+            folders[folder] = os.path.realpath(folder)
+        real = os.path.realpath(path) if os.path.islink(path) else os.path.join(folders[folder], name)
+        found.setdefault(real, path)
+
     for path in paths:
         try:
             is_dir = os.path.isdir(path) if os.stat(path) else False
         except OSError as e:
             raise FuselintError(f"{path}: {e.strerror}") from e
         if is_dir:
-            found.update(dict.fromkeys(_walk(path, excluded, skipped)))
+            for file in _walk(path, excluded, skipped):
+                add(file)
         elif not (force_exclude and (_is_excluded(path, excluded) or _in_ignored_folder(path))):
-            found[os.path.normpath(path)] = None
-    return list(found)
+            add(os.path.normpath(path))
+    return list(found.values())
 
 
 def _spec(base: str, lines: Sequence[str]) -> Ignore:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,15 @@ def test_links_that_loop_or_lead_nowhere_are_named_and_the_rest_is_done(tree: Pa
 def test_a_missing_path_is_an_error(tree: Path) -> None:
     with pytest.raises(FuselintError, match="missing: No such file"):
         python_files(["missing"])
+
+
+def test_a_file_with_several_names_is_taken_once(tree: Path) -> None:
+    (tree / "z.py").symlink_to("a.py")
+    (tree / "linked").symlink_to("sub")
+    assert python_files(["z.py", "linked", "."]) == ["z.py", "linked/c.py", "linked/deep/d.py", "b.py", "made/z.py"]
+
+
+def test_names_with_odd_bytes_are_found(tree: Path) -> None:
+    odd = os.fsdecode(b"odd-\xff \n.py")
+    (tree / odd).touch()
+    assert odd in python_files(["."])
