@@ -58,7 +58,8 @@ def parse(file: FileText) -> ast.Module:
         if _valid_elsewhere(file.text):
             here = ".".join(map(str, sys.version_info[:2]))
             reason = f"valid Python, but newer than the {here} that fuselint runs under: run it under a newer one"
-        raise UnreadableFile(file.path, reason, line, max(e.offset or 1, 1)) from None
+        column = min(max(e.offset or 1, 1), len(file.line(line)) + 1)
+        raise UnreadableFile(file.path, reason, line, column) from None
     except (RecursionError, MemoryError):
         raise UnreadableFile(file.path, "nested too deeply for Python's own parser") from None
     except ValueError as e:  # such as lone surrogates

@@ -193,6 +193,13 @@ def _parameters(args: ast.arguments, module: ModuleSummary, scope: str) -> Itera
 
 def annotation(node: ast.expr, module: ModuleSummary, scope: str) -> str:
     """An annotation as text, with every dotted name qualified: `Optional[mx.array]` is "Optional[mlx.core.array]"."""
+    try:
+        return _annotation(node, module, scope)
+    except RecursionError:
+        return ""
+
+
+def _annotation(node: ast.expr, module: ModuleSummary, scope: str) -> str:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         text = node.value
         try:
@@ -204,9 +211,9 @@ def annotation(node: ast.expr, module: ModuleSummary, scope: str) -> str:
         return module.resolve(name, scope) or name
     if isinstance(node, ast.Subscript):
         inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        return f"{annotation(node.value, module, scope)}[{', '.join(annotation(e, module, scope) for e in inner)}]"
+        return f"{_annotation(node.value, module, scope)}[{', '.join(_annotation(e, module, scope) for e in inner)}]"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return f"{annotation(node.left, module, scope)} | {annotation(node.right, module, scope)}"
+        return f"{_annotation(node.left, module, scope)} | {_annotation(node.right, module, scope)}"
     return ast.unparse(node)
 
 
@@ -309,16 +316,23 @@ def _made(value: ast.expr, module: ModuleSummary, scope: str) -> str:
 
 def evaluate(node: ast.expr, imports: Mapping[str, str], constants: Mapping[str, Any]) -> Any:
     """The value of an expression of literals, earlier constants and `math`, or MISSING."""
+    try:
+        return _evaluate(node, imports, constants)
+    except RecursionError:
+        return MISSING
+
+
+def _evaluate(node: ast.expr, imports: Mapping[str, str], constants: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Tuple):
-        values = [evaluate(e, imports, constants) for e in node.elts]
+        values = [_evaluate(e, imports, constants) for e in node.elts]
         return MISSING if any(v is MISSING for v in values) else tuple(values)
     if isinstance(node, ast.UnaryOp):
-        return _apply(type(node.op), evaluate(node.operand, imports, constants))
+        return _apply(type(node.op), _evaluate(node.operand, imports, constants))
     if isinstance(node, ast.BinOp):
-        left = evaluate(node.left, imports, constants)
-        return MISSING if left is MISSING else _apply(type(node.op), left, evaluate(node.right, imports, constants))
+        left = _evaluate(node.left, imports, constants)
+        return MISSING if left is MISSING else _apply(type(node.op), left, _evaluate(node.right, imports, constants))
     if isinstance(node, ast.Name) and node.id in constants:
         return constants[node.id]
     name = dotted(node.func if isinstance(node, ast.Call) else node)
@@ -328,7 +342,7 @@ def evaluate(node: ast.expr, imports: Mapping[str, str], constants: Mapping[str,
     target = imports.get(head, head if head in ("float", "int") else "")
     target += f".{rest}" if rest else ""
     if isinstance(node, ast.Call):
-        values = [evaluate(a, imports, constants) for a in node.args]
+        values = [_evaluate(a, imports, constants) for a in node.args]
         if node.keywords or not values or any(not isinstance(v, (int, float, str)) for v in values):
             return MISSING
         return _call(target, values)

@@ -373,3 +373,12 @@ def test_a_summary_crosses_processes() -> None:
     again = pickle.loads(pickle.dumps(module))
     assert again == module
     assert again.functions["f"].parameters[0].default is MISSING
+
+
+def test_a_summary_survives_deep_syntax() -> None:
+    deep = " + ".join(["1"] * 2000)
+    module = summary(
+        f"X = {deep}\ndef f(x: {deep} = {deep}) -> {' | '.join(['A'] * 2000)}: pass\nclass A({deep}): pass\n"
+    )
+    assert module.constants == {}
+    assert module.functions["f"].parameters[0].annotation == ""
