@@ -110,7 +110,7 @@ def joined(a: Shape | None, b: Shape | None) -> Shape | None:
         known = a or b
         return known if known is not None and (known.lead is not None or len(known.dims) > 1) else None
     if a.lead is None and b.lead is None:
-        return broadcast(a, b)
+        return Shape(None, _meet(a.dims, b.dims))
     if a.lead is not None and b.lead is not None:
         more, less = (a, b) if len(a.dims) >= len(b.dims) else (b, a)
     else:
@@ -120,8 +120,22 @@ def joined(a: Shape | None, b: Shape | None) -> Shape | None:
     count = len(more.dims) - len(less.dims)
     if any(d == 1 for d in more.dims[:count]):
         return broadcast(a, b)
-    tail = broadcast(Shape(None, more.dims[count:]), Shape(None, less.dims))
-    return None if tail is None else Shape(more.lead, (*more.dims[:count], *tail.dims))
+    return Shape(more.lead, _meet(more.dims, less.dims))
+
+
+def _meet(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Axis by axis from the last: the size that isn't 1, a number rather than a name, a name of the code's own."""
+    if len(a) < len(b):
+        a, b = b, a
+    front = len(a) - len(b)
+    return (*a[:front], *(max(pair, key=_says) for pair in zip(a[front:], b, strict=True)))
+
+
+def _says(size: Expr) -> int:
+    """How much is known of a size."""
+    if size.value() is not None:
+        return 0 if size == 1 else 3
+    return 1 if ".shape[" in str(size) else 2
 
 
 def _same_size(a: Expr, b: Expr) -> bool:

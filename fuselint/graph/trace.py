@@ -15,7 +15,7 @@ from fuselint.graph.ops import TABLE
 from fuselint.graph.primitives import ACTIVATIONS, COMPOSITES, OTHER_AXIS, REDUCTIONS
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import RESHAPES, SHARED, VIEWS, Array, Operand, Scalar, Tracer, concrete, names
+from fuselint.graph.tape import SHARED, VIEWS, Array, Operand, Scalar, Tracer, concrete, names
 
 if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
@@ -46,6 +46,14 @@ class Trace:
         value = self.made.get(node)
         return value if isinstance(value, Array) else None
 
+    def shape(self, node: Node) -> Shape | None:
+        """The node's shape; `x[:, None, :]` of an x of unknown rank names all its axes."""
+        shape = self.facts.shape(node)
+        index = node.attrs.get("index") if node.op == "index" else None
+        if isinstance(index, tuple) and (shape is None or shape.lead is not None):
+            return _new_axes(self.facts.shape(node.inputs[0]), index) or shape
+        return shape
+
     # -- operands -----------------------------------------------------------------------------------------------------
 
     def operand(self, node: Node) -> Operand | None:
@@ -60,7 +68,7 @@ class Trace:
         if self.facts.kind(node) == "scalar":
             return _number(node)
         if self.facts.kind(node) in ("array", "unknown"):
-            return self.tracer.input(self.facts.shape(node), concrete(self.facts.dtype(node)))
+            return self.tracer.input(self.shape(node), concrete(self.facts.dtype(node)))
         return None
 
     def operands(self, node: Node) -> list[Operand]:
@@ -101,9 +109,7 @@ class Trace:
             copies = isinstance(node.cst, cst.Subscript) and self.facts.kind(node.inputs[0]) == "array"
             return self.make("Gather" if copies else "Item", arrays[:1], node)
         # A join, or a call that isn't understood: it reads its operands, and nothing is fused across it.
-        return self.tracer.make(
-            "Opaque", arrays, self.facts.shape(node), concrete(self.facts.dtype(node)), NotImplemented
-        )
+        return self.tracer.make("Opaque", arrays, self.shape(node), concrete(self.facts.dtype(node)), NotImplemented)
 
     def operation(self, node: Node, op: Op) -> Traced:
         """As MLX makes it: Python numbers among the operands take an array's dtype."""
@@ -132,7 +138,7 @@ class Trace:
 
     def constant(self, node: Node) -> Array:
         """`mx.array(0.5)`: in memory before anything runs."""
-        a = self.tracer.input(self.facts.shape(node), concrete(self.facts.dtype(node)))
+        a = self.tracer.input(self.shape(node), concrete(self.facts.dtype(node)))
         value = self.facts.const(node.inputs[0]) if node.inputs else None
         if isinstance(value, (bool, int, float)):
             a.value = (value, a.dtype)
@@ -183,20 +189,20 @@ class Trace:
     def make(self, primitive: str, arrays: Iterable[Array], node: Node) -> Array:
         """A primitive whose value has the node's shape and dtype."""
         return self.tracer.make(
-            primitive, arrays, self.facts.shape(node), concrete(self.facts.dtype(node)), self.tracer.arguments
+            primitive, arrays, self.shape(node), concrete(self.facts.dtype(node)), self.tracer.arguments
         )
 
     def opaque(self, arrays: Iterable[Array], node: Node) -> Array:
         """What isn't understood: never equal to another."""
         dtype = concrete(self.facts.dtype(node))
-        return self.tracer.make("Opaque", arrays, self.facts.shape(node), dtype, NotImplemented)
+        return self.tracer.make("Opaque", arrays, self.shape(node), dtype, NotImplemented)
 
     def kept(self, node: Node) -> Shape | None:
         """The shape of the reduction with its axes kept as 1."""
-        shape = self.facts.shape(node.inputs[0])
+        shape = self.shape(node.inputs[0])
         axis = node.attrs.get("axis")
         if shape is None:
-            return self.facts.shape(node) if node.attrs.get("keepdims") is True else None
+            return self.shape(node) if node.attrs.get("keepdims") is True else None
         if axis is None:
             return Shape.of(*[1] * shape.rank) if shape.rank is not None else Shape.of(1)
         for a in axis if isinstance(axis, tuple) else (axis,):
@@ -213,7 +219,7 @@ class Trace:
 
     def over_last(self, node: Node) -> bool:
         """Whether the axis is the last one. Where that isn't known, it is taken to be."""
-        axis, shape = node.attrs.get("axis"), self.facts.shape(node.inputs[0])
+        axis, shape = node.attrs.get("axis"), self.shape(node.inputs[0])
         if isinstance(axis, tuple) and len(axis) == 1:
             axis = axis[0]
         if axis is None:
@@ -231,9 +237,14 @@ def trace(nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False) -> Tr
     return out
 
 
-def copies(array: Array) -> bool:
-    """Whether the array takes a kernel, leaving layouts aside."""
-    return bool(array.primitive) and array.primitive not in VIEWS and array.primitive not in RESHAPES
+def _new_axes(shape: Shape | None, parts: tuple[Any, ...]) -> Shape | None:
+    """The shape of `x[:, None, :]` of an x of unknown rank: such an index names all its axes."""
+    whole = [p is None or (isinstance(p, Slice) and p == Slice()) for p in parts]
+    if shape is None or shape.lead is None or None not in parts or not all(whole):
+        return None
+    sizes = shape.tail(sum(p is not None for p in parts))
+    rest = iter(sizes or ())
+    return Shape(None, tuple(Expr.of(1) if p is None else next(rest) for p in parts)) if sizes is not None else None
 
 
 def _scalar(value: Any) -> Scalar:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fuselint.config import DTYPES
@@ -33,26 +33,48 @@ def saving(graph: Graph, match: Match, settings: Settings) -> Traffic:
         before = launches(traced)
     after = [*_fused(match, traced), *launches(trace(_still_needed(graph, match), facts))]
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
-    bytes_ = Bytes(Sizes.of(shapes), DTYPES[settings.dtype])
+    equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
+    bytes_ = Bytes(Sizes.of(shapes, equal), DTYPES[settings.dtype])
+    bytes_.sizes.meanings.update(_meanings(graph, match))
     now, fused = bytes_.total(before), bytes_.total(after)
     return _report(graph, settings, bytes_.sizes, (now, len(before)), (fused, len(after)))
 
 
 def _stated(graph: Graph, match: Match) -> Facts:
     """The graph's facts; where the rule knows its operands' shapes, in the rule's names for their axes."""
-    stated: dict[Node, Shape] = {}
-    for name, shape in match.shapes.items():
-        hole, _, part = name.partition(".")
-        held = match.holes.get(hole)
-        node = held.operands.get(part) if isinstance(held, Synthesised) else held
-        if isinstance(node, Node) and "..." not in shape:
-            stated[node] = Shape(None, tuple(Expr.of(int(d)) if d.isdecimal() else Expr.name(d) for d in shape))
+    stated = dict(_shapes_of_holes(match))
     if not stated:
         return graph.facts
     facts = Facts(graph)
     for node, dims in stated.items():
         facts.state(node, dims, graph.facts.dtype(node), "an operand of the rule")
     return facts
+
+
+def _shapes_of_holes(match: Match) -> Iterator[tuple[Node, Shape]]:
+    """The operands whose rank the rule states, with the rule's names for their axes."""
+    for name, shape in match.shapes.items():
+        hole, _, part = name.partition(".")
+        held = match.holes.get(hole)
+        node = held.operands.get(part) if isinstance(held, Synthesised) else held
+        if isinstance(node, Node) and "..." not in shape:
+            yield node, Shape(None, tuple(Expr.of(int(d)) if d.isdecimal() else Expr.name(d) for d in shape))
+
+
+def _meanings(graph: Graph, match: Match) -> dict[str, str]:
+    """What the code calls the axes that the rule names."""
+    out: dict[str, str] = {}
+    for node, shape in _shapes_of_holes(match):
+        own = graph.facts.shape(node)
+        if own is not None and own.lead is None and len(own.dims) == len(shape.dims):
+            for rule, code in zip(shape.dims, own.dims, strict=True):
+                if rule.value() is None and rule != code:
+                    out.setdefault(str(rule), str(code))
+    return out
+
+
+def _shape(axes: tuple[str, ...]) -> Shape:
+    return Shape(None, tuple(Expr.of(int(d)) if d.isdecimal() else Expr.name(d) for d in axes))
 
 
 def _report(graph: Graph, settings: Settings, sizes: Sizes, now: tuple[Expr, int], fused: tuple[Expr, int]) -> Traffic:

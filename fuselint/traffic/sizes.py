@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from fuselint.graph.shapes import Shape
-from fuselint.graph.symbols import Expr
+from fuselint.graph.symbols import Expr, product
 
-ROWS, FEATURES = "T", "D"
+ROWS, FEATURES, BATCH = "T", "D", "B"
 
 USUAL: dict[int, tuple[int, ...]] = {
     1: (4096,),
@@ -20,8 +20,9 @@ USUAL: dict[int, tuple[int, ...]] = {
     4: (1, 32, 2048, 128),
 }
 """Sizes of the axes of an activation by its rank: rows of features, batch x length x features, and attention heads."""
+LETTERS = {"B": 1, "H": 32, "G": 8, "L": 2048, "S": 2048, ROWS: 2048}
+"""Sizes of axes that rules, and most code, name so: batch, heads, K and V heads, lengths of queries and keys."""
 
-MANY_ROWS = 2048
 NEGLIGIBLE = 1000
 """A term this many times smaller than one that contains it isn't worth printing."""
 
@@ -34,11 +35,15 @@ class Sizes:
     features: Expr | None = None  # what D stands for, where the code names it
     renamed: dict[str, Expr] = field(default_factory=dict)
     usual: dict[str, int] = field(default_factory=dict)
+    meanings: dict[str, str] = field(default_factory=dict)  # of names that aren't the code's own
 
     @classmethod
-    def of(cls, shapes: Iterable[Shape | None]) -> Sizes:
+    def of(cls, shapes: Iterable[Shape | None], equal: Iterable[tuple[Shape | None, Shape | None]] = ()) -> Sizes:
+        """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones."""
         out = cls()
-        listed = list(shapes)
+        for operand, result in equal:
+            out._equate(operand, result)
+        listed = [None if s is None else out._renamed(s) for s in shapes]
         free = [s for s in listed if s is None or s.lead is not None]
         if free:
             out._name_rows(free, listed)
@@ -46,6 +51,20 @@ class Sizes:
             if shape is not None:
                 out._note_usual(shape)
         return out
+
+    def _equate(self, operand: Shape | None, result: Shape | None) -> None:
+        """`scale.shape[1]` of `x * scale` is what x's axis is called."""
+        if operand is None or result is None:
+            return
+        for a, b in zip(reversed(operand.dims), reversed(result.dims), strict=False):
+            name = str(a)
+            if b in (a, 1) or a != Expr.name(name) or ".shape[" not in name or name in self.renamed:
+                continue
+            if name not in b.substitute(self.renamed).names:
+                self.renamed[name] = b.substitute(self.renamed)
+
+    def _renamed(self, shape: Shape) -> Shape:
+        return Shape(shape.lead, tuple(d.substitute(self.renamed) for d in shape.dims))
 
     def _name_rows(self, free: list[Shape | None], listed: list[Shape | None]) -> None:
         first = next((s.lead for s in free if s is not None and s.lead is not None), "")
@@ -62,7 +81,7 @@ class Sizes:
                 self.renamed[next(iter(a.names))] = last
         if number is None:
             self.usual[FEATURES] = USUAL[2][-1]
-        self.usual[ROWS] = MANY_ROWS
+        self.usual[ROWS] = LETTERS[ROWS]
 
     def _note_usual(self, shape: Shape) -> None:
         dims = shape.dims
@@ -70,16 +89,16 @@ class Sizes:
         usual = (1,) * (len(dims) - len(usual)) + usual[-len(dims) :] if dims else ()
         for d, n in zip(dims, usual, strict=True):
             for name in d.substitute(self.renamed).names:
-                self.usual.setdefault(name, n)
+                self.usual.setdefault(name, LETTERS.get(name, n))
 
     def elements(self, shape: Shape | None) -> Expr:
         if shape is None:
             return Expr.name(ROWS) * self._last(None)
-        count = Expr.of(1)
-        for d in shape.dims:
-            count = count * d.substitute(self.renamed)
+        count = product(d.substitute(self.renamed) for d in shape.dims)
         if shape.lead is None:
             return count
+        if len(shape.dims) > 1:
+            return Expr.name(BATCH) * count
         if shape.lead.endswith("]") or shape.dims:
             return Expr.name(ROWS) * count
         return Expr.name(ROWS) * self._last(shape)
@@ -95,15 +114,19 @@ class Sizes:
         return self.features if self.features.value() is not None else Expr.name(FEATURES)
 
     def meaning(self, name: str) -> str:
-        if name == ROWS and self.usual.get(ROWS):
-            return f"rows of {self.rows}" if self.rows else "rows"
-        if name == FEATURES and FEATURES in self.usual:
-            return str(self.features) if self.features is not None else f"last axis of {self.rows or 'an activation'}"
+        """What a name stands for, in the code's own words where it has them."""
+        if name in self.meanings:
+            return self.meanings[name]
+        whose = self.rows if self.rows.isidentifier() else "an activation"
+        if name == ROWS and ROWS in self.usual:
+            return f"rows of {whose}"
+        if name == FEATURES and FEATURES in self.usual and self.rows:
+            return str(self.features) if self.features is not None else f"last axis of {whose}"
         return name
 
     def leading(self, formula: Expr) -> Expr:
         """The formula without terms that another contains and outweighs."""
-        sizes = {n: self.usual.get(n, 1) for n in formula.names}
+        sizes = {n: self.usual.get(n, LETTERS.get(n, 1)) for n in formula.names}
         terms = [(m, c, Expr({m: abs(c)})) for m, c in formula.terms]
         kept = {}
         for m, c, term in terms:
@@ -125,5 +148,5 @@ class Sizes:
             given = stated(name)
             if given is None:
                 assumed.append(name)
-            at[name] = self.usual.get(name, 1) if given is None else given
+            at[name] = self.usual.get(name, LETTERS.get(name, 1)) if given is None else given
         return at, tuple(assumed)
