@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fuselint.graph.dtypes import DType
-from fuselint.graph.facts import Fact
 from fuselint.graph.lower import Program
 from fuselint.graph.model import Graph
 from fuselint.graph.shapes import Shape
@@ -78,5 +77,5 @@ def with_shapes(graph: Graph, shapes: Sequence[tuple[int, ...]], dtypes: Mapping
     """The same graph, its arguments' shapes known as if the caller had been seen."""
     for i, (node, shape) in enumerate(zip(graph.params.values(), shapes, strict=True)):
         dtype = (dtypes or {}).get(i, "float32")
-        graph.facts._facts[node] = Fact("array", Shape.of(*shape), DType({dtype}), why="stated by the test")
+        graph.facts.state(node, Shape.of(*shape), DType({dtype}), "stated by the test")
     return graph
