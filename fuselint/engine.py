@@ -56,7 +56,8 @@ def check_file(file: FileText, settings: Settings) -> FileResult:
 def check_paths(paths: Sequence[str], settings: Settings, jobs: int | None = None) -> Iterator[FileResult]:
     """The findings of files, in their order. A file that can't be read costs one line, never the run."""
     chosen_codes(settings)  # a wrong selection is an error, also where there is nothing to check
-    yield from _each(_check, [(path, settings) for path in paths], jobs)
+    package = Package()
+    yield from _each(_check, [(path, settings, package) for path in paths], jobs)
 
 
 def fix_text(file: FileText, settings: Settings, verify: bool = False) -> FixedFile:
@@ -96,13 +97,13 @@ def unified(path: str, before: str, after: str) -> str:
 # -- one file ---------------------------------------------------------------------------------------------------------
 
 
-def _check(task: tuple[str, Settings]) -> FileResult:
-    path, settings = task
+def _check(task: tuple[str, Settings, Package]) -> FileResult:
+    path, settings, package = task
     try:
         file = read(path)
     except UnreadableFile as e:
         return _unreadable(e, settings)
-    return _propose((file, settings, Package()))[0]
+    return _propose((file, settings, package))[0]
 
 
 def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list[Proposal]]:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
+import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from time import monotonic_ns
 
 from fuselint.errors import UnreadableFile
-from fuselint.source.text import read
+from fuselint.source.text import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,13 @@ class Reads:
 
 @dataclass(frozen=True)
 class Package:
-    """A package as it stands on disk, with the texts of `overlay` (absolute paths) in place of their files."""
+    """A package as it stands on disk, with the texts of `overlay` (absolute paths) in place of their files.
+
+    run: tells one run from another, which may find other files.
+    """
 
     overlay: Mapping[str, str] = field(default_factory=dict)
+    run: int = field(default_factory=monotonic_ns)
 
     def others_read(self, path: str) -> Callable[[str], bool]:
         """Whether any other file of the package of `path` reads a name."""
@@ -51,42 +58,46 @@ class Package:
         module = Path(here).parent.name if Path(here).name == "__init__.py" else Path(here).stem
 
         def is_read(name: str) -> bool:
-            return any(self.reads(other).of(name, module) for other in _files(here) if other != here)
+            word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
+            for other, data in _contents(os.path.dirname(here), self.run):
+                text = self.overlay.get(other)
+                holds = name in text if text is not None else word.search(data) is not None
+                if other != here and holds and _reads(other, data if text is None else text).of(name, module):
+                    return True
+            return False
 
         return is_read
 
-    def reads(self, path: str) -> Reads:
-        if path in self.overlay:
-            return _reads_of_text(self.overlay[path])
-        try:
-            status = os.stat(path)
-        except OSError:
-            return Reads()
-        return _reads_of_file(path, status.st_mtime_ns, status.st_size)
 
-
-def _files(path: str) -> Iterator[str]:
-    """The Python files of the package that holds `path`; of its folder, where that is no package."""
-    folder = os.path.dirname(path)
+@lru_cache(maxsize=4)
+def _contents(folder: str, run: int) -> tuple[tuple[str, bytes], ...]:
+    """The Python files of the package that holds `folder`, with what is in them; of the folder, where it is none."""
+    paths: list[str] = []
     if not os.path.isfile(os.path.join(folder, "__init__.py")):
-        yield from (str(p) for p in sorted(Path(folder).glob("*.py")))
-        return
-    while os.path.isfile(os.path.join(os.path.dirname(folder), "__init__.py")):
-        folder = os.path.dirname(folder)
-    for at, folders, names in os.walk(folder):
-        folders.sort()
-        yield from (os.path.join(at, name) for name in sorted(names) if name.endswith(".py"))
+        paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".py")]
+    else:
+        while os.path.isfile(os.path.join(os.path.dirname(folder), "__init__.py")):
+            folder = os.path.dirname(folder)
+        for at, folders, names in os.walk(folder):
+            folders.sort()
+            paths += [os.path.join(at, name) for name in sorted(names) if name.endswith(".py")]
+    out = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            out.append((path, Path(path).read_bytes()))
+    return tuple(out)
 
 
-@lru_cache(maxsize=4096)
-def _reads_of_file(path: str, changed: int, size: int) -> Reads:
-    try:
-        return _reads_of_text(read(path).text)
-    except UnreadableFile:
-        return Reads(anything=True)
+def _reads(path: str, content: bytes | str) -> Reads:
+    if isinstance(content, bytes):
+        try:
+            content = decode(path, content).text
+        except UnreadableFile:
+            return Reads(anything=True)
+    return _reads_of_text(content)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=1024)
 def _reads_of_text(text: str) -> Reads:
     try:
         with warnings.catch_warnings():

@@ -55,10 +55,16 @@ class Leftovers:
         seen: set[str] = set()
         while names:
             name = names.pop()
-            if name in seen or self._read(name, deleted, kept):
+            if name in seen:
+                continue
+            definition = self._private(name)
+            # What other files read is asked last: it may take reading all of them.
+            more = None
+            if definition is None and self.is_unsafe and self.is_read is not None:
+                more = self._attribute(name)
+            if (definition is None and more is None) or self._read(name, deleted, kept):
                 continue
             seen.add(name)
-            definition = self._private(name)
             if definition is not None:
                 start, end = above(file, start_of(file, definition)), line_end(file, end_of(file, definition))
                 span = without_gap(file, start, end)
@@ -68,18 +74,16 @@ class Leftovers:
                 self.notes.append(f"`{name}` goes, nothing else reads it")
                 self.spans.append(span)
                 names += _ast_names(definition)
-            elif self.is_unsafe and self.is_read is not None:
-                more = self._attribute(name)
-                if more is not None:
-                    out += more.edits
-                    spans = [(e.start, e.end) for e in more.edits if e.end > e.start]
-                    deleted += spans
-                    self.spans += spans
-                    comments += more.comments
-                    self.notes.append(f"`self.{name}` goes, nothing else reads it")
-                    if not name.startswith("_"):
-                        self.unsafe = f"no code outside of the package reads `{name}`"
-                    names += _names([n for d in more.dead for n in walk(d)])
+            elif more is not None:
+                out += more.edits
+                spans = [(e.start, e.end) for e in more.edits if e.end > e.start]
+                deleted += spans
+                self.spans += spans
+                comments += more.comments
+                self.notes.append(f"`self.{name}` goes, nothing else reads it")
+                if not name.startswith("_"):
+                    self.unsafe = f"no code outside of the package reads `{name}`"
+                names += _names([n for d in more.dead for n in walk(d)])
         if comments:
             text = "".join(f"{self.indent}{c}{file.newline}" for c in comments)
             out.append(Edit(self.comments_at, self.comments_at, text))

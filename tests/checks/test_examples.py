@@ -29,7 +29,7 @@ def proposals(rule: Rule, example: Example) -> list[Proposal]:
     return found
 
 
-@pytest.mark.parametrize(("rule", "example"), cases("examples"))
+@pytest.mark.parametrize(("rule", "example"), list(cases("examples")))
 def test_an_example_is_reported_and_fixed_as_it_says(rule: Rule, example: Example) -> None:
     findings = [p.finding for p in proposals(rule, example)]
     assert findings, "not reported"
@@ -44,7 +44,7 @@ def test_an_example_is_reported_and_fixed_as_it_says(rule: Rule, example: Exampl
         assert again.after == fixed.after, "fixing again changes it again"
 
 
-@pytest.mark.parametrize(("rule", "example"), cases("counterexamples"))
+@pytest.mark.parametrize(("rule", "example"), list(cases("counterexamples")))
 def test_a_counterexample_is_not_reported(rule: Rule, example: Example) -> None:
     assert [p.finding.message for p in proposals(rule, example)] == []
 
