@@ -8,6 +8,7 @@ import pytest
 
 from fuselint.package import Package
 
+SUBCLASS = "from .llama import Attention\nclass A(Attention):\n    x = lambda self: self.repeats\n"
 MODEL = "class Attention:\n    def __init__(self):\n        self.repeats = 2\n\n\ndef _norm(x):\n    return x\n"
 
 
@@ -25,7 +26,7 @@ def package(tmp_path: Path) -> Path:
     ("where", "text", "name", "read"),
     [
         ("models/other.py", "class A:\n    def f(self):\n        return self.repeats\n", "repeats", False),
-        ("models/other.py", "from .llama import Attention\nclass A(Attention):\n    x = lambda self: self.repeats\n", "repeats", True),
+        ("models/other.py", SUBCLASS, "repeats", True),
         ("models/other.py", "def f(model):\n    return model.repeats\n", "repeats", True),
         ("run.py", "def f(model):\n    return getattr(model, 'repeats')\n", "repeats", True),
         ("models/other.py", "def f(model):\n    model.repeats = 3\n", "repeats", False),
