@@ -11,15 +11,14 @@ When not to: where the weights are returned or used again, where something other
 matmuls (a soft cap, dropout), and where MLX has no fused kernel for the head dimension: it then runs the same steps.
 
 Fix safety: safe where operands are of rank 4 and of one dtype, and there is no mask or one of their dtype. Unsafe where
-the mask's dtype is not known (a float32 mask on half-precision queries raises), where the scores were computed in
-float32 from half-precision operands, and where the result's dtype changes.
+the mask's dtype is not known (a float32 mask on half-precision queries raises) and where the result's dtype changes.
+Casts of queries and keys to float32 are kept, and the result is cast back as it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
@@ -110,7 +109,7 @@ class _Reader:
         if k_value is None or q is None:
             return None
         k = self.written(k_value)
-        hole = self.scale(scale, q)
+        hole = self.canonical.as_hole(scale)
         if k is None or hole is None or not _shaped_like_keys(self.graph, q, k, keys_axes):
             return None
         if mask is not None and not isinstance(mask, Synthesised) and mask not in self.known:
@@ -128,21 +127,8 @@ class _Reader:
         return (named or nodes or [None])[-1]
 
     def written(self, value: Value) -> Node | None:
-        """The value as written: before casts that widen it to float32, which the fused kernel does by itself."""
-        node = self.node_of(value)
-        while node is not None and node.op == "astype" and self.graph.facts.dtype(node) == frozenset({"float32"}):
-            node = node.inputs[0]
-        return node
-
-    def scale(self, value: Value, q: Node) -> Hole | None:
-        """The scale as written; where that is read off a cast of the queries that goes, off the queries themselves."""
-        hole = self.canonical.as_hole(value)
-        kept = set(region(q, ()))
-        casts = {n for n in self.slice if n.op == "astype" and n not in kept}
-        if isinstance(hole, Node) and casts & set(region(hole, ())):
-            if value is self.algebra.power(self.canonical.size_of(q, -1), Fraction(-1, 2)):
-                return Synthesised("{q}.shape[-1] ** -0.5", {"q": q})
-        return hole
+        """The value as the matmul gets it: a cast to float32 before it is kept, for the fused op computes so too."""
+        return self.node_of(value)
 
     def keys(self, transposed: Value) -> tuple[Value | None, tuple[int, ...] | None]:
         """The keys whose transpose this is, and the permutation left to do, where it isn't just the last two axes."""
@@ -178,7 +164,14 @@ class _Reader:
         for i, (term, c) in enumerate(terms):
             guards += term.op == "guarded"
             if term.op == "guarded" and term.args[0] is not term.param("by"):
-                return product, scale, None, False, True, "the mask that is added is not the value whose `is not None` guards it"
+                return (
+                    product,
+                    scale,
+                    None,
+                    False,
+                    True,
+                    "the mask that is added is not the value whose `is not None` guards it",
+                )
             node = self.mask_node(term.args[0] if term.op == "guarded" else self.algebra.scale(term, c))
             if node is None:
                 return None
@@ -277,7 +270,7 @@ def find(graph: Graph) -> Iterator[Match]:
 
 def _match(graph: Graph, found: Attention) -> Match | None:
     facts = graph.facts
-    root = _with_cast_back(graph, found)
+    root = found.root
     arrays = [found.q, found.k, found.v]
     masks = _mask_nodes(found.mask)
     scale_nodes = _scale_nodes(found.scale)
@@ -286,8 +279,8 @@ def _match(graph: Graph, found: Attention) -> Match | None:
         return None
     rank = next((r for r in (facts.rank(n) for n in arrays) if r is not None), None)
     obligations = [_rank(graph, arrays, rank), _unread(graph, root, inside, [*arrays, *masks])]
-    numerics, dtypes = _dtypes(graph, found, root, inside)
-    obligations += dtypes
+    numerics, dtype, cast_back = _dtypes(graph, found, root, inside)
+    obligations.append(dtype)
     if masks:
         obligations.append(_mask_dtype(graph, found, masks))
     holes: dict[str, Hole] = {"q": found.q, "k": found.k, "v": found.v, "scale": found.scale}
@@ -315,20 +308,11 @@ def _match(graph: Graph, found: Attention) -> Match | None:
             "keys_axes": found.keys_axes,
             "result_axes": found.result_axes,
             "rank": rank,
+            "cast_back": cast_back,
             "problem": found.problem,
         },
     )
     return None if match.contradicted else match
-
-
-def _with_cast_back(graph: Graph, found: Attention) -> Node:
-    """The cast that brings a float32 result back to the operands' dtype belongs to the attention."""
-    users = graph.users.get(found.root, ())
-    if len(users) == 1 and users[0].op == "astype" and found.root not in graph.escaping:
-        cast = users[0]
-        if graph.facts.dtype(found.root) == frozenset({"float32"}) and "float32" not in graph.facts.dtype(cast):
-            return cast
-    return found.root
 
 
 def _mask_nodes(mask: Hole | None) -> list[Node]:
@@ -356,7 +340,9 @@ def _permuted_back(shape: tuple[str, ...], axes: tuple[int, ...]) -> tuple[str, 
 def _rank(graph: Graph, arrays: list[Node], rank: int | None) -> Obligation:
     claim = "queries, keys and values have rank 4"
     if rank == 3:
-        return Obligation("queries, keys and values have rank 3, the first axis stands for heads", "proven", _why(graph, arrays))
+        return Obligation(
+            "queries, keys and values have rank 3, the first axis stands for heads", "proven", _why(graph, arrays)
+        )
     if rank == 4:
         return Obligation(claim, "proven", _why(graph, arrays))
     return Obligation(claim, "unknown", "nothing in this function says their rank")
@@ -375,7 +361,11 @@ def _unread(graph: Graph, root: Node, inside: list[Node], holes: list[Node]) -> 
         if any(i in hot or i in holes for i in n.inputs) and graph.facts.kind(n) in ("array", "unknown"):
             hot.add(n)
     for n in hot:
-        if n is root or n.op in ("permute", "transpose", "swapaxes", "moveaxis", "astype", "reshape") and not _wide(graph, n, own, root):
+        if (
+            n is root
+            or n.op in ("permute", "transpose", "swapaxes", "moveaxis", "astype", "reshape")
+            and not _wide(graph, n, own, root)
+        ):
             continue
         if n in graph.escaping or any(u not in own and _keeps(u) for u in graph.users.get(n, ())):
             if _is_prepared_operand(graph, n, own):
@@ -408,26 +398,27 @@ def _keeps(user: Node) -> bool:
     return user.op not in ("shape", "dim", "dtype", "ndim", "size")
 
 
-def _dtypes(graph: Graph, found: Attention, root: Node, inside: list[Node]) -> tuple[Numerics, list[Obligation]]:
+def _dtypes(graph: Graph, found: Attention, root: Node, inside: list[Node]) -> tuple[Numerics, Obligation, bool]:
+    """What the rewrite does to precision and dtype, and whether the result has to be cast back to the values' dtype."""
     facts = graph.facts
     joint = facts.dtype(found.q) | facts.dtype(found.k) | facts.dtype(found.v)
     result = facts.dtype(root)
     claim = "the result keeps its dtype"
-    half = "float32" not in joint
-    widened = [n for n in inside if n.op == "astype" and facts.dtype(n) == frozenset({"float32"})]
-    before = [n for n in widened if _is_prepared_operand(graph, n, set(inside))]
-    if half and "float32" in result:
-        return "different dtype", [Obligation(claim, "unknown", "the attention weights are float32 and are not cast back")]
-    kept = Obligation(claim, "proven", "operands and result have the activations' dtype")
-    if before and half:
-        lost = Obligation(
-            "scores in the operands' dtype are exact enough",
-            "unknown",
-            "queries or keys were cast to float32 before the matmul; the fused kernel accumulates in float32 on a GPU",
-        )
-        return "less accurate", [kept, lost]
-    exact = bool(widened) or bool(found.weights.attrs.get("precise"))
-    return ("reassociated" if exact else "more accurate"), [kept]
+    if "float32" in result and "float32" not in joint:
+        because = "the attention weights are float32 and are not cast back"
+        return "different dtype", Obligation(claim, "unknown", because), False
+    precise = bool(found.weights.attrs.get("precise")) or "float32" in facts.dtype(found.weights.inputs[0])
+    numerics: Numerics = "reassociated" if precise else "more accurate"
+    if "float32" in joint and "float32" not in result:
+        if result != facts.dtype(found.v):
+            return (
+                "different dtype",
+                Obligation(claim, "unknown", "queries or keys are float32, the result is not"),
+                False,
+            )
+        because = "queries or keys are float32, the result has the values' dtype: it is cast back"
+        return numerics, Obligation(claim, "proven", because), True
+    return numerics, Obligation(claim, "proven", "operands and result have the activations' dtype"), False
 
 
 def _mask_dtype(graph: Graph, found: Attention, masks: list[Node]) -> Obligation:
@@ -439,14 +430,15 @@ def _mask_dtype(graph: Graph, found: Attention, masks: list[Node]) -> Obligation
     for mask in masks:
         dtype = facts.dtype(mask)
         if not dtype <= joint and not dtype <= frozenset({"bool_", "int32", "int64", "uint8"}):
-            return Obligation(claim, "unknown", "a float32 mask on half-precision queries raises; nothing here says the mask's dtype")
+            return Obligation(
+                claim, "unknown", "a float32 mask on half-precision queries raises; nothing here says the mask's dtype"
+            )
     return Obligation(claim, "proven", "the mask is made in the queries' dtype")
 
 
 EXAMPLES = [
     Example(
-        HEAD
-        + "class Attention(nn.Module):\n"
+        HEAD + "class Attention(nn.Module):\n"
         "    def __init__(self, dims, heads):\n"
         "        super().__init__()\n"
         "        self.heads = heads\n"
@@ -460,8 +452,7 @@ EXAMPLES = [
         "        weights = mx.softmax(scores.astype(mx.float32), axis=-1).astype(scores.dtype)\n"
         "        y = (weights @ v).transpose(0, 2, 1, 3).reshape(B, L, D)\n"
         "        return self.out(y)\n",
-        fixed=HEAD
-        + "class Attention(nn.Module):\n"
+        fixed=HEAD + "class Attention(nn.Module):\n"
         "    def __init__(self, dims, heads):\n"
         "        super().__init__()\n"
         "        self.heads = heads\n"
@@ -494,6 +485,9 @@ COUNTEREXAMPLES = [
         HEAD + "def f(q, k, v, mask):\n    return mx.softmax((q @ k.swapaxes(-1, -2) + mask) * 0.125, axis=-1) @ v\n",
         why="the mask is scaled too",
     ),
-    Example(HEAD + "def f(q, k, v):\n    return mx.softmax(q @ k.swapaxes(-1, -2), axis=-2) @ v\n", why="softmax over queries"),
+    Example(
+        HEAD + "def f(q, k, v):\n    return mx.softmax(q @ k.swapaxes(-1, -2), axis=-2) @ v\n",
+        why="softmax over queries",
+    ),
     Example(HEAD + "def f(q, k, v):\n    return mx.softmax(q @ k, axis=-1) @ v\n", why="the keys are not transposed"),
 ]

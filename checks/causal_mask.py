@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.checks.attention import recognise
-from fuselint.finding import Obligation
+from fuselint.finding import Obligation, RegionInput
 from fuselint.graph.flow import Reader, readers
 from fuselint.graph.model import Graph, Node, region
-from fuselint.rulebook import Example, FusedKernel, Match, Synthesised
+from fuselint.rulebook import Example, Match, Probe, Synthesised
 
 CODE, NAME = "FUS102", "materialised-causal-mask"
 
@@ -156,6 +156,7 @@ def _match(graph: Graph, node: Node, root: Node, length: Node) -> Match | None:
         return None
     by_hand = [r for r in ends if r.node.op != FUSED]
     inside = region(root, [length])
+    lowest = "they are at most -1e9, or False"
     obligations = [
         Obligation("every reader of the mask is attention", "proven", _list(ends)),
         Obligation(
@@ -163,19 +164,22 @@ def _match(graph: Graph, node: Node, root: Node, length: Node) -> Match | None:
             "proven",
             "the mask is square in the new tokens, and a square mask fits only scores with as many keys as queries",
         ),
-        Obligation("hidden positions weigh nothing", "proven", "they are at most -1e9, or False"),
+        Obligation("hidden positions weigh nothing", "proven", lowest),
     ]
     return Match(
         code=CODE,
         root=root,
-        holes={},
+        holes={"length": length},
         message='a causal mask is built as an array; attention takes mask="causal"',
         obligations=obligations,
         region=frozenset(n for n in inside if n.op not in ("param", "const")),
         fused=(),
         numerics="bit-identical",
-        related=[],
-        data={"requires": ("FUS211",) if by_hand else (), "length": length, "readers": ends},
+        probe=Probe(
+            "result = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125, mask=result)",
+            tuple(RegionInput(name, "array", ("B", "H", "length", "64")) for name in "qkv"),
+        ),
+        data={"requires": ("FUS211",) if by_hand else ()},
     )
 
 
@@ -204,13 +208,11 @@ def _list(ends: list[Reader]) -> str:
 
 EXAMPLES = [
     Example(
-        HEAD
-        + "def attend(q, k, v, scale: float):\n"
+        HEAD + "def attend(q, k, v, scale: float):\n"
         "    mask = nn.MultiHeadAttention.create_additive_causal_mask(q.shape[2])\n"
         "    mask = mask.astype(q.dtype)\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
-        fixed=HEAD
-        + "def attend(q, k, v, scale: float):\n"
+        fixed=HEAD + "def attend(q, k, v, scale: float):\n"
         '    mask = "causal"\n'
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
         applicability="safe",
@@ -219,22 +221,19 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
-        HEAD
-        + "def attend(q, k, v, scale: float, padding):\n"
+        HEAD + "def attend(q, k, v, scale: float, padding):\n"
         "    mask = nn.MultiHeadAttention.create_additive_causal_mask(q.shape[2]) + padding\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
         why="padding is part of the mask",
     ),
     Example(
-        HEAD
-        + "def attend(q, k, v, scale: float):\n"
+        HEAD + "def attend(q, k, v, scale: float):\n"
         "    mask = nn.MultiHeadAttention.create_additive_causal_mask(q.shape[2])\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask), mask\n",
         why="the mask is returned",
     ),
     Example(
-        HEAD
-        + "def attend(q, k, v, scale: float):\n"
+        HEAD + "def attend(q, k, v, scale: float):\n"
         "    mask = mx.triu(mx.full((q.shape[2], q.shape[2]), -100.0), k=1)\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
         why="-100 does not hide a position whose score is large",

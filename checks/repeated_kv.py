@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fuselint.checks.attention import recognise
-from fuselint.finding import Obligation
+from fuselint.finding import Obligation, RegionInput
 from fuselint.graph.flow import callers, is_none_test
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.values import Value
-from fuselint.rulebook import Example, Match
+from fuselint.rulebook import Example, Match, Probe
 
 CODE, NAME = "FUS101", "repeated-kv-heads"
 
@@ -91,15 +91,22 @@ def _match(graph: Graph, attention: Node, k: Node, v: Node, own: set[Node], requ
     obligations = [
         Obligation("keys and values are repeated equally often", "proven", "both by the same number"),
         Obligation("heads are repeated in interleaved order", "proven", "each head is copied next to itself"),
-        Obligation("what lies between acts on every head alike", "proven", "rotary embedding, cast, concatenation along the length"),
+        Obligation(
+            "what lies between acts on every head alike",
+            "proven",
+            "rotary embedding, cast, concatenation along the length",
+        ),
     ]
     if escapes:
         obligations.append(
-            Obligation("no cache saved in the old layout", "unknown", "keys and values are returned as this function's cache")
+            Obligation(
+                "no cache saved in the old layout", "unknown", "keys and values are returned as this function's cache"
+            )
         )
         obligations.append(_handed_back(graph))
     else:
         obligations.append(Obligation("the copies are read by attention alone", "proven", "no other reader"))
+    names = _Names(graph, k_source, k_times)
     match = Match(
         code=CODE,
         root=k_root,
@@ -107,12 +114,46 @@ def _match(graph: Graph, attention: Node, k: Node, v: Node, own: set[Node], requ
         message="keys and values are copied for every query head; attention takes grouped heads as they are",
         obligations=obligations,
         region=frozenset(inside),
-        shapes={"k": ("B", "G", "S", "D"), "v": ("B", "G", "S", "D")},
+        shapes={"k": names.grouped, "v": names.grouped},
+        sizes={k_root: names.repeated, v_root: names.repeated},
+        scalars=names.scalars(k_root),
+        probe=names.probe if repeated(graph, k_root, HEADS) else None,
         numerics="bit-identical",
         related=[(attention, "the attention that reads them")],
-        data={"roots": (k_root, v_root), "requires": (requires,) if requires else (), "observe": attention},
+        data={"roots": (k_root, v_root), "requires": (requires,) if requires else ()},
     )
+    if match.probe is None:
+        match.data["observe"] = attention
     return None if match.contradicted else match
+
+
+class _Names:
+    """Names for the sizes of keys and values: the code's own for batch and length, G groups of n heads of D."""
+
+    def __init__(self, graph: Graph, source: Node, times: Value) -> None:
+        self.graph, self.times = graph, times
+        shape = graph.facts.shape(source)
+        dims = [str(d) for d in shape.dims] if shape is not None and shape.lead is None else []
+        batch, length = (
+            (d if d.isidentifier() else other for d, other in ((dims[0], "B"), (dims[2], "S"))) if dims else "BS"
+        )
+        n = "n" if times.number is None else str(int(times.number))
+        self.heads = f"{n}*G"
+        self.grouped = (batch, "G", length, "D")
+        self.repeated = (batch, "H", length, "D")
+        queries = RegionInput("query", "array", (batch, self.heads, length, "D"))
+        attend = "mx.fast.scaled_dot_product_attention(query, {}, {}, scale=0.125)"
+        twice = [f"mx.concatenate([result[{i}], result[{i}]], axis=2)" for i in (0, 1)]
+        self.probe = Probe(f"result = ({attend.format('result[0]', 'result[1]')}, {attend.format(*twice)})", (queries,))
+
+    def scalars(self, root: Node) -> dict[Value, str]:
+        """The sizes of the scalars that the repeat reads."""
+        out = {} if self.times.number is not None else {self.times: "n"}
+        shape = root.attrs.get("shape")
+        heads = self.graph.canonical.operand(shape[HEADS]) if isinstance(shape, tuple) else None
+        if heads is not None and heads.number is None:
+            out[heads] = self.heads
+        return out
 
 
 # -- where the operand comes from --------------------------------------------------------------------------------------
@@ -232,7 +273,9 @@ def _new_axis(graph: Graph, node: Node, axis: int) -> Node | None:
 
 def _everything(entry: object) -> bool:
     return entry is Ellipsis or (
-        not isinstance(entry, (int, Node)) and entry is not None and all(getattr(entry, p, 0) is None for p in ("start", "stop", "step"))
+        not isinstance(entry, (int, Node))
+        and entry is not None
+        and all(getattr(entry, p, 0) is None for p in ("start", "stop", "step"))
     )
 
 
@@ -314,13 +357,11 @@ def _handed_back(graph: Graph) -> Obligation:
 
 EXAMPLES = [
     Example(
-        HEAD
-        + "def attend(q, k, v, n: int, scale: float):\n"
+        HEAD + "def attend(q, k, v, n: int, scale: float):\n"
         "    k = mx.repeat(k, n, axis=1)\n"
         "    v = mx.repeat(v, n, axis=1)\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale)\n",
-        fixed=HEAD
-        + "def attend(q, k, v, n: int, scale: float):\n"
+        fixed=HEAD + "def attend(q, k, v, n: int, scale: float):\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale)\n",
         applicability="safe",
     ),
@@ -328,24 +369,21 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
-        HEAD
-        + "def attend(q, k, v, n: int, scale: float):\n"
+        HEAD + "def attend(q, k, v, n: int, scale: float):\n"
         "    k = mx.tile(k, (1, n, 1, 1))\n"
         "    v = mx.tile(v, (1, n, 1, 1))\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale)\n",
         why="tiled heads stand in another order",
     ),
     Example(
-        HEAD
-        + "def attend(q, k, v, n: int, scale: float):\n"
+        HEAD + "def attend(q, k, v, n: int, scale: float):\n"
         "    k = mx.concatenate([k] * n, axis=1)\n"
         "    v = mx.concatenate([v] * n, axis=1)\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale)\n",
         why="concatenated along the heads, they stand in tiled order",
     ),
     Example(
-        HEAD
-        + "def attend(q, k, v, n: int, bias, scale: float):\n"
+        HEAD + "def attend(q, k, v, n: int, bias, scale: float):\n"
         "    k = mx.repeat(k, n, axis=1) + bias\n"
         "    v = mx.repeat(v, n, axis=1)\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale)\n",

@@ -15,6 +15,8 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     mask = ", mask={mask}" if "mask" in match.holes else ""
     operands = f"{{q}}{batch}, {keys}{batch}, {{v}}{batch}"
     call = f"{{mx}}.fast.scaled_dot_product_attention({operands}, scale={{scale}}{mask}){back}"
+    if match.data["cast_back"]:
+        call += ".astype({v}.dtype)"
     if result_axes is not None:
         call += f".transpose({_listed(result_axes)})"
     return Replacement(parts=(Part(match.root, call),), holes=match.holes)

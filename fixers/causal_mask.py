@@ -9,7 +9,7 @@ from fuselint.rulebook import Match, NoFix, Part, Replacement
 def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     return Replacement(
         parts=(Part(match.root, '"causal"'),),
-        holes={},
+        holes=match.holes,
         message='mask="causal" instead of an array',
         needs=("MLX 0.24 or newer (0.30.5 where keys are longer than queries)",),
         requires=match.data["requires"],

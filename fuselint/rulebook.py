@@ -16,8 +16,9 @@ from typing import Any
 
 from fuselint.config import nearest
 from fuselint.errors import ConfigError, FuselintError
-from fuselint.finding import Numerics, Obligation
+from fuselint.finding import Numerics, Obligation, RegionInput
 from fuselint.graph.model import Graph, Node
+from fuselint.graph.values import Value
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +54,18 @@ class FusedKernel:
     writes: Node
 
 
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What verification compares where a fix changes the value itself: a mask that becomes a string.
+
+    text: a statement that takes `result` and leaves in it what must not change. inputs: further ones that it reads;
+    an axis of theirs that names a hole has that scalar's size.
+    """
+
+    text: str
+    inputs: tuple[RegionInput, ...] = ()
+
+
 @dataclass(slots=True, eq=False)
 class Match:
     """A place where a rule applies. Holds graph nodes, so it never leaves the worker that made it.
@@ -61,6 +74,9 @@ class Match:
     holes: the operands of the computation, by the rule's names.
     region: what the match owns (see `claim`): by default the slice from root down to the holes.
     shapes: example shapes of the array holes, for verification: symbol names or numbers, "..." for free leading axes.
+    sizes: shapes of other nodes of the region in the same names, for its traffic.
+    scalars: sizes that scalars of the region have in those names, by their canonical value: `self.n_heads` is "n*G".
+    probe: how to compare, where the value itself changes by design.
     dtypes: example dtypes of holes where not "activation": "weight", "mask", "int", "bool" or a fixed one.
     data: the rule's own notes for its fixer.
     """
@@ -74,6 +90,9 @@ class Match:
     fused: tuple[FusedKernel, ...] = ()
     shapes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
+    sizes: dict[Node, tuple[str, ...]] = field(default_factory=dict)
+    scalars: dict[Value, str] = field(default_factory=dict)
+    probe: Probe | None = None
     numerics: Numerics = "bit-identical"
     related: list[tuple[Node, str]] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)

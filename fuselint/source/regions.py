@@ -9,14 +9,14 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
 from fuselint.finding import Region, RegionInput
 from fuselint.graph.model import Graph, Node, operands, region
 from fuselint.graph.ops import TABLE
-from fuselint.rulebook import Match, Replacement, Synthesised
+from fuselint.rulebook import Match, Probe, Replacement, Synthesised
 from fuselint.source.dead import names_bound
 from fuselint.source.express import Tree
 from fuselint.source.formula import Formula, NoText
@@ -51,11 +51,16 @@ def region_of(
         before, after = work.before(), work.after()
         support = work.support(before)
         inputs = work.inputs()
+        if match.probe is not None:
+            inputs = work.probed(match.probe, inputs)
     except NotRunnable as why:
         return Region(match.code, (), "", "", not_verifiable=str(why))
     from fuselint.verify.reference import text_of
 
     names = dict(work.names)
+    reference = text_of(graph, work.roots, names)
+    if match.probe is not None:
+        before, after, reference = f"{before}{match.probe.text}\n", f"{after}{match.probe.text}\n", None
     return Region(
         code=match.code,
         inputs=inputs,
@@ -63,7 +68,7 @@ def region_of(
         after=after,
         support_before=support,
         support_after=work.support(after, helper, match.data.get("observe") is not None),
-        reference=text_of(graph, work.roots, names),
+        reference=reference,
         needs=replacement.needs,
         numerics=replacement.numerics or match.numerics,
     )
@@ -201,10 +206,19 @@ class _Cut:
                 return RegionInput(name, "none")
             known = isinstance(const, (int, float))
             symbol = str(size) if node.op == "dim" and (size := self._size(node)) is not None else None
+            symbol = self.match.scalars.get(self.graph.canonical.of(node), symbol)
             return RegionInput(name, "scalar", value=const if known else None, symbol=symbol)
         shape = tuple(shapes[key]) if key in shapes else self._shape(node)
         dtype = self.match.dtypes.get(key) or self._dtype(node)
         return RegionInput(name, "none" if self._may_be_none(node) else "array", shape, dtype)
+
+    def probed(self, probe: Probe, inputs: tuple[RegionInput, ...]) -> tuple[RegionInput, ...]:
+        """The inputs with the probe's own. Where those' shapes name a hole, it is the size of that axis."""
+        if {i.name for i in inputs} & {p.name for p in probe.inputs}:
+            raise NotRunnable("it has operands of the probe's names")
+        axes = {a for p in probe.inputs for a in p.shape or ()}
+        sized = {self.names[n]: key for n, key in self.keys.items() if key in axes and n in self.names}
+        return (*(replace(i, symbol=sized.get(i.name, i.symbol)) for i in inputs), *probe.inputs)
 
     def _size(self, node: Node) -> object | None:
         shape = self.graph.facts.shape(node.inputs[0])
