@@ -6,7 +6,9 @@ constants, the op table's rules, and use: what is passed to math.sqrt is a numbe
 House assumptions, which `why` names where a fact rests on one:
 
 * activations are real floating arrays of rank >= 1, no wider than float32;
-* a weight has the rank that `__init__` gives it, and the dtype that loading gives it: a symbol.
+* a weight has the rank that `__init__` gives it, and the dtype that loading gives it: a symbol;
+* an operand of unknown shape, such as a mask, adds no axes to the other operand of an elementwise op;
+* what a constructor computes from its arguments with operators is a Python number.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from fuselint.graph.indexing import indexed
 from fuselint.graph.model import FOREIGN, Graph, Node, Slice, operands
 from fuselint.graph.op import Call, Op, Value
 from fuselint.graph.ops import TABLE
-from fuselint.graph.shapes import SCALAR, Shape
+from fuselint.graph.shapes import SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
 from fuselint.graph.usage import Usage
 
@@ -46,10 +48,10 @@ class _Missing:
 MISSING: Final[Any] = _Missing()
 """The value of what isn't a constant."""
 
-FLOATING = "activations are real floating arrays"
+FLOATING = "activations are real floating arrays of rank >= 1"
 WEIGHTS = "a weight has the rank that __init__ gives it and the dtype that loading gives it"
 CONFIGURED = "a constructor's arguments and their attributes are Python values where it computes with them"
-LAYERS = "layers are called with arrays of rank >= 1"
+FITS = "an operand of unknown shape adds no axes to the other"
 
 ACTIVATION = "activation"
 """The one dtype symbol that activation_dtype puts for all others."""
@@ -212,12 +214,24 @@ class Facts:
             out.setdefault(node, name)
         return out
 
+    @cached_property
+    def _labels(self) -> dict[Node, str]:
+        """Values of `__init__` that are read here as an attribute, by that attribute's name."""
+        out: dict[Node, str] = {}
+        for node in self.graph.nodes:
+            init = node.attrs.get("init") if node.op == "attr" else None
+            if isinstance(init, Node) and init.op in ("attr", "floor_divide"):
+                out.setdefault(init, node.attrs.get("name") or "?")
+        return out
+
     def _name(self, node: Node) -> str:
         """A name for a value that is like no other value's: as in the code, where the code names it."""
         key: Any = node
         text = self._bound_names.get(node, "")
         if node.op == "param":
             text = node.attrs.get("name", text)
+        elif node.op == "attr" and node in self._labels:
+            text, key = self._labels[node], ("attr", node.inputs[0] if node.inputs else None, node.attrs.get("name"))
         elif node.op == "attr":
             path = node.attrs.get("path") or node.attrs.get("name") or ""
             stores = any(e.kind == "store" and e.path == path for e in self.graph.effects)
@@ -326,6 +340,10 @@ class Facts:
             return inputs[0] if inputs else UNKNOWN
         call = self.call(node)
         shape, dtype = op.shape(call), op.dtype(call)
+        if op.kind in ("binary", "ternary"):
+            fitting = self._fitting(node, inputs)
+            if fitting is not None and fitting != shape:
+                shape, assumed = fitting, assumed | {FITS}
         why = f"{op.name} of its operands"
         if op.result == "array" and isinstance(shape, (Shape, type(None))) and isinstance(dtype, DType):
             return Fact("array", shape, dtype, why=why, assumed=assumed)
@@ -341,6 +359,20 @@ class Facts:
             return Fact("tuple", shape if isinstance(shape, Shape) else None, types[0], why=why, assumed=assumed)
         return Fact("unknown", why=why)
 
+    def _fitting(self, node: Node, inputs: Sequence[Fact]) -> Shape | None:
+        """The shape of the operands whose shape is known, where that of others isn't."""
+        pairs = list(zip(node.inputs, inputs, strict=True))
+        known = [f.shape for n, f in pairs if f.kind != "unknown" and f.shape != Shape(self._name(n), ()) and f.shape]
+        if len(known) == len(pairs):
+            return None
+        shape: Shape | None = None
+        for one in known:
+            shape = one if shape is None else broadcast(shape, one)
+        if shape is not None and shape != SCALAR:
+            return shape
+        arrays = [f.shape for f in inputs if f.kind == "array" and f.shape is not None and f.shape != SCALAR]
+        return arrays[0] if len(arrays) == 1 else None
+
     def _python(self, node: Node, op: Op, inputs: Sequence[Fact]) -> Fact | None:
         """An operator on Python values: arithmetic of numbers, of tuples, of strings. None if an array takes part."""
         kinds = {f.kind for f in inputs}
@@ -349,12 +381,13 @@ class Facts:
         if "tuple" in kinds or "str" in kinds:
             return self._sequence(op, inputs)
         if kinds == {"scalar"}:
-            return self._number(op, inputs)
+            return self._number(node, op, inputs)
         if kinds <= {"scalar", "unknown"}:
             size = self._size_of(op, [self.size(n) for n in node.inputs])
             assumed = _assume(*inputs)
             if node.frame.qualname.rpartition(".")[2] == "__init__":
-                number = _scalar("weak number", size=size, why=f"{op.name} of a constructor's values")
+                sort = "weak float" if op.name == "divide" else "weak number"
+                number = _scalar(sort, size=self._labelled(node, size), why=f"{op.name} of a constructor's values")
                 return replace(number, assumed=assumed | {CONFIGURED})
             merged = reduce(lambda a, b: a | b, (f.dtype for f in inputs))
             return Fact(
@@ -383,7 +416,13 @@ class Facts:
             return _scalar("weak bool", why="a comparison")
         return Fact(kind, extent=extent, why=f"{op.name} of sequences")
 
-    def _number(self, op: Op, inputs: Sequence[Fact]) -> Fact:
+    def _labelled(self, node: Node, size: Expr | None) -> Expr | None:
+        """A quotient of `__init__` that doesn't reduce, by the name of the attribute that holds it: head_dim."""
+        if node.op != "floor_divide" or node not in self._labels or (size is not None and size.value() is not None):
+            return size
+        return Expr.name(self._unique(("quotient", size or node), self._labels[node]))
+
+    def _number(self, node: Node, op: Op, inputs: Sequence[Fact]) -> Fact:
         values = [f.const for f in inputs]
         if not any(v is MISSING for v in values):
             result = _compute(op.operator or "", values)
@@ -397,6 +436,7 @@ class Facts:
             merged = DType({"weak float"})
         elif op.name == "power" and "weak float" not in merged:
             merged = DType({"weak number"})
+        size = self._labelled(node, size)
         return Fact("scalar", SCALAR, merged, size=size, why=f"{op.name} of numbers", assumed=_assume(*inputs))
 
     def _size_of(self, op: Op, sizes: Sequence[Expr | None]) -> Expr | None:
@@ -473,7 +513,9 @@ class Facts:
         number = axis if isinstance(axis, int) else self.const(axis) if isinstance(axis, Node) else None
         size = f.shape.axis(number) if f.shape is not None and isinstance(number, int) else None
         if size is None:
-            size = Expr.name(self._unique(("dim", node), self._bound_names.get(node) or f"%{node.id}"))
+            array = node.inputs[0]
+            text = self._bound_names.get(node) or f"{self._name(array)}.shape[{number if number is not None else '?'}]"
+            size = Expr.name(self._unique(("dim", array, number if number is not None else node), text))
         value = size.value()
         return Fact(
             "scalar",
@@ -567,14 +609,29 @@ class Facts:
         facts = [self.of(n) for n in node.inputs]
         first, rest = facts[0], facts[1:]
         kind = first.kind if all(f.kind == first.kind for f in rest) else "unknown"
-        shape = first.shape if all(f.shape == first.shape for f in rest) else None
+        shape = reduce(lambda a, b: self._join(node, a, b), (f.shape for f in facts)) if kind == "array" else None
         dtype = first.dtype if all(f.dtype == first.dtype for f in rest) else dtypes.UNKNOWN
-        const = first.const if all(f.const is first.const or _same(f.const, first.const) for f in rest) else MISSING
+        const = first.const if all(_same(f.const, first.const) for f in rest) else MISSING
         size = first.size if all(f.size == first.size for f in rest) else None
-        if kind == "scalar" and not dtype:
-            dtype = reduce(lambda a, b: a | b, (f.dtype for f in facts))
+        if kind == "scalar":
+            shape, dtype = SCALAR, dtype or reduce(lambda a, b: a | b, (f.dtype for f in facts))
         extent = first.extent if all(f.extent == first.extent for f in rest) else None
         return Fact(kind, shape, dtype, const, size, extent, why="a join of branches", assumed=_assume(*facts))
+
+    def _join(self, node: Node, a: Shape | None, b: Shape | None) -> Shape | None:
+        """A shape that is either of two: the axes that differ get names of their own."""
+        if a is None or b is None or a == b:
+            return a if a == b else None
+        known = min(len(a.dims), len(b.dims))
+        name = self._name(node)
+        pairs = zip(a.dims[len(a.dims) - known :], b.dims[len(b.dims) - known :], strict=True)
+        whole = a.lead == b.lead and len(a.dims) == len(b.dims)
+        spelt = range(known) if whole and a.lead is None else range(-known, 0)
+        dims = tuple(
+            x if x == y else Expr.name(self._unique(("dim", node, i), f"{name}.shape[{i}]"))
+            for (x, y), i in zip(pairs, spelt, strict=True)
+        )
+        return Shape(a.lead if whole else f"{name}[:-{known}]" if known else name, dims)
 
     def _condition(self, node: Node) -> Fact:
         if node.op in ("and", "or"):
