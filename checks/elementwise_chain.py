@@ -43,7 +43,7 @@ from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.ops import TABLE
 from fuselint.graph.origins import ACTIVATIONS, Origins
 from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
-from fuselint.graph.shapes import SCALAR
+from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.tape import same_shape
 from fuselint.graph.trace import trace
 from fuselint.rulebook import Example, FusedKernel, Match
@@ -128,14 +128,15 @@ class _Reading:
 
     def count_kernels(self) -> int:
         """The kernels that are as large as an activation: not those on weights, rows' numbers and single numbers."""
-        return sum(self.is_large(k) for k in kernels(self.chain.nodes, self.graph.facts))
+        found = kernels(self.chain.nodes, self.graph.facts)
+        result = {k.node: k.writes[0].shape for k in found}  # of each node; a cast of an operand may be smaller
+        return sum(self.is_large(k, result[k.node]) for k in found)
 
-    def is_large(self, kernel: Kernel) -> bool:
-        node, shape = kernel.node, kernel.writes[0].shape
-        if shape == SCALAR or node is None:
+    def is_large(self, kernel: Kernel, result: Shape | None) -> bool:
+        shape = kernel.writes[0].shape
+        if shape == SCALAR or kernel.node is None or not same_shape(shape, result):
             return False
-        # A cast of a smaller operand is a kernel of the operand's size.
-        return bool(self.origins.of(node) & ACTIVATIONS) and same_shape(shape, self.graph.facts.shape(node))
+        return bool(self.origins.of(kernel.node) & ACTIVATIONS)
 
     # -- worth --------------------------------------------------------------------------------------------------------
 
@@ -196,12 +197,23 @@ class _Reading:
         facts = self.graph.facts
         for n in self.chain.nodes:
             for k in operands(n):
-                if k in self.chain.nodes or (facts.const(k) is not None and k.op == "const"):
+                if k in self.chain.nodes or k.op == "const":
                     continue
                 if facts.kind(k) == "dtype":
                     self.take_dtype(k)
                 else:
                     self.take(k)
+        self.holes = dict(self.in_order())
+
+    def in_order(self) -> Iterator[tuple[str, Node]]:
+        """Arguments first, in the function's own order among themselves; weights and numbers last."""
+        arguments = list(self.graph.params.values())
+        fixed = [(h, n) for h, n in self.holes.items() if n.op == "attr" or h in self.scalars]
+        moving = [(h, n) for h, n in self.holes.items() if (h, n) not in fixed]
+        given = iter(sorted((p for p in moving if p[1] in arguments), key=lambda p: arguments.index(p[1])))
+        for pair in moving:
+            yield next(given) if pair[1] in arguments else pair
+        yield from fixed
 
     def take(self, node: Node) -> None:
         if node in self.holes.values() or node in self.aliases:

@@ -112,14 +112,15 @@ def joined(a: Shape | None, b: Shape | None) -> Shape | None:
     if a.lead is None and b.lead is None:
         return Shape(None, _meet(a.dims, b.dims))
     if a.lead is not None and b.lead is not None:
-        more, less = (a, b) if len(a.dims) >= len(b.dims) else (b, a)
-    else:
-        more, less = (a, b) if a.lead is None else (b, a)
-        if len(more.dims) <= max(len(less.dims), 1):
-            return broadcast(a, b)  # a weight, and an activation of unknown rank
+        deep = max(len(a.dims), len(b.dims))
+        lead = a.lead if len(a.dims) == deep else b.lead
+        return Shape(lead, _meet(a.tail(deep) or (), b.tail(deep) or ()))
+    more, less = (a, b) if a.lead is None else (b, a)
+    if len(more.dims) <= max(len(less.dims), 1):
+        return broadcast(a, b)  # a weight, and an activation of unknown rank
     count = len(more.dims) - len(less.dims)
-    if any(d == 1 for d in more.dims[:count]):
-        return broadcast(a, b)
+    if more.lead is None and any(d == 1 for d in more.dims[:count]):
+        return Shape(less.lead, _meet(less.dims, more.dims[count:]))  # one row for many
     return Shape(more.lead, _meet(more.dims, less.dims))
 
 

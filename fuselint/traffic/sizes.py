@@ -5,13 +5,15 @@ Where an array's rank is unknown it has T rows of its last axis; the last axis o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product
 
-ROWS, FEATURES, BATCH = "T", "D", "B"
+ROWS, FEATURES, BATCH, LENGTH = "T", "D", "B", "L"
 
 USUAL: dict[int, tuple[int, ...]] = {
     1: (4096,),
@@ -47,6 +49,7 @@ class Sizes:
         free = [s for s in listed if s is None or s.lead is not None]
         if free:
             out._name_rows(free, listed)
+        out.renamed = {name: size.substitute(out.renamed) for name, size in out.renamed.items()}
         for shape in listed:
             if shape is not None:
                 out._note_usual(shape)
@@ -56,7 +59,7 @@ class Sizes:
         """`scale.shape[1]` of `x * scale` is what x's axis is called."""
         if operand is None or result is None:
             return
-        for a, b in zip(reversed(operand.dims), reversed(result.dims), strict=False):
+        for a, b in zip(reversed(operand.dims), reversed(result.tail(len(operand.dims)) or ()), strict=False):
             name = str(a)
             if b in (a, 1) or a != Expr.name(name) or ".shape[" not in name or name in self.renamed:
                 continue
@@ -79,9 +82,17 @@ class Sizes:
         for a in named:
             if len(a.names) == 1 and a == Expr.name(next(iter(a.names))):
                 self.renamed[next(iter(a.names))] = last
+        self._name_outer_axes(listed)
         if number is None:
             self.usual[FEATURES] = USUAL[2][-1]
         self.usual[ROWS] = LETTERS[ROWS]
+
+    def _name_outer_axes(self, listed: list[Shape | None]) -> None:
+        """`x.shape[-3]` of an x of unknown rank is its batch, `x.shape[-2]` its length."""
+        for name in {n for s in listed if s is not None for d in s.dims for n in d.names}:
+            outer = re.fullmatch(r".*\.shape\[-([2-9])\]", name)
+            if outer is not None:
+                self.renamed.setdefault(name, Expr.name(LENGTH if outer.group(1) == "2" else BATCH))
 
     def _note_usual(self, shape: Shape) -> None:
         dims = shape.dims
@@ -125,19 +136,18 @@ class Sizes:
         return name
 
     def leading(self, formula: Expr) -> Expr:
-        """The formula without terms that another contains and outweighs."""
+        """The formula without terms that another contains and outweighs. Rows are rows of each of a batch."""
         sizes = {n: self.usual.get(n, LETTERS.get(n, 1)) for n in formula.names}
         terms = [(m, c, Expr({m: abs(c)})) for m, c in formula.terms]
-        kept = {}
-        for m, c, term in terms:
-            small = any(
-                Expr({m: type(c)(1)}).divides(Expr({n: type(c)(1)}))
-                and (other.substitute(sizes).value() or 0) >= NEGLIGIBLE * (term.substitute(sizes).value() or 1)
-                for n, _, other in terms
-                if n != m
-            )
-            if not small:
-                kept[m] = c
+
+        def outweighs(large: Expr, small: Expr) -> bool:
+            spread = {ROWS: Expr.name(BATCH) * Expr.name(ROWS)}
+            whole = Expr({m: Fraction(1) for m, _ in large.substitute(spread).terms})
+            part = Expr({m: Fraction(1) for m, _ in small.terms})
+            ratio = (large.substitute(sizes).value() or 0) / (small.substitute(sizes).value() or 1)
+            return ratio >= NEGLIGIBLE and part.divides(whole)
+
+        kept = {m: c for m, c, term in terms if not any(outweighs(o, term) for n, _, o in terms if n != m)}
         return Expr(kept)
 
     def numbers(self, formula: Expr, stated: Callable[[str], int | None]) -> tuple[dict[str, int], tuple[str, ...]]:
