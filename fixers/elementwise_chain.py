@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 
+import libcst as cst
+
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.rulebook import HoistedHelper, Match, NoFix, Part, Replacement
 from fuselint.source.formula import Formula, NoText
+from fuselint.source.function import walk
+from fuselint.source.layout import one_line
 
 GATES = {
     "nn.silu": "swiglu",
@@ -24,9 +28,14 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
         return NoFix(match.data["no_fix"])
     nodes: tuple[Node, ...] = match.data["nodes"]
     holes = {name: hole for name, hole in match.holes.items() if isinstance(hole, Node)}
+    numbers = {n: text for h, n in holes.items() if h in match.data["scalars"] and (text := _number(graph, n))}
+    holes = {name: node for name, node in holes.items() if node not in numbers}
     names = _parameters(graph, nodes, holes)
+    held = {node: names[hole] for hole, node in holes.items()}
+    held |= {node: names[hole] for node, hole in match.data["aliases"].items() if hole in names}
+    numbers |= {n: numbers[match.holes[h]] for n, h in match.data["aliases"].items() if match.holes[h] in numbers}
     try:
-        formula = Formula(graph, nodes, _read_as(match, names))
+        formula = Formula(graph, nodes, held, numbers)
     except NoText as why:
         return NoFix(str(why))
     helper = HoistedHelper(
@@ -35,6 +44,7 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
         body=formula.body,
         shapeless=match.data["shapeless"],
         statements=tuple(formula.statements),
+        numbers=frozenset(names[h] for h in holes if h in match.data["scalars"]),
     )
     call = ", ".join(f"{{{h}}}" for h in holes)
     return Replacement(parts=(Part(match.root, f"{{helper}}({call})"),), holes=holes, helper=helper)
@@ -73,22 +83,38 @@ def snake(name: str) -> str:
     return re.sub(r"\W+", "_", parted).strip("_").lower()
 
 
+def _number(graph: Graph, node: Node) -> str:
+    """The text of a number that reads no name, such as `2**-0.5`."""
+    source, at = node.frame.source, node.cst
+    if (
+        source is None
+        or at is None
+        or node.op in ("param", "attr")
+        or not isinstance(graph.facts.const(node), (int, float))
+    ):
+        return ""
+    names = any(isinstance(n, cst.Name) for n in walk(at))
+    return "" if names else one_line(source.code(at)) or ""
+
+
 def _parameters(graph: Graph, nodes: tuple[Node, ...], holes: dict[str, Node]) -> dict[str, str]:
     """A parameter's name for each hole: what the code calls the value, or the layer that makes it."""
     out: dict[str, str] = {}
+    at = nodes[-1].top_stmt
     for hole, node in holes.items():
-        wished = _layer(node) if not _is_named(graph, node) else hole
-        name = wished or ("x", "y", "z", "w", "u", "v")[len(out) % 6] if wished or not _is_named(graph, node) else hole
-        count = 2
+        named = [n for n in graph.names_of(node, at) if n != "_"] if at is not None else []
+        own = node.attrs["name"] if node.op == "attr" else ""
+        base = (named[0] if named else own or _layer(node) or _own_name(graph, node)).lstrip("_")
+        name, count = base or ("x", "y", "z", "w", "u", "v")[len(out) % 6], 2
         base = name
-        while name in out.values() or name in ("mx", "nn"):
+        while name in out.values() or name in ("mx", "nn", "partial"):
             name, count = f"{base}{count}", count + 1
         out[hole] = name
     return out
 
 
-def _is_named(graph: Graph, node: Node) -> bool:
-    return node.op in ("param", "attr") or any(b.node is node for bound in graph.bindings.values() for b in bound)
+def _own_name(graph: Graph, node: Node) -> str:
+    return next((n for n, bound in graph.bindings.items() if any(b.node is node for b in bound)), "")
 
 
 def _layer(node: Node) -> str:

@@ -116,6 +116,7 @@ class HoistedHelper:
     shapeless: bool = False
     doc: str = ""
     statements: tuple[str, ...] = ()  # assignments before the return, where the body has shared values
+    numbers: frozenset[str] = frozenset()  # the parameters that are Python numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,6 +44,7 @@ class Formula:
     graph: Graph
     nodes: Sequence[Node]
     names: Mapping[Node, str]
+    numbers: Mapping[Node, str] = field(default_factory=dict)  # text of numbers that no parameter stands for
     statements: list[str] = field(default_factory=list)
     body: str = ""
 
@@ -76,6 +77,8 @@ class Formula:
             return self.made[node]
         if node in self.names:
             return Text(self.names[node])
+        if node in self.numbers:
+            return Text(self.numbers[node], ATOM if self.numbers[node].replace(".", "").isalnum() else 0)
         if node.op == "const":
             return self.constant(node)
         raise NoText(f"`{node.op}` is neither a parameter nor a constant")
@@ -85,7 +88,9 @@ class Formula:
         if node.attrs.get("kind") == "dtype":
             return Text(f"{{mx}}.{value}")
         if isinstance(value, float) and not math.isfinite(value):
-            raise NoText("a constant that is not finite")
+            sign = "-" if value < 0 else ""
+            text = f"{sign}{{mx}}.{'nan' if math.isnan(value) else 'inf'}"
+            return Text(text, PRECEDENCE["unary"] if sign else ATOM)
         if value is None or isinstance(value, (bool, int, float)):
             text = repr(value)
             if isinstance(node.cst, (cst.Integer, cst.Float)):

@@ -207,7 +207,7 @@ class Surroundings:
         decorator = f"@{core}.compile"
         if helper.shapeless:
             decorator = f"@{self.alias(PARTIAL, MODULE)}({core}.compile, shapeless=True)"
-        signature = ", ".join(f"{p}: {core}.array" for p in helper.params)
+        signature = ", ".join(f"{p}: {'float' if p in helper.numbers else f'{core}.array'}" for p in helper.params)
         head = "def " + fit("def ", f"{name}({signature})", f" -> {core}.array:", "", unit, width, newline)
         lines = [decorator, f"{head} -> {core}.array:"]
         if helper.doc:

@@ -16,6 +16,7 @@ import libcst as cst
 from fuselint.finding import Region, RegionInput
 from fuselint.graph.model import Graph, Node, operands, region
 from fuselint.graph.ops import TABLE
+from fuselint.graph.symbols import Apply, Expr
 from fuselint.rulebook import Match, Probe, Replacement, Synthesised
 from fuselint.source.dead import names_bound
 from fuselint.source.express import Tree
@@ -82,6 +83,7 @@ class _Cut:
     templates: Mapping[Node, str]
     names: dict[Node, str] = field(default_factory=dict)  # inputs by the value they stand for
     keys: dict[Node, str] = field(default_factory=dict)  # the holes' own names
+    symbols: dict[str, str] = field(default_factory=dict)  # plain names of sizes, by what facts call them
 
     def __post_init__(self) -> None:
         graph = self.graph
@@ -205,7 +207,8 @@ class _Cut:
             if const is None:
                 return RegionInput(name, "none")
             known = isinstance(const, (int, float))
-            symbol = str(size) if node.op == "dim" and (size := self._size(node)) is not None else None
+            size = self._size(node) if node.op == "dim" else None
+            symbol = self._axis(size) if size is not None else None
             symbol = self.match.scalars.get(self.graph.canonical.of(node), symbol)
             return RegionInput(name, "scalar", value=const if known else None, symbol=symbol)
         shape = tuple(shapes[key]) if key in shapes else self._shape(node)
@@ -220,7 +223,7 @@ class _Cut:
         sized = {self.names[n]: key for n, key in self.keys.items() if key in axes and n in self.names}
         return (*(replace(i, symbol=sized.get(i.name, i.symbol)) for i in inputs), *probe.inputs)
 
-    def _size(self, node: Node) -> object | None:
+    def _size(self, node: Node) -> Expr | None:
         shape = self.graph.facts.shape(node.inputs[0])
         axis = node.attrs["axis"]
         if shape is None or not isinstance(axis, int) or (shape.lead is not None and axis >= 0):
@@ -228,10 +231,26 @@ class _Cut:
         return shape.dims[axis] if -len(shape.dims) <= axis < len(shape.dims) else None
 
     def _shape(self, node: Node) -> tuple[str, ...] | None:
-        shape = self.graph.facts.shape(node)
-        if shape is None:
+        """A shape that the code says in full, of all arrays that it reads or of none: others have one common shape."""
+        shapes = [self.graph.facts.shape(n) for n in self.given if self.graph.facts.kind(n) in ("array", "unknown")]
+        if any(s is None or s.lead is not None for s in shapes):
             return None
-        return (*(("...",) if shape.lead is not None else ()), *(str(d) for d in shape.dims))
+        shape = self.graph.facts.shape(node)
+        return None if shape is None else tuple(map(self._axis, shape.dims))
+
+    def _axis(self, size: Expr) -> str:
+        """A size as text over plain names."""
+        terms = []
+        for powers, c in size.terms:
+            factors = [self._symbol(a) for a, e in powers for _ in range(e)]
+            terms.append(" * ".join(factors if c == 1 and factors else [str(c), *factors]))
+        return " + ".join(terms) or "0"
+
+    def _symbol(self, atom: str | Apply) -> str:
+        if isinstance(atom, Apply) and atom.function == "//":
+            return f"(({self._axis(atom.args[0])}) // ({self._axis(atom.args[1])}))"
+        text = str(atom)
+        return self.symbols.setdefault(text, text if text.isidentifier() else f"size{len(self.symbols)}")
 
     def _dtype(self, node: Node) -> str:
         dtypes = self.graph.facts.dtype(node)
@@ -392,8 +411,8 @@ class _Cut:
         for line in body:
             for s in line.body if isinstance(line, cst.SimpleStatementLine) else (line,):
                 if s in around and isinstance(s, cst.BaseCompoundStatement):
-                    if isinstance(s, (cst.For, cst.While)):
-                        raise NotRunnable("it stands in a loop")
+                    if isinstance(s, (cst.For, cst.While)) and any(n.op == "loop" for n in self.inside):
+                        raise NotRunnable("it depends on what a loop carries")  # else one turn of it is run
                     for inner in _suites(s):
                         if inner in around:
                             yield from self._suite(inner.body, sites, around, indent, texts)
