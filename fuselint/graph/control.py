@@ -11,10 +11,14 @@ from dataclasses import dataclass
 
 import libcst as cst
 
+from fuselint.graph.effects import by_id
 from fuselint.graph.expressions import Expressions
 from fuselint.graph.model import Binding, Block, BlockKind, Effect, Node, Statement
 from fuselint.graph.scan import Changes, assigned_names, changed_in
 from fuselint.graph.state import DETACHED, GiveUp, Loop, Return, Snapshot
+
+PASSES = 6
+"""How often a loop's body is lowered, at most, until it is known which objects it changes."""
 
 Join = Callable[[list[Node], str], Node]
 
@@ -270,16 +274,24 @@ class Control(Expressions):
         before, block = self.snapshot(), scope.block
         changes = changed_in(node)
         stale: dict[str, Node] = {}
-        while True:
-            taken = self.checkpoint()
-            step = self._step(node, stmt, iterable, changes, stale)
+        kept: dict[str, set[Node]] = {}
+        for _ in range(PASSES):
+            taken, objects = self.checkpoint(), len(self.changed)
+            step = self._step(node, stmt, iterable, changes, stale, kept)
             scope.block, scope.statement = block, stmt
             more = self._changed_objects(before, step.leaving, step.first) - stale.keys()
-            if not more:
+            later = self._kept(step) if len(self.changed) > objects else kept
+            if not more and later == kept:
                 break
             stale.update((k, self.graph.nodes[int(k[1:])]) for k in more)
+            kept = later
             self.take_back(taken)
             self.resume(before)
+        else:
+            self.note("a loop that changes objects under too many names")
+            step = self._step(node, stmt, iterable, changes, stale, kept)
+            scope.block, scope.statement = block, stmt
+        self.changed += stale.values()
         exits = [*([] if step.endless else [step.head]), *step.breaks]
         if node.orelse is not None and not step.endless:
             self._leave([step.head], before, step)
@@ -302,8 +314,13 @@ class Control(Expressions):
         iterable: Node | None,
         changes: Changes,
         stale: Mapping[str, Node],
+        kept: Mapping[str, set[Node]],
     ) -> Step:
-        """One step of a loop, from any state that a step before it may have left."""
+        """One step of a loop, from any state that a step before it may have left.
+
+        stale: the objects that steps change under other names. kept: for each carried name, the objects from before
+        the loop that a step may leave in it.
+        """
         scope = self.scope
         first = len(self.graph.nodes)
         scope.block = Block("loop", scope.block, stmt)
@@ -316,7 +333,8 @@ class Control(Expressions):
         for name in list(scope.env):
             held = scope.env[name]
             if self._carried(name, changes):
-                held = self.emit("loop", (self.attach(self.current(held)),), {"name": name}, node)
+                more = by_id(kept.get(name, ()))
+                held = self.emit("loop", (self.attach(self.current(held)), *more), {"name": name}, node)
                 heads[name] = scope.env[name] = held
             elif self.now(held).id != DETACHED or held.id == DETACHED:
                 continue
@@ -345,6 +363,13 @@ class Control(Expressions):
         self._newer_reads(first, [*ends, *loop.breaks])
         scope.may_return = may_return
         return Step(first, head, ends, loop.breaks, heads, endless)
+
+    def _kept(self, step: Step) -> dict[str, set[Node]]:
+        out = {}
+        for name, carried in step.heads.items():
+            first = self.identities(carried.inputs[0])
+            out[name] = {n for n in self.identities(carried) - first if n.id < step.first and not self.immutable(n)}
+        return out
 
     @staticmethod
     def _changed_objects(before: Snapshot, after: Iterable[Snapshot], first: int) -> set[str]:
@@ -436,12 +461,12 @@ class Control(Expressions):
 
     def try_(self, node: cst.Try | cst.TryStar, stmt: Statement) -> bool:
         scope = self.scope
-        before = self.snapshot()
+        before, objects = self.snapshot(), len(self.changed)
         may_return, scope.may_return = scope.may_return, scope.is_root
         falls = self.suite("try", node.body, stmt)
         done = self.snapshot()
         assigned = assigned_names(node.body)
-        blurred = self._blur(before, done, assigned)
+        blurred = self._blur(before, done, assigned, objects)
         ways: list[Snapshot] = []
         if falls and node.orelse is not None:
             falls = self.suite("else", node.orelse.body, stmt)
@@ -463,23 +488,45 @@ class Control(Expressions):
         alive = bool(ways)
         self.join(ways or [blurred], before, stmt, self.mixed("after try"))
         if node.finalbody is not None:
-            middle = self.snapshot()
-            alive &= self.suite("try", node.finalbody.body, stmt)
-            self.finish(stmt)
-            self.settle(middle, stmt)
+            alive &= self._finally(node, stmt, before, objects)
         scope.may_return = may_return
         return alive
 
-    def _blur(self, before: Snapshot, after: Snapshot, names: Iterable[str]) -> Snapshot:
-        """The state after some of a suite has run."""
+    def _finally(self, node: cst.Try | cst.TryStar, stmt: Statement, before: Snapshot, objects: int) -> bool:
+        """The suite that also runs after a `return` or an exception, from wherever that was."""
+        assert node.finalbody is not None
+        scope = self.scope
+        joined = self.snapshot()
+        names = set(assigned_names(node.body)).union(*(assigned_names(h.body) for h in node.handlers))
+        blurred = self._blur(before, joined, names, objects)
+        self.resume(blurred)
+        entry = {n: blurred.held(n) for n in before.env if blurred.held(n) is not before.held(n)}
+        falls = self.suite("try", node.finalbody.body, stmt, entry)
+        done = self.snapshot()
+        own = assigned_names(node.finalbody.body)
+        env = {n: v for n, v in joined.env.items() if n not in own or n in done.env}
+        env.update((n, done.env[n]) for n in own if n in done.env)
+        scope.env = env
+        self.heap = {
+            key: v if blurred.heap.get(key) is done.heap.get(key) else done.heap[key]
+            for key, v in joined.heap.items()
+            if key in done.heap or key not in blurred.heap
+        }
+        self.heap.update((k, v) for k, v in done.heap.items() if blurred.heap.get(k) is not v)
+        self.versions = {**joined.versions, **done.versions}
+        self.finish(stmt)
+        self.settle(before, stmt)
+        return falls
+
+    def _blur(self, before: Snapshot, after: Snapshot, names: Iterable[str], objects: int) -> Snapshot:
+        """The state after some of a suite has run. objects: how many had been changed in place before it."""
         env = dict(before.env)
         for name in sorted(names):
             values = [v for v in (before.held(name), after.held(name)) if v is not None]
             env[name] = self.lazy(f"{name} may have been rebound in try", list(dict.fromkeys(values)))
-        heap = {k: v for k, v in before.heap.items() if after.heap.get(k) is v}
-        for key in after.heap:
-            if key.startswith("@") and before.heap.get(key) is not after.heap[key]:
-                heap[key] = self.lazy("may have been changed in try", (after.heap[key],))
+        heap = {k: v for k, v in before.heap.items() if k.startswith("@") or after.heap.get(k) is v}
+        for node in self.changed[objects:]:
+            heap[f"@{node.id}"] = self.lazy("may have been changed in try", (before.now(node), after.now(node)))
         versions = dict(after.versions)
         for key, version in after.versions.items():
             if version != before.versions.get(key):
@@ -497,14 +544,14 @@ class Control(Expressions):
                 held = self.opaque("what a context manager gives", (context,), item)
                 assert isinstance(item.asname.name, cst.BaseExpression)
                 self.assign(item.asname.name, held, node)
-        middle = self.snapshot()
+        middle, objects = self.snapshot(), len(self.changed)
         may_return = self.scope.may_return
         self.scope.may_return = may_return and (not suppresses or self.scope.is_root)
         falls = self.suite("with", node.body, stmt)
         self.scope.may_return = may_return
         if suppresses:
             done = self.snapshot()
-            blurred = self._blur(middle, done, assigned_names(node.body))
+            blurred = self._blur(middle, done, assigned_names(node.body), objects)
             self.join([done, blurred] if falls else [blurred], before, stmt, self.mixed("after with"))
             return True
         self.finish(stmt)

@@ -19,7 +19,7 @@ import libcst as cst
 
 from fuselint.graph import ops
 from fuselint.graph.model import Effect, Node
-from fuselint.graph.state import DETACHED, State
+from fuselint.graph.state import ASSIGNED, CHANGED, CONTAINERS, DETACHED, JOINS, MADE, State
 
 INDEXED = frozenset({"index", "index_update"})
 PLAIN = frozenset({"int", "float", "bool", "str", "tuple", "bytes", "complex", "mlx.core.Dtype"})
@@ -28,12 +28,9 @@ SCALAR_CALLS = frozenset(
     f"builtins.{n}" for n in "int float bool str len range tuple isinstance hasattr callable type any all".split()
 )
 SAME_OBJECT = frozenset({"nn.Identity", "nn.Dropout", "nn.Dropout2d", "nn.Dropout3d"})
-MADE = ("a container", "comprehension", "set")
-ASSIGNED = "an item was assigned"
-CONTAINERS = frozenset({"tuple", "list", "dict"})
-ELSEWHERE = frozenset({"attr", "item", "call", "opaque", "new"})
+ELSEWHERE = frozenset({"attr", "item", "call", "new"})
 ALIASES = frozenset({"phi", "loop", "and", "or", "item", "call", "opaque", "star", *CONTAINERS, *SAME_OBJECT})
-"""Operations whose result may be an object that they read, or that is inside one; ELSEWHERE: or any that was given away."""
+"""Operations whose result may be what they read, or an object inside it; ELSEWHERE: or one that was given away."""
 
 
 class Effects(State):
@@ -98,18 +95,21 @@ class Effects(State):
             if n in seen:
                 continue
             seen.add(n)
-            reason = n.attrs["reason"] if n.op == "opaque" else ""
-            if n.op in ("list", "dict") or reason.startswith(MADE):
+            if n.op in ("list", "dict") or (n.op == "opaque" and n.attrs["reason"].startswith(MADE)):
                 if not surely:
                     return True
-            elif n.op in ("phi", "loop", "opaque", "or", "multiply", "add") and n.inputs:
-                stack.extend(n.inputs[:1] if reason == ASSIGNED else n.inputs)
+            elif n.op in ("phi", "loop", "or", "add") and n.inputs:
+                stack.extend(n.inputs)
+            elif n.op == "multiply" and any(i.op == "list" for i in n.inputs):
+                stack.extend(i for i in n.inputs if i.op == "list")
+            elif n.op == "opaque" and ("join" in n.attrs or n.attrs["reason"] == ASSIGNED):
+                stack.extend(n.inputs[:1])
             elif surely:
                 return False
         return surely
 
     def immutable(self, node: Node, deeply: bool = False) -> bool:
-        """Whether an object can't be changed in place: numbers, strings, shapes, tuples; `deeply`: nor what it holds."""
+        """Whether an object can't be changed in place: a number, string, shape, tuple; `deeply`: nor what it holds."""
         stack, seen = [node], set()
         while stack:
             n = stack.pop()
@@ -158,7 +158,7 @@ class Effects(State):
             if n in self.leaked or any(p not in seen for p in self.joined.get(n, ())):
                 return False
             op = ops.TABLE.get(n.op)
-            if n.op in ("phi", "loop", "and", "or"):
+            if n.op in JOINS:
                 more = [i for i in n.inputs if i not in seen]
                 seen.update(more)
                 stack.extend(more)
@@ -210,6 +210,11 @@ class Effects(State):
         self.effect("mutation", (node,), value=value)
         held = self._held()
         others = self._aliases(node, held)
+        for n in by_id(self.identities(node)):
+            if n.op == "attr":
+                self.tick(f"*.{n.attrs['name']}")
+            elif _from_elsewhere(n):
+                self.tick("")
         self.replace(node, new)
         for other in others:
             self.replace(other, self.lazy("may have been changed in place through another name", (other, new)))
@@ -226,48 +231,47 @@ class Effects(State):
         return held
 
     def _renew(self, held: Iterable[Node], changed: set[Node]) -> None:
-        """Containers hold the new values of changed objects."""
-        containers = {c for v in held if v.id != DETACHED for c in self.origins(v) if c.op in CONTAINERS}
-        for c in sorted(containers - changed, key=lambda c: c.id):
+        """What holds changed objects holds their new values."""
+        displays = {c for v in held if v.id != DETACHED for c in self.origins(v) if c.op in CONTAINERS}
+        for c in by_id(displays - changed):
             if f"@{c.id}" not in self.heap and not changed.isdisjoint(c.inputs):
                 changed.add(c)
                 inputs = tuple(map(self.now, c.inputs))
                 self.replace(c, Node(DETACHED, c.op, inputs, c.attrs, None, None, self.scope.frame))
+        for v in held:
+            if v.id == DETACHED or v.op in CONTAINERS or v in changed or f"@{v.id}" in self.heap:
+                continue
+            inside = self.identities(v, inside=True)
+            if not changed.isdisjoint(inside):
+                self.replace(v, self.lazy("holds an object that was changed in place", (v, *by_id(changed & inside))))
 
     def replace(self, node: Node, new: Node) -> None:
         """Names and containers that hold `node` hold `new`."""
         root = self.scopes[0]
+        self.changed.append(node)
         self.heap[f"@{node.id}"] = new
         self.tick(str(node.id))
-        if node.op == "attr":
-            self.tick(f"{node.inputs[0].id}.{node.attrs['name']}")
-        for name, held in root.env.items():
-            if held is not new and self.now(held) is new:
-                self.record(name, self.current(held), root.statement)
+        for name in [n for n, held in root.env.items() if held is not new and self.now(held) is new]:
+            self.record(name, self.current(root.env[name]), root.statement)
 
     def _aliases(self, node: Node, held: Iterable[Node]) -> list[Node]:
         """Other values, among those that are held, that may be this object."""
-        mine = self.origins(node)
-        container = self.is_container(node, surely=True)
+        mine = self.identities(node)
         out: list[Node] = []
         for other in held:
             if other.id == DETACHED or other is node or other in out or f"@{other.id}" in self.heap:
                 continue
-            if other.op in CONTAINERS or self.immutable(other, deeply=True):  # `_renew` sees to containers
-                continue
-            if container and self.is_array(other):
-                continue
-            if self._may_alias(mine, self.origins(other)):
+            if not self.immutable(other) and self._may_alias(mine, self.identities(other)):
                 out.append(other)
         return out
 
     def _may_alias(self, mine: set[Node], theirs: set[Node]) -> bool:
-        if any(n.op not in CONTAINERS and not self.immutable(n, deeply=True) for n in mine & theirs):
+        if any(not self.immutable(n) for n in mine & theirs):
+            return True
+        if {n.attrs["name"] for n in mine if n.op == "attr"} & {n.attrs["name"] for n in theirs if n.op == "attr"}:
             return True
         for one, other in ((mine, theirs), (theirs, mine)):
-            if any(n.op in ELSEWHERE for n in one) and any(
-                n in self.leaked and not self.immutable(n, deeply=True) for n in other
-            ):
+            if any(map(_from_elsewhere, one)) and any(n in self.leaked and not self.immutable(n) for n in other):
                 return True
         return False
 
@@ -287,6 +291,22 @@ class Effects(State):
                 out.update(more)
                 stack.extend(more)
         return out
+
+    def identities(self, node: Node, inside: bool = False) -> set[Node]:
+        """The node, and the nodes whose object it may be; `inside`: those whose object it may hold, at any depth."""
+        done: set[tuple[Node, bool]] = set()
+        stack = [(node, inside)]
+        while stack:
+            at = stack.pop()
+            if at in done:
+                continue
+            done.add(at)
+            n, inside = at
+            known, held = _aliases_of(n, inside)
+            stack.extend((i, inside) for i in known)
+            for i in held:
+                stack += [(i, False), (i, True)]
+        return {n for n, inside in done if not inside}
 
     def handed_on(self, nodes: Iterable[Node]) -> None:
         """Objects are given to code that isn't known: it may change lists, dicts and attributes, but no array."""
@@ -375,6 +395,38 @@ class Effects(State):
         """Whether a class of this file is an nn.Module, whose attributes are its items too."""
         summary = self.module.classes.get(class_name or "")
         return summary is not None and summary.is_module
+
+
+def by_id(nodes: Iterable[Node]) -> list[Node]:
+    """Nodes in order of evaluation: sets have none."""
+    return sorted(nodes, key=lambda n: n.id)
+
+
+def _from_elsewhere(node: Node) -> bool:
+    """Whether an object may be any that was given away."""
+    if node.op == "opaque":
+        return "join" not in node.attrs and not node.attrs["reason"].startswith((*MADE, ASSIGNED, "f-string"))
+    return node.op in ELSEWHERE
+
+
+def _aliases_of(n: Node, inside: bool) -> tuple[Sequence[Node], Sequence[Node]]:
+    """Of what an object may be, or may hold (`inside`): operands that it may be like, and those that may hold it."""
+    if n.op in JOINS or n.op in SAME_OBJECT or "join" in n.attrs:
+        return n.inputs, ()
+    if n.op in ("call", "new", "star"):
+        return (), n.inputs
+    if n.op == "item":
+        return ((), ()) if inside and not n.inputs else ((), n.inputs[:1]) if not inside else (n.inputs[:1], ())
+    if n.op == "opaque":
+        reason = n.attrs["reason"]
+        if reason.startswith(CHANGED):
+            return n.inputs[:1], n.inputs[1:] if inside else ()
+        if reason.startswith(MADE) or reason == "f-string":
+            return (), n.inputs if inside else ()
+        return (), n.inputs
+    if inside and (n.op in CONTAINERS or n.op in ("add", "multiply")):
+        return ((), n.inputs) if n.op in CONTAINERS else (n.inputs, ())
+    return (), ()
 
 
 def _reads(node: Node, other: Node) -> bool:

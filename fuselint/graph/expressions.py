@@ -112,6 +112,7 @@ class Expressions(Inline):
         return left
 
     def arithmetic(self, operator: str, left: Node, right: Node, at: cst.CSTNode) -> Node:
+        left = self.refreshed(left)
         if operator == "+" and left.op == right.op and left.op in SEQUENCES:
             return self.emit(left.op, left.inputs + right.inputs, {}, at)
         op = ops.binary(operator)
@@ -148,6 +149,7 @@ class Expressions(Inline):
         return parts[0] if len(parts) == 1 else self.emit("and", parts, {"op": "and"}, node)
 
     def compare(self, operator: str, left: Node, right: Node, at: cst.CSTNode) -> Node:
+        left = self.refreshed(left)
         op = ops.binary(operator)
         if op is None:
             return self.emit("compare", (left, right), {"op": operator}, at)

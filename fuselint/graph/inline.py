@@ -61,6 +61,9 @@ class Inline(Names):
                 out.keywords[arg.keyword.value] = value
             else:
                 out.positional.append(value)
+        if self.heap:
+            out.positional = [self.refreshed(n) for n in out.positional]
+            out.keywords = {k: self.refreshed(n) for k, n in out.keywords.items()}
         return out
 
     def call(self, node: cst.Call) -> Node:
@@ -228,6 +231,7 @@ class Inline(Names):
 
     def call_method(self, base: Node, name: str, node: cst.Call) -> Node:
         args = self.arguments(node.args)
+        base = self.refreshed(base)
         if base is self.scope.self_node:
             return self.call_own(base, name, args, node)
         here, init = self.known_attribute(base, name)
@@ -467,14 +471,15 @@ class Inline(Names):
             dict(self.versions),
             self.scope.statement,
             self.scope.count,
-            (len(g.statements), len(g.returns), len(self.scope.returns)),
+            (len(g.statements), len(g.returns), len(self.scope.returns), len(self.changed)),
             [(len(x.breaks), len(x.continues), len(x.changed)) for x in self.scope.loops],
         )
 
     def take_back(self, taken: tuple[Any, ...]) -> None:
         g = self.graph
         nodes, effects, frames, g.stored, bindings, self.heap, self.versions, *rest = taken
-        self.scope.statement, self.scope.count, (statements, returns, pending), loops = rest
+        self.scope.statement, self.scope.count, (statements, returns, pending, objects), loops = rest
+        del self.changed[objects:]
         del g.statements[statements:], g.returns[returns:], self.scope.returns[pending:], self.scope.loops[len(loops) :]
         for loop, (breaks, continues, changed) in zip(self.scope.loops, loops, strict=True):
             del loop.breaks[breaks:], loop.continues[continues:], loop.changed[changed:]

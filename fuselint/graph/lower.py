@@ -13,12 +13,11 @@ from typing import Any
 import libcst as cst
 
 from fuselint.graph.control import Control
-from fuselint.graph.effects import ASSIGNED
 from fuselint.graph.expressions import BINARY
 from fuselint.graph.model import Block, Context, Frame, Graph, Node, Slice, Statement
 from fuselint.graph.program import Program
 from fuselint.graph.scan import bound_by, names_read, parameters, rebinds_outer, target_names
-from fuselint.graph.state import GiveUp, Scope
+from fuselint.graph.state import ASSIGNED, GiveUp, Scope
 from fuselint.source.function import FunctionSource
 from fuselint.source.project import ModuleSummary
 
@@ -197,7 +196,9 @@ class Lowerer(Control):
         target = node.target
         if isinstance(target, cst.Name):
             old = self.value(target)
-            new = self.arithmetic(operator, old, self.value(node.value), node)
+            value = self.value(node.value)
+            old = self.refreshed(old)
+            new = self.arithmetic(operator, old, value, node)
             if self.immutable(old) or (self.fresh(old) and self._plain(old, new)):
                 self.bind(target.value, new)
             else:
@@ -207,7 +208,9 @@ class Lowerer(Control):
         if isinstance(target, cst.Attribute):
             base = self.value(target.value)
             old = self.attribute_of(base, target.attr.value, target)
-            new = self.arithmetic(operator, old, self.value(node.value), node)
+            value = self.value(node.value)
+            old = self.refreshed(old)
+            new = self.arithmetic(operator, old, value, node)
             if not self.immutable(old):
                 self.mutate(old, new)
             self.store_attribute(base, target.attr.value, new)
@@ -215,7 +218,9 @@ class Lowerer(Control):
         if isinstance(target, cst.Subscript):
             base, index = self.value(target.value), self.index(target.slice)
             old = self.select(base, index, target)
-            new = self.arithmetic(operator, old, self.value(node.value), node)
+            value = self.value(node.value)
+            base, old = self.refreshed(base), self.refreshed(old)
+            new = self.arithmetic(operator, old, value, node)
             if not self.is_array(base) and not isinstance(index, (Slice, tuple)) and not self.immutable(old):
                 self.mutate(old, new)  # the element is changed in place before it is stored
                 base = self.current(base)

@@ -101,6 +101,13 @@ class Closure:
 HOLDERS = frozenset({"tuple", "list", "dict", "call", "new", "opaque", "star", "nn.Identity"})
 """Operations whose result may be, or keep, the very objects that they read."""
 
+JOINS = frozenset({"phi", "loop", "and", "or"})
+ASSIGNED = "an item was assigned"
+MADE = ("a container", "comprehension", "set")
+CHANGED = (ASSIGNED, MADE[0])
+"""Reasons of opaque nodes: the first operand, with its items changed; a new container."""
+
+CONTAINERS = frozenset({"tuple", "list", "dict"})
 DETACHED = -1
 """The id of a node that is not in the graph: a tuple or list before it is known whether it is taken apart at once, or
 an opaque value that may never be read. `State.attach` puts it into the graph."""
@@ -117,6 +124,7 @@ class State:
         self.heap: dict[str, Node] = {}
         self.versions: dict[str, int] = {}
         self.clock = 0
+        self.changed: list[Node] = []  # objects that were changed in place, in order
         self.leaked: set[Node] = set()  # objects that something else than a name holds
         self.joined: dict[Node, list[Node]] = {}  # the joins that may be this very object
         self.closures: dict[Node, Closure] = {}
@@ -139,11 +147,11 @@ class State:
         self.graph.nodes.append(node)
         if len(self.scopes) > 1:
             self.inlined += 1
-        if op in HOLDERS:
-            self.leaked.update(inputs)
-        elif op in ("phi", "loop", "and", "or"):
+        if op in JOINS or "join" in node.attrs:
             for n in inputs:
                 self.joined.setdefault(n, []).append(node)
+        elif op in HOLDERS:
+            self.leaked.update(inputs[1:] if node.attrs.get("reason", "").startswith(CHANGED) else inputs)
         return node
 
     def opaque(self, reason: str, inputs: Sequence[Node] = (), at: cst.CSTNode | None = None) -> Node:
@@ -188,9 +196,17 @@ class State:
             node = changed
         return node
 
+    def refreshed(self, node: Node) -> Node:
+        """An operand that was evaluated before others, which may have changed its object in place."""
+        if not self.heap:
+            return node
+        if node.id == DETACHED and node.op in CONTAINERS:
+            return self.detached(node.op, [self.refreshed(n) for n in node.inputs], node.cst)
+        return self.current(node)
+
     def lazy(self, reason: str, inputs: Sequence[Node]) -> Node:
-        """An opaque value that gets into the graph only if it is read."""
-        return Node(DETACHED, "opaque", tuple(inputs), {"reason": reason}, None, None, self.scope.frame)
+        """An opaque value, one of `inputs` or a changed one, that gets into the graph only if it is read."""
+        return Node(DETACHED, "opaque", tuple(inputs), {"reason": reason, "join": True}, None, None, self.scope.frame)
 
     # Statements
 
@@ -207,7 +223,10 @@ class State:
         """The node itself, or a node in the graph for a detached one."""
         if node.id != DETACHED:
             return node
-        out = self.emit(node.op, [self.attach(n) for n in node.inputs], node.attrs, node.cst)
+        inputs = node.inputs
+        if node.op in CONTAINERS and self.heap:
+            inputs = tuple(map(self.current, inputs))
+        out = self.emit(node.op, [self.attach(n) for n in inputs], node.attrs, node.cst)
         if len(self.scopes) == 1 and node.cst is not None:
             self.graph.values[node.cst] = out
         return out
