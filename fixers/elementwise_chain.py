@@ -27,7 +27,8 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     if match.data["no_fix"]:
         return NoFix(match.data["no_fix"])
     nodes: tuple[Node, ...] = match.data["nodes"]
-    holes = {name: hole for name, hole in match.holes.items() if isinstance(hole, Node)}
+    found = {name: hole for name, hole in match.holes.items() if isinstance(hole, Node)}
+    holes = _in_order(graph, found)
     numbers = {n: text for h, n in holes.items() if h in match.data["scalars"] and (text := _number(graph, n))}
     holes = {name: node for name, node in holes.items() if node not in numbers}
     names = _parameters(graph, nodes, holes)
@@ -56,23 +57,38 @@ def _read_as(match: Match, names: dict[str, str]) -> dict[Node, str]:
     return {**read, **{node: names[hole] for node, hole in match.data["aliases"].items()}}
 
 
+def _in_order(graph: Graph, holes: dict[str, Node]) -> dict[str, Node]:
+    """By first use; operands that are calls keep the order in which the code evaluates them."""
+    calls = [h for h, n in holes.items() if not _is_named(graph, n)]
+    order = iter(sorted(calls, key=lambda h: holes[h].id))
+    return {name: holes[name] for name in [next(order) if h in calls else h for h in holes]}
+
+
+def _is_named(graph: Graph, node: Node) -> bool:
+    return node.op in ("param", "attr", "const") or bool(_own_name(graph, node))
+
+
 def _activation(node: Node) -> str:
     op = TABLE.get(node.op)
     return "" if op is None else op.function or op.name
 
 
 def _name(graph: Graph, nodes: tuple[Node, ...]) -> str:
-    """A gate has a name of its own; any other chain that of the function or class it stands in."""
-    root = nodes[-1]
+    """A gate or a cap has a name of its own; what a function returns has the function's; else the operations say it."""
+    root, kinds = nodes[-1], sorted(n.op for n in nodes)
+    if kinds == ["divide", "multiply", "tanh"] and root.op == "multiply":
+        return "softcap"
     if root.op == "multiply" and len(nodes) == 2:
         name = GATES.get(_activation(nodes[0])) or {"sigmoid": "sigmoid_gate"}.get(nodes[0].op)
         if name:
             return name
-    if root.op == "multiply" and sum(n.op == "multiply" for n in nodes) == 2 and len(nodes) == 3:
-        gate = next((n.inputs[0] for n in nodes if n.op == "sigmoid"), None)
-        if gate is not None and sum(gate in n.inputs for n in nodes) == 2:
+    if root.op == "multiply" and kinds == ["multiply", "multiply", "sigmoid"]:
+        gate = next(n.inputs[0] for n in nodes if n.op == "sigmoid")
+        if sum(gate in n.inputs for n in nodes) == 2:
             return "swiglu"
     class_name, _, method = graph.context.qualname.rpartition(".")
+    if len(nodes) <= 3 and not any(n is root for _, n in graph.returns):
+        return "_".join(snake(_activation(n).rpartition(".")[2]) for n in nodes)
     last = class_name.rpartition(".")[2] if method == "__call__" else method
     return snake(last.strip("_<>")) or "fused"
 
