@@ -483,6 +483,8 @@ class Facts:
             return self._field(node, path) or Fact("unknown", size=Expr.name(self._name(node)), why=f"attribute {path}")
         fact = self.of(init)
         why = f"{path} is set in __init__"
+        if fact.kind == "none":  # a place for what is assigned later
+            return Fact("unknown", size=Expr.name(self._name(node)), why=f"{why} to None")
         if fact.kind == "array":
             own = node.attrs.get("name") or path.rsplit(".", 1)[-1]
             if not own.startswith("_") and not fact.dtype.integral:

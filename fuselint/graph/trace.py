@@ -125,7 +125,10 @@ class Trace:
             return t.astype(t.array(given[0]), concrete(self.facts.dtype(node)))
         composite = COMPOSITES.get(op.name) or ACTIVATIONS.get(op.function or op.name)
         if composite is not None:
-            return composite(t, self.arguments(node), node.attrs)
+            arguments = self.arguments(node)
+            if len(arguments) < len(node.inputs):  # some are neither arrays nor numbers
+                return self.opaque([x for x in arguments if isinstance(x, Array)], node)
+            return composite(t, arguments, node.attrs)
         if op.kind == "unary":
             floating, boolean = op.dtype in FLOATING, op.name == "logical_not"
             a = t.astype(t.array(given[0]), "bool_") if boolean else t.array(given[0])
