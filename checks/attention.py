@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
@@ -109,7 +110,7 @@ class _Reader:
         if k_value is None or q is None:
             return None
         k = self.written(k_value)
-        hole = self.canonical.as_hole(scale)
+        hole = self.scale(scale, q)
         if k is None or hole is None or not _shaped_like_keys(self.graph, q, k, keys_axes):
             return None
         if mask is not None and not isinstance(mask, Synthesised) and mask not in self.known:
@@ -130,11 +131,21 @@ class _Reader:
         """The value as the matmul gets it: a cast to float32 before it is kept, for the fused op computes so too."""
         return self.node_of(value)
 
+    def scale(self, value: Value, q: Node) -> Hole | None:
+        """The scale as written, or as what it is of the queries."""
+        hole = self.canonical.as_hole(value)
+        head_dim = self.canonical.size_of(q, -1)
+        if isinstance(hole, Synthesised) and value is self.algebra.power(head_dim, Fraction(-1, 2)):
+            return Synthesised("{q}.shape[-1] ** -0.5", {"q": q}) if hole.operands else hole
+        return hole
+
     def keys(self, transposed: Value) -> tuple[Value | None, tuple[int, ...] | None]:
         """The keys whose transpose this is, and the permutation left to do, where it isn't just the last two axes."""
         if transposed.op == "permute":
-            inner, perm = transposed.args[0], composed(swap(-1, -2), transposed.param("perm"))
-            return inner, perm or None
+            keys = permuted(self.canonical, transposed, swap(-1, -2))
+            if self.node_of(keys) is not None:
+                return keys, None
+            return transposed.args[0], composed(swap(-1, -2), transposed.param("perm"))
         if transposed.op == "swapaxes" and transposed.param("pair") == (2, 3):  # of rank 4, as the fused op asks
             return transposed.args[0], None
         return None, None
@@ -297,7 +308,7 @@ def _match(graph: Graph, found: Attention) -> Match | None:
         root=root,
         holes=holes,
         message="hand-written attention: the scores go to memory and back at every step",
-        obligations=[o for o in obligations if o is not None],
+        obligations=obligations,
         region=frozenset(inside),
         fused=(FusedKernel("fast.scaled_dot_product_attention", (*arrays, *masks), root),),
         shapes=shapes,
@@ -353,33 +364,21 @@ def _why(graph: Graph, arrays: list[Node]) -> str:
     return graph.facts.why(known)
 
 
-def _unread(graph: Graph, root: Node, inside: list[Node], holes: list[Node]) -> Obligation | None:
+def _unread(graph: Graph, root: Node, inside: list[Node], holes: list[Node]) -> Obligation:
     claim = "scores and attention weights are read by nothing else"
     own = set(inside)
-    hot = set()  # what depends on the operands: a shared constant or size may well be read elsewhere
+    hot: set[Node] = set()  # what depends on the operands: a shared constant or size may well be read elsewhere
     for n in inside:
         if any(i in hot or i in holes for i in n.inputs) and graph.facts.kind(n) in ("array", "unknown"):
             hot.add(n)
-    for n in hot:
-        if (
-            n is root
-            or n.op in ("permute", "transpose", "swapaxes", "moveaxis", "astype", "reshape")
-            and not _wide(graph, n, own, root)
-        ):
-            continue
-        if n in graph.escaping or any(u not in own and _keeps(u) for u in graph.users.get(n, ())):
-            if _is_prepared_operand(graph, n, own):
-                continue
+    for n in hot - {root}:
+        read = n in graph.escaping or any(u not in own and _keeps(u) for u in graph.users.get(n, ()))
+        if read and not _is_prepared_operand(n, own):
             return Obligation(claim, "contradicted", f"`{n.op}` is also used outside")
     return Obligation(claim, "proven", "every value between the operands and the result has one reader")
 
 
-def _wide(graph: Graph, node: Node, own: set[Node], root: Node) -> bool:
-    """Whether the node holds scores or weights, not just an operand in another layout."""
-    return not _is_prepared_operand(graph, node, own)
-
-
-def _is_prepared_operand(graph: Graph, node: Node, own: set[Node]) -> bool:
+def _is_prepared_operand(node: Node, own: set[Node]) -> bool:
     """Queries or keys that were scaled, cast or transposed: they stay where they are needed elsewhere."""
     stack, seen = [node], set()
     while stack:
