@@ -37,10 +37,12 @@ def verify(
     seed: int = 0,
     cache: Path | str | None = None,
     limits: Limits | None = None,
+    jobs: int | None = None,
 ) -> list[Verification]:
     """One outcome a region, in order.
 
     device: "cpu" or "gpu"; None is MLX's default. timeout_s: for each region. cache: a folder that keeps outcomes.
+    jobs: child processes at a time; None chooses by the number of regions and cores.
     """
     version = mlx_version()
     limits = limits or Limits(seconds=timeout_s)
@@ -58,7 +60,7 @@ def verify(
             else:
                 waiting[key] = region
         for key, (outcome, lasting) in zip(
-            waiting, run(list(waiting.values()), device, seed, limits, version or ""), strict=True
+            waiting, run(list(waiting.values()), device, seed, limits, version or "", jobs), strict=True
         ):
             outcomes[key] = outcome
             if lasting:

@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -26,6 +27,8 @@ from fuselint.finding import Region, Verification
 
 START_SECONDS = 120.0
 """A child that takes longer than this to import MLX and report itself is given up."""
+FEW = 8
+"""So many regions are not worth a second child, which takes a second to import MLX."""
 LINE_BYTES = 1 << 20
 
 
@@ -42,7 +45,21 @@ Outcome = tuple[Verification, bool]
 """An outcome, and whether it would be the same another time (a crash or a timeout may not be)."""
 
 
-def run(regions: Sequence[Region], device: str | None, seed: int, limits: Limits, version: str) -> list[Outcome]:
+def run(
+    regions: Sequence[Region], device: str | None, seed: int, limits: Limits, version: str, jobs: int | None = None
+) -> list[Outcome]:
+    """Judge the regions, in `jobs` children at a time: what takes long is the compiler that mx.compile calls."""
+    if jobs is None:
+        jobs = min(4, (os.cpu_count() or 1) // 2, len(regions) // FEW)
+    if jobs < 2:
+        return _run(regions, device, seed, limits, version)
+    with ThreadPoolExecutor(jobs) as pool:
+        parts = pool.map(lambda i: _run(regions[i::jobs], device, seed, limits, version), range(jobs))
+        by_part = [iter(part) for part in parts]
+    return [next(by_part[i % jobs]) for i in range(len(regions))]
+
+
+def _run(regions: Sequence[Region], device: str | None, seed: int, limits: Limits, version: str) -> list[Outcome]:
     """Judge the regions in children, one after another."""
     done: dict[int, Outcome] = {}
     while len(done) < len(regions):
@@ -80,6 +97,7 @@ class _Child:
         self._folder = tempfile.TemporaryDirectory(prefix="fuselint-verify-")
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         environment["PYTHONPATH"] = str(Path(fuselint.__file__).resolve().parent.parent)
+        environment.pop("MLX_DISABLE_COMPILE", None)
         environment["MLX_ENABLE_TF32"] = "0"  # a float32 matmul in TF32 would hide or fake a difference
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fuselint.verify.child"],

@@ -317,6 +317,13 @@ def test_without_mlx(monkeypatch):
     assert got.reason == "MLX can't be imported"
 
 
+def test_children_side_by_side():
+    names = ["bias", "two results", "llama norm"]
+    got = verify([RIGHT[n] for n in names] + [UNRULY["crash after"][0]], device="cpu", limits=LIMITS, jobs=3)
+    assert [v.outcome for v in got] == ["passed"] * 3 + ["failed"]
+    assert "crashed" in got[3].reason
+
+
 def test_nothing_to_do():
     assert verify([]) == []
 
