@@ -22,7 +22,7 @@ from typing import Any
 from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
 from fuselint.graph.flow import Reader, readers
-from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.model import Graph, Node, Slice, region
 from fuselint.rulebook import Example, Match, Probe, Synthesised
 
 CODE, NAME = "FUS102", "materialised-causal-mask"
@@ -136,7 +136,7 @@ def _positions(graph: Graph, node: Node) -> tuple[str, Node] | None:
 
 
 def _everything(entry: object) -> bool:
-    return entry is Ellipsis or all(getattr(entry, part, 0) is None for part in ("start", "stop", "step"))
+    return entry is Ellipsis or (isinstance(entry, Slice) and entry.takes_all)
 
 
 def _cast(graph: Graph, node: Node) -> Node:

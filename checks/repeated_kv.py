@@ -23,7 +23,7 @@ from typing import Any
 from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
 from fuselint.graph.flow import callers, is_none_test
-from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.model import Graph, Node, Slice, region
 from fuselint.graph.values import Value
 from fuselint.rulebook import Example, Match, Probe
 
@@ -272,11 +272,7 @@ def _new_axis(graph: Graph, node: Node, axis: int) -> Node | None:
 
 
 def _everything(entry: object) -> bool:
-    return entry is Ellipsis or (
-        not isinstance(entry, (int, Node))
-        and entry is not None
-        and all(getattr(entry, p, 0) is None for p in ("start", "stop", "step"))
-    )
+    return entry is Ellipsis or (isinstance(entry, Slice) and entry.takes_all)
 
 
 def _merges(graph: Graph, node: Node, axis: int) -> bool:

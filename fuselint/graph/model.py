@@ -118,6 +118,10 @@ class Slice:
     stop: Any = None
     step: Any = None
 
+    @property
+    def takes_all(self) -> bool:
+        return self.start is None and self.stop is None and self.step is None
+
 
 @dataclass(slots=True, eq=False)
 class Node:
