@@ -151,12 +151,13 @@ class _Reading:
         arrays = [n for n in self.outside if facts.kind(n) in ("array", "unknown")]
         found = [self.origins.of(n) for n in arrays]
         every = frozenset().union(*found)
-        if "foreign" in every or facts.dtype(self.chain.root) & {"bool_", "uint8"}:
-            return False  # another library's, a mask, an image that leaves
+        root = facts.dtype(self.chain.root)
+        if "foreign" in every or root.integral or self.chain.root in self.origins.identities:
+            return False  # another library's, a mask, positions, indices, an image that leaves
         if not any(self.origins.of(n) & {"computed", "given"} for n in arrays if facts.kind(n) == "array"):
             # Nothing says that these are arrays, but few numbers are put through so much.
             arguments = [n for n in arrays if n.op == "param"]
-            if not arguments or "table" in every or len(self.chain.nodes) < 3:
+            if not arguments or not every <= {"unknown", "weight"} or len(self.chain.nodes) < 3:
                 return False
         if self.only_selects():
             return False  # scores of a router or sampler: a few numbers a token

@@ -47,7 +47,7 @@ def elementwise(graph: Graph) -> set[Node]:
         if not fuses(node):
             continue
         kind = facts.kind(node)
-        unknown = [k for k in node.inputs if facts.kind(k) != "scalar"]
+        unknown = [k for k in node.inputs if k.op != "const"]
         argued = all(k in out or (k.op == "param" and facts.kind(k) == "unknown") for k in unknown)
         if kind == "array" or (kind == "unknown" and node.op in ARITHMETIC and unknown and argued):
             out.add(node)

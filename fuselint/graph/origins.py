@@ -6,7 +6,7 @@ norm's statistics are small whatever the batch; an activation is not.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from fuselint.graph.model import Graph, Node, Slice, operands
 from fuselint.graph.op import Op
@@ -25,6 +25,7 @@ number: a Python number
 foreign: another library's array
 """
 
+ONE_BY_ONE = frozenset({"unary", "binary", "ternary", "cast", "composite", "view"})
 FOREIGN_MODULES = ("numpy", "torch", "jax", "cv2", "PIL", "scipy", "tensorflow", "librosa")
 SAME_VALUES = frozenset(
     {"unary", "binary", "ternary", "cast", "composite", "activation", "view", "copy", "scan", "sort"}
@@ -53,13 +54,15 @@ class Origins:
         kind = self.facts.kind(node)
         if kind == "scalar" or node.op == "const":
             return frozenset({"number"})
-        if node in self.angles:
+        op = TABLE.get(node.op)
+        if node in self.angles or (op is not None and op.kind == "create" and op.name != "array"):
             return frozenset({"table"})
         if node in self.identities or (kind == "array" and self.facts.dtype(node).integral):
             return frozenset({"identity"})
-        op = TABLE.get(node.op)
-        if op is not None:
-            return self._operation(node, op)
+        found = self._operation(node, op) if op is not None else self._structural(node, kind)
+        return frozenset({"reduced"}) if found & ACTIVATIONS and self._has_short_rows(node) else found
+
+    def _structural(self, node: Node, kind: str) -> frozenset[Origin]:
         if node.op == "param":
             return frozenset({"given" if kind == "array" else "foreign" if kind == "object" else "unknown"})
         if node.op == "attr":
@@ -78,10 +81,17 @@ class Origins:
             return frozenset({"foreign"}) if target.split(".")[0] in FOREIGN_MODULES else frozenset({"table"})
         return frozenset({"unknown"})
 
+    def _has_short_rows(self, node: Node) -> bool:
+        """Colours, boxes, quaternions: rows of three or four numbers. Rows of two are pairs that a rotation turns."""
+        shape = self.facts.shape(node)
+        last = None if shape is None or (shape.lead is not None and not shape.dims) else shape.axis(-1)
+        size = None if last is None else last.value()
+        return size is not None and 3 <= size <= SHORT
+
     def _operation(self, node: Node, op: Op) -> frozenset[Origin]:
         inputs = self._union(node.inputs)
         if op.kind == "create":
-            return inputs if op.name == "array" and "foreign" in inputs else frozenset({"table"})
+            return inputs if "foreign" in inputs else frozenset({"table"})
         if op.kind == "random":
             return frozenset({"given"})
         if "foreign" in inputs:
@@ -102,15 +112,20 @@ class Origins:
         return inputs
 
     def _is_coordinate(self, node: Node) -> bool:
-        """`boxes[..., 2]`: one number of each row. Of a reshaped value it may be half of the row."""
+        """`boxes[..., 2]`, `rotation[:, 0, 1]`, `camera[:, 1:2]`: few numbers of each row. Of pairs it is half."""
         index = node.attrs.get("index")
-        base = node.inputs[0]
-        if not isinstance(index, tuple) or len(index) < 2 or not isinstance(index[-1], int):
+        if not isinstance(index, tuple) or len(index) < 2:
             return False
-        whole = all(i is Ellipsis or (isinstance(i, Slice) and (i.start, i.stop) == (None, None)) for i in index[:-1])
-        return (
-            whole and base.op not in RESHAPED and (index[0] is Ellipsis or self.facts.rank(base) in (None, len(index)))
-        )
+        base, rest = node.inputs[0], list(index)
+        taken = 0
+        while rest and _is_few(rest[-1]):
+            rest.pop()
+            taken += 1
+        if not taken or not rest or not all(i is Ellipsis or _is_whole(i) for i in rest):
+            return False
+        shape = self.facts.shape(base)
+        pairs = taken == 1 and base.op in RESHAPED and shape is not None and shape.axis(-1) == 2
+        return not pairs and (rest[0] is Ellipsis or self.facts.rank(base) in (None, len(index)))
 
     def _call(self, node: Node) -> frozenset[Origin]:
         target = node.attrs.get("target") or ""
@@ -123,6 +138,20 @@ class Origins:
 
 
 RESHAPED = frozenset({"reshape", "unflatten"})
+
+SHORT = 4
+"""A row this long is a few numbers."""
+
+
+def _is_whole(part: Any) -> bool:
+    return isinstance(part, Slice) and (part.start, part.stop) == (None, None)
+
+
+def _is_few(part: Any) -> bool:
+    if isinstance(part, Slice):
+        start, stop = part.start or 0, part.stop
+        return isinstance(start, int) and isinstance(stop, int) and 0 < stop - start <= SHORT
+    return isinstance(part, int)
 
 
 ACTIVATIONS: frozenset[Origin] = frozenset({"computed", "given", "unknown"})
@@ -141,14 +170,30 @@ def _angles(graph: Graph) -> set[Node]:
 
 
 def _identities(graph: Graph) -> set[Node]:
-    """Values that are compared for equality with something, or are indices."""
-    out: set[Node] = set()
-    for n in graph.nodes:
-        if n.op in ("equal", "not_equal"):
-            out.update(k for k in n.inputs if k.op not in ("const", "attr"))
-        elif n.op in ("take", "take_along_axis", "index"):
-            out.update(n.inputs[1:2])
-    return out
+    """Values that are compared for equality with something, or that indices are made of."""
+    out = {k for n in graph.nodes if n.op in ("equal", "not_equal") for k in n.inputs if k.op not in ("const", "attr")}
+    out.update(n for n in graph.nodes if n.op in ("floor_divide", "remainder"))
+    indices: set[Node] = set()
+    for n in reversed(graph.nodes):
+        if any(_makes_an_index(r, n, indices) for r in graph.users.get(n, ())):
+            indices.add(n)
+    return out | indices
+
+
+def _makes_an_index(reader: Node, node: Node, indices: set[Node]) -> bool:
+    """Whether `reader` takes `node` as an index, compares it with positions, or makes an index of it."""
+    if reader.op in ("take", "take_along_axis", "index") and node not in reader.inputs[:1]:
+        return True
+    if reader.op in ("less", "less_equal", "greater", "greater_equal"):
+        return any(_is_a_range(k) for k in reader.inputs if k is not node)
+    op = TABLE.get(reader.op)
+    return reader in indices and (reader.op == "index" or (op is not None and op.kind in ONE_BY_ONE))
+
+
+def _is_a_range(node: Node) -> bool:
+    while node.op == "index" or (node.op in TABLE and TABLE[node.op].kind == "view" and node.inputs):
+        node = node.inputs[0]
+    return node.op == "arange"
 
 
 def _is_self(graph: Graph, node: Node) -> bool:
