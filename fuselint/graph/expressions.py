@@ -163,7 +163,10 @@ class Expressions(Inline):
         while isinstance(left, cst.BooleanOperation) and isinstance(left.operator, type(node.operator)):
             rights.append(left.right)
             left = left.left
-        parts = [self.value(left), *(self.value(r) for r in reversed(rights))]
+        parts = [self.value(left)]
+        env = dict(self.scope.env)
+        parts += [self.value(r) for r in reversed(rights)]
+        self.some_ways([env, self.scope.env])
         return self.emit(op, parts, {"op": op}, node)
 
     def conditional(self, node: cst.IfExp) -> Node:
@@ -171,8 +174,20 @@ class Expressions(Inline):
         known = self.truth(test)
         if known is not None:
             return self.value(node.body if known else node.orelse)
-        then, other = self.value(node.body), self.value(node.orelse)
+        before = dict(self.scope.env)
+        then = self.value(node.body)
+        after, self.scope.env = self.scope.env, before
+        other = self.value(node.orelse)
+        self.some_ways([after, self.scope.env])
         return self.phi(test, then, other, node)
+
+    def some_ways(self, ends: list[dict[str, Node]]) -> None:
+        """A walrus in a part that is not always evaluated leaves its name unknown."""
+        for name in dict.fromkeys(n for env in ends for n in env):
+            values = [env.get(name) for env in ends]
+            if any(v is not values[0] for v in values):
+                known = [v for v in values if v is not None]
+                self.bind(name, self.opaque(f"{name} is assigned on some ways only", known))
 
     def phi(self, test: Node, then: Node, other: Node, at: cst.CSTNode | None) -> Node:
         if then is other:
