@@ -249,6 +249,8 @@ class _Reading:
 
     def changes(self, node: Node) -> bool:
         """Whether a number depends on an argument or a loop. Sizes do not count: a new shape is compiled anyway."""
+        if isinstance(self.graph.facts.const(node), (bool, int, float)):
+            return False
         stack, seen = [node], set()
         while stack:
             n = stack.pop()

@@ -51,12 +51,6 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     return Replacement(parts=(Part(match.root, f"{{helper}}({call})"),), holes=holes, helper=helper)
 
 
-def _read_as(match: Match, names: dict[str, str]) -> dict[Node, str]:
-    """The parameter that stands for each operand in the helper."""
-    read = {node: names[hole] for hole, node in match.holes.items() if isinstance(node, Node)}
-    return {**read, **{node: names[hole] for node, hole in match.data["aliases"].items()}}
-
-
 def _in_order(graph: Graph, holes: dict[str, Node]) -> dict[str, Node]:
     """By first use; operands that are calls keep the order in which the code evaluates them."""
     calls = [h for h, n in holes.items() if not _is_named(graph, n)]
