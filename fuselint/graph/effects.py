@@ -12,14 +12,14 @@ House assumption: calls don't change their array arguments in place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import libcst as cst
 
 from fuselint.graph import ops
 from fuselint.graph.model import Effect, Node
-from fuselint.graph.state import ASSIGNED, CHANGED, CONTAINERS, DETACHED, JOINS, MADE, State
+from fuselint.graph.state import ASSIGNED, CHANGED, CONTAINERS, DETACHED, HOLDS, JOINS, MADE, State
 
 INDEXED = frozenset({"index", "index_update"})
 PLAIN = frozenset({"int", "float", "bool", "str", "tuple", "bytes", "complex", "mlx.core.Dtype"})
@@ -215,10 +215,11 @@ class Effects(State):
                 self.tick(f"*.{n.attrs['name']}")
             elif _from_elsewhere(n):
                 self.tick("")
+        holding = self._holding(held)
         self.replace(node, new)
         for other in others:
             self.replace(other, self.lazy("may have been changed in place through another name", (other, new)))
-        self._renew(held, {node, *others})
+        self._renew(holding, {node, *others})
 
     def _held(self) -> dict[Node, None]:
         """What names and attributes hold, and what is inside the containers among it."""
@@ -230,20 +231,35 @@ class Effects(State):
                     held.update((self.now(n), None) for n in c.inputs)
         return held
 
-    def _renew(self, held: Iterable[Node], changed: set[Node]) -> None:
-        """What holds changed objects holds their new values."""
-        displays = {c for v in held if v.id != DETACHED for c in self.origins(v) if c.op in CONTAINERS}
-        for c in by_id(displays - changed):
-            if f"@{c.id}" not in self.heap and not changed.isdisjoint(c.inputs):
-                changed.add(c)
-                inputs = tuple(map(self.now, c.inputs))
-                self.replace(c, Node(DETACHED, c.op, inputs, c.attrs, None, None, self.scope.frame))
+    def _holding(self, held: Iterable[Node]) -> dict[Node, set[Node]]:
+        """What objects may be inside the values that are held, and inside the displays among these."""
+        out: dict[Node, set[Node]] = {}
         for v in held:
-            if v.id == DETACHED or v.op in CONTAINERS or v in changed or f"@{v.id}" in self.heap:
+            if v.id == DETACHED:
                 continue
-            inside = self.identities(v, inside=True)
-            if not changed.isdisjoint(inside):
-                self.replace(v, self.lazy("holds an object that was changed in place", (v, *by_id(changed & inside))))
+            for c in self.origins(v):
+                if c.op in CONTAINERS:
+                    out[c] = {self.now(n) for n in c.inputs}
+            if v.op not in CONTAINERS:
+                inside = self.identities(v, inside=True)
+                if inside:
+                    out[v] = {self.now(n) for n in inside} | inside
+        return out
+
+    def _renew(self, holding: Mapping[Node, set[Node]], changed: set[Node]) -> None:
+        """What holds changed objects holds their new values."""
+        for v in by_id(holding):
+            if f"@{v.id}" in self.heap or v in changed or changed.isdisjoint(holding[v]):
+                continue
+            if v.op in CONTAINERS:
+                changed.add(v)
+                inputs = tuple(map(self.now, v.inputs))
+                self.replace(v, Node(DETACHED, v.op, inputs, v.attrs, None, None, self.scope.frame))
+            else:
+                now = ((n, self.now(n)) for n in by_id(holding[v] & changed))
+                self.replace(
+                    v, self.lazy(HOLDS, (v, *(n if new.id == DETACHED else new for n, new in now)), join=False)
+                )
 
     def replace(self, node: Node, new: Node) -> None:
         """Names and containers that hold `node` hold `new`."""

@@ -104,7 +104,8 @@ HOLDERS = frozenset({"tuple", "list", "dict", "call", "new", "opaque", "star", "
 JOINS = frozenset({"phi", "loop", "and", "or"})
 ASSIGNED = "an item was assigned"
 MADE = ("a container", "comprehension", "set")
-CHANGED = (ASSIGNED, MADE[0])
+HOLDS = "holds an object that was changed in place"
+CHANGED = (ASSIGNED, MADE[0], HOLDS)
 """Reasons of opaque nodes: the first operand, with its items changed; a new container."""
 
 CONTAINERS = frozenset({"tuple", "list", "dict"})
@@ -204,9 +205,10 @@ class State:
             return self.detached(node.op, [self.refreshed(n) for n in node.inputs], node.cst)
         return self.current(node)
 
-    def lazy(self, reason: str, inputs: Sequence[Node]) -> Node:
+    def lazy(self, reason: str, inputs: Sequence[Node], join: bool = True) -> Node:
         """An opaque value, one of `inputs` or a changed one, that gets into the graph only if it is read."""
-        return Node(DETACHED, "opaque", tuple(inputs), {"reason": reason, "join": True}, None, None, self.scope.frame)
+        attrs = {"reason": reason, "join": True} if join else {"reason": reason}
+        return Node(DETACHED, "opaque", tuple(inputs), attrs, None, None, self.scope.frame)
 
     # Statements
 
