@@ -162,13 +162,13 @@ class Expr:
     def __floordiv__(self, other: Size) -> Expr:
         """Floor division: exact where the divisor divides, else the opaque size `self//other`."""
         divisor = Expr.of(other)
-        a, b = self._constant, divisor._constant
-        if a is not None and b is not None:
-            return Expr.of(a // b)
         quotient = self._divide(divisor)
         if quotient is not None and quotient.integral:
             return quotient
         above, below = self._reduced(divisor)
+        a, b = above._constant, below._constant
+        if a is not None and b is not None:
+            return Expr.of(a // b)
         return Expr({((Apply("//", (above, below)), 1),): Fraction(1)})
 
     def __rfloordiv__(self, other: Size) -> Expr:
