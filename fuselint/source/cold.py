@@ -10,8 +10,8 @@ import ast
 import re
 from collections.abc import Mapping, Sequence
 
-from fuselint.source.project import MODULE, ModuleSummary
-from fuselint.source.scopes import Scope, Scopes, dotted
+from fuselint.source.project import MODULE, ModuleSummary, Parameter
+from fuselint.source.scopes import Scope, Scopes, dotted, text_of
 
 ONCE = frozenset(["__init__", "__post_init__", "__new__", "__init_subclass__", "__set_name__", "__setstate__"])
 """Methods that Python calls once an object."""
@@ -26,6 +26,12 @@ LOADING_NAME = re.compile(
     r"(?:^|_)(?:load|convert|quantize|dequantize|init|initialize|setup|build|make|create|from|restore|read|import|export"
     r"|save|sanitize|remap|prepare|ensure|get|fetch|upload|fuse)(?:_|$|ed|er)"
 )
+WEIGHT_NAME = re.compile(
+    r"\.|weight|bias|scale|norm|conv|embed|layer|proj|attn|attention|head|expert|rotary|freq|model|lora|block|mlp|vision"
+    r"|encoder|decoder|position|kernel|gate|router"
+)
+"""What is looked for in the names of weights, other than in those of metrics and options."""
+
 TEXT_METHODS = frozenset(
     "startswith endswith replace split rsplit partition rpartition removeprefix removesuffix strip lstrip".split()
 )
@@ -93,8 +99,7 @@ def _reason(scope: Scope, module: ModuleSummary) -> str:
         return name
     if any(d in CACHED for d in function.decorators):
         return "cached: computed once for the same arguments"
-    options = next((p.name for p in function.parameters if p.kind == "**"), "")
-    if name != "__call__" and _renames_weights(scope, options):
+    if name != "__call__" and _renames_weights(scope, function.parameters):
         return "sanitize" if name == "sanitize" else "weight conversion"
     if _builds_layer(scope, module):
         return "builds a layer from another"
@@ -103,25 +108,31 @@ def _reason(scope: Scope, module: ModuleSummary) -> str:
     return ""
 
 
-def _renames_weights(scope: Scope, options: str) -> bool:
+def _renames_weights(scope: Scope, parameters: Sequence[Parameter]) -> bool:
     """Whether a function's work is on a dict by textual keys: it goes through one and looks into its keys, or sets
-    and removes entries with dotted keys. `options` is its `**` parameter, which holds no weights."""
+    and removes entries with dotted keys."""
+    given = {p.name for p in parameters if p.kind != "**"}
+    options = {p.name for p in parameters if p.kind == "**"}
     keys: set[str] = set()
+    bare: set[str] = set()  # of `for k in weights`: also how one goes through layers, where `"bias" in layer`
     for target, iterated in scope.loops:
         mapping = _plain(iterated)
+        first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+        if not isinstance(first, ast.Name):
+            continue
         if isinstance(mapping, ast.Call) and isinstance(mapping.func, ast.Attribute):
             of, method = dotted(mapping.func.value), mapping.func.attr
-            first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
-            if isinstance(first, ast.Name) and of != options and method == ("keys" if first is target else "items"):
+            if of not in options and method == ("keys" if first is target else "items"):
                 keys.add(first.id)
-    looked_into = keys & scope.searched or any(
-        isinstance(c.func, ast.Attribute)
-        and c.func.attr in TEXT_METHODS
-        and isinstance(c.func.value, ast.Name)
-        and c.func.value.id in keys
-        for c in scope.calls
-    )
-    if looked_into:
+        elif first is target and isinstance(mapping, ast.Name) and mapping.id in given:
+            keys.add(first.id)
+            bare.add(first.id)
+    texts = [text for name, text in scope.searched if name in keys - bare]
+    for call in scope.calls:
+        at = call.func
+        if isinstance(at, ast.Attribute) and at.attr in TEXT_METHODS and dotted(at.value) in keys:
+            texts += [t for a in call.args for e in _elements(a) if (t := text_of(e)) is not None]
+    if any(WEIGHT_NAME.search(t) for t in texts):
         return True
     stored = sum(not isinstance(i.ctx, ast.Load) and _is_dotted(i.slice) for i in scope.items)
     popped = sum(_method(c) == "pop" and bool(c.args) and _is_dotted(c.args[0]) for c in scope.calls)
@@ -139,17 +150,14 @@ def _method(node: ast.expr) -> str:
     return node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else ""
 
 
+def _elements(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple) else [node]
+
+
 def _is_dotted(node: ast.expr) -> bool:
     """A text, or a formatted one, with a dot between words: `"model.norm.weight"`, `f"{prefix}.weight"`."""
-    if isinstance(node, ast.JoinedStr):
-        text = "".join(
-            v.value if isinstance(v, ast.Constant) and isinstance(v.value, str) else "x" for v in node.values
-        )
-    elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-        text = node.value
-    else:
-        return False
-    return re.fullmatch(r"\w*(?:\.\w+)+\.?", text) is not None
+    text = text_of(node)
+    return text is not None and re.fullmatch(r"\w*(?:\.\w+)+\.?", text) is not None
 
 
 def _builds_layer(scope: Scope, module: ModuleSummary) -> bool:

@@ -32,7 +32,7 @@ class Scope:
     stores: list[tuple[ast.Attribute, ast.expr | None]] = field(default_factory=list)
     items: list[ast.Subscript] = field(default_factory=list)  # stored, or with a text as index
     loops: list[tuple[ast.expr, ast.expr]] = field(default_factory=list)  # target, what is iterated
-    searched: set[str] = field(default_factory=set)  # names x of `"text" in x`
+    searched: list[tuple[str, str]] = field(default_factory=list)  # names x and texts of `"text" in x`
     yields: bool = False
 
     def bind(self, name: str, how: str, what: Any = None) -> None:
@@ -195,14 +195,14 @@ class _Walker:
 
     def _subscript(self, node: ast.Subscript, scope: Scope, class_name: str) -> None:
         stored = not isinstance(node.ctx, ast.Load)
-        if stored or isinstance(node.slice, ast.JoinedStr) or _is_text(node.slice):
+        if stored or text_of(node.slice) is not None:
             scope.items.append(node)
 
     def _compare(self, node: ast.Compare, scope: Scope, class_name: str) -> None:
         where = node.comparators[0]
-        looked_for = _is_text(node.left) or isinstance(node.left, ast.JoinedStr)
-        if looked_for and isinstance(where, ast.Name) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
-            scope.searched.add(where.id)
+        looked_for = text_of(node.left)
+        if looked_for is not None and isinstance(where, ast.Name) and isinstance(node.ops[0], (ast.In, ast.NotIn)):
+            scope.searched.append((where.id, looked_for))
 
     def _loop(self, node: ast.For | ast.AsyncFor | ast.comprehension, scope: Scope, class_name: str) -> None:
         scope.loops.append((node.target, node.iter))
@@ -246,8 +246,11 @@ def arguments(args: ast.arguments) -> Iterator[ast.arg]:
         yield args.kwarg
 
 
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+def text_of(node: ast.expr) -> str | None:
+    """A literal text; of a formatted one, its fixed parts, with "x" for what is filled in."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(str(v.value) if isinstance(v, ast.Constant) else "x" for v in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def _imported(alias: ast.alias) -> str:

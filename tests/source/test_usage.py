@@ -168,12 +168,16 @@ def test_what_builds_a_model_is_cold_and_what_runs_it_is_not() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("def f(w):\n    return {k.replace('a', 'b'): v for k, v in w.items()}", "weight conversion"),
+        ("def f(w):\n    return {k.replace('attn', 'b'): v for k, v in w.items()}", "weight conversion"),
         (
             "def f(w):\n    for k, v in w.items():\n        if 'norm' in k: v = v + 1\n        w[k] = v",
             "weight conversion",
         ),
-        ("def f(w):\n    for k in list(w.keys()):\n        if k.startswith('x'): w.pop(k)", "weight conversion"),
+        (
+            "def f(w):\n    for k in list(w.keys()):\n        if k.startswith(('x', 'model.')): w.pop(k)",
+            "weight conversion",
+        ),
+        ("def f(w):\n    return {k: w[k] for k in sorted(w) if not k.endswith('.scale')}", "weight conversion"),
         ("def f(w):\n    w['model.norm.weight'] = w['a'] + 1\n    return w", "weight conversion"),
         ("def f(w, p):\n    return w.pop(f'{p}.weight') + 1", "weight conversion"),
         ("@functools.lru_cache(maxsize=None)\ndef f(n): return mx.arange(n) * 2", "cached"),
@@ -188,6 +192,8 @@ def test_what_builds_a_model_is_cold_and_what_runs_it_is_not() -> None:
         ("def sanitize(x):\n    return x * 2 + 1", ""),
         ("def f(x, **options):\n    for k, v in options.items():\n        if 'x' in k: x = x + v\n    return x", ""),
         ("def f(w, x):\n    return x @ w['layers.0.weight'] + w['layers.0.bias']", ""),
+        ("def f(x, layers):\n    return [x * 2 + 1 for l in layers if 'bias' in l]", ""),
+        ("def f(m):\n    for k, v in m.items():\n        if k.startswith('num_'): m[k] = v * 2 + 1", ""),
         ("def f(cache):\n    state = Cache()\n    state.keys = cache.keys * 2\n    return state", ""),
     ],
 )
