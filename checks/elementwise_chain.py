@@ -313,7 +313,7 @@ class _Reading:
 
     def is_shapeless(self) -> bool:
         """Whether one kernel is left when every operand gets a broadcast, and no number depends on a shape."""
-        if any(_reads_a_size(n) for n in self.holes.values()):
+        if any(_reads_a_size(self.holes[h]) for h in self.scalars):
             return False
         traced = trace(self.chain.nodes, self.graph.facts, shapeless=True)
         root = traced.array(self.chain.root)

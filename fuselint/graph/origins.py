@@ -25,7 +25,7 @@ number: a Python number
 foreign: another library's array
 """
 
-ONE_BY_ONE = frozenset({"unary", "binary", "ternary", "cast", "composite", "view"})
+ONE_BY_ONE = frozenset({"unary", "binary", "ternary", "cast", "composite", "view", "copy"})
 FOREIGN_MODULES = ("numpy", "torch", "jax", "cv2", "PIL", "scipy", "tensorflow", "librosa")
 SAME_VALUES = frozenset(
     {"unary", "binary", "ternary", "cast", "composite", "activation", "view", "copy", "scan", "sort"}
