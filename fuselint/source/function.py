@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 from typing import Any
 
 import libcst as cst
@@ -67,11 +67,7 @@ class FunctionSource:
         As in `ast`, the parentheses of a tuple or generator belong to it. A function or class begins at its first
         decorator.
         """
-        start, end = self._positions.inner[node]
-        if isinstance(node, (cst.Tuple, cst.GeneratorExp)) and node.lpar:
-            start, end = self._positions.inner[node.lpar[-1]][0], self._positions.inner[node.rpar[0]][1]
-        elif isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.decorators:
-            start, _ = self._positions.inner[node.decorators[0]]
+        start, end = self._positions.span(node)
         return start + self._shift, end + self._shift
 
     def outer_span(self, node: cst.CSTNode) -> tuple[int, int]:
@@ -102,6 +98,9 @@ class FunctionSource:
         state = _Positions(self.module.default_indent, self.module.default_newline)
         with _recursion(DEEPEST * 20):
             self.module._codegen(state)
+        start, end = state.span(self.node)
+        if (start + self._shift, end + self._shift) != (self.start, self.end):  # a LibCST that prints otherwise
+            raise TooComplex(f"{self.file.path}:{self.at.line}: {self.qualname}: positions can't be told")
         return state
 
 
@@ -198,7 +197,7 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     return out
 
 
-@lru_cache(maxsize=None)
+@cache
 def _is_child(kind: type) -> bool:
     """By type, and remembered: isinstance with LibCST's abstract classes is slow."""
     return issubclass(kind, cst.CSTNode) and not issubclass(kind, _LAYOUT)
@@ -221,6 +220,14 @@ class _Positions(CodegenState):
         self.at = 0
         self.inner: dict[cst.CSTNode, tuple[int, int]] = {}
         self._begun: list[int] = []
+
+    def span(self, node: cst.CSTNode) -> tuple[int, int]:
+        start, end = self.inner[node]
+        if isinstance(node, (cst.Tuple, cst.GeneratorExp)) and node.lpar:
+            start, end = self.inner[node.lpar[-1]][0], self.inner[node.rpar[0]][1]
+        elif isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node.decorators:
+            start, _ = self.inner[node.decorators[0]]
+        return start, end
 
     def add_indent_tokens(self) -> None:
         self.at += sum(map(len, self.indent_tokens))

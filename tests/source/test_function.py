@@ -7,9 +7,11 @@ from pathlib import Path
 
 import libcst as cst
 import pytest
+from libcst._nodes.internal import CodegenState
 
 import fuselint
 from fuselint.errors import TooComplex
+from fuselint.source import function
 from fuselint.source.function import FunctionSource, parse_function, walk
 from fuselint.source.spans import FunctionSpan, functions
 from fuselint.source.text import FileText, read
@@ -200,6 +202,13 @@ def test_every_expression_of_real_code_has_the_position_that_ast_gives_it(packag
                     assert source.span(expression) in known
                     count += 1
     assert count > 1000
+
+
+def test_a_libcst_that_prints_otherwise_gives_no_positions(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = parse("def f(x):\n    return x\n", "f")
+    monkeypatch.setattr(function._Positions, "record_syntactic_position", CodegenState.record_syntactic_position)
+    with pytest.raises(TooComplex, match="positions can't be told"):
+        source.span(source.node)
 
 
 def test_strings_keep_their_indentation() -> None:
