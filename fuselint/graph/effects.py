@@ -102,7 +102,7 @@ class Effects(State):
                 stack.extend(n.inputs)
             elif n.op == "multiply" and any(i.op == "list" for i in n.inputs):
                 stack.extend(i for i in n.inputs if i.op == "list")
-            elif n.op == "opaque" and ("join" in n.attrs or n.attrs["reason"] == ASSIGNED):
+            elif n.op == "opaque" and ("join" in n.attrs or n.attrs["reason"] in (ASSIGNED, HOLDS)):
                 stack.extend(n.inputs[:1])
             elif surely:
                 return False
@@ -153,9 +153,10 @@ class Effects(State):
     def fresh(self, node: Node) -> bool:
         """Whether an object was made here by MLX, and is held by nothing but names."""
         stack, seen = [node], {node}
+        taken = {v for k, v in self.heap.items() if k.startswith("@")}  # they are in objects that others hold
         while stack:
             n = stack.pop()
-            if n in self.leaked or any(p not in seen for p in self.joined.get(n, ())):
+            if n in self.leaked or n in taken or any(p not in seen for p in self.joined.get(n, ())):
                 return False
             op = ops.TABLE.get(n.op)
             if n.op in JOINS:
@@ -216,6 +217,7 @@ class Effects(State):
             elif _from_elsewhere(n):
                 self.tick("")
         holding = self._holding(held)
+        self.was.setdefault(new, node)
         self.replace(node, new)
         for other in others:
             self.replace(other, self.lazy("may have been changed in place through another name", (other, new)))
@@ -319,6 +321,8 @@ class Effects(State):
             done.add(at)
             n, inside = at
             known, held = _aliases_of(n, inside)
+            if n in self.was:
+                stack.append((self.was[n], inside))
             stack.extend((i, inside) for i in known)
             for i in held:
                 stack += [(i, False), (i, True)]
