@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
@@ -361,17 +362,21 @@ class Facts:
 
     def _fitting(self, node: Node, inputs: Sequence[Fact]) -> Shape | None:
         """The shape of the operands whose shape is known, where that of others isn't."""
-        pairs = list(zip(node.inputs, inputs, strict=True))
-        known = [f.shape for n, f in pairs if f.kind != "unknown" and f.shape != Shape(self._name(n), ()) and f.shape]
-        if len(known) == len(pairs):
+        known: Shape | None = SCALAR
+        unknown: list[tuple[Node, Fact]] = []
+        for n, f in zip(node.inputs, inputs, strict=True):
+            if f.kind == "unknown" or f.shape is None or f.shape == Shape(self._name(n), ()):
+                unknown.append((n, f))
+            else:
+                known = broadcast(known, f.shape)
+        if not unknown or known is None:
             return None
-        shape: Shape | None = None
-        for one in known:
-            shape = one if shape is None else broadcast(shape, one)
-        if shape is not None and shape != SCALAR:
-            return shape
-        arrays = [f.shape for f in inputs if f.kind == "array" and f.shape is not None and f.shape != SCALAR]
-        return arrays[0] if len(arrays) == 1 else None
+        if known == SCALAR:
+            arrays = [f.shape for _, f in unknown if f.kind == "array"]
+            return arrays[0] if len(arrays) == 1 and len(unknown) > 1 else None
+        if known.lead is None:
+            return known if len(known.dims) > 1 else None
+        return None if any(self._name(n) in re.split(r"\[| & ", known.lead) for n, _ in unknown) else known
 
     def _python(self, node: Node, op: Op, inputs: Sequence[Fact]) -> Fact | None:
         """An operator on Python values: arithmetic of numbers, of tuples, of strings. None if an array takes part."""
@@ -513,11 +518,15 @@ class Facts:
         f = self.of(node.inputs[0])
         axis = node.attrs.get("axis")
         number = axis if isinstance(axis, int) else self.const(axis) if isinstance(axis, Node) else None
-        size = f.shape.axis(number) if f.shape is not None and isinstance(number, int) else None
+        counted = f.shape is None or (f.shape.lead is not None and isinstance(number, int) and number >= 0)
+        size = f.shape.axis(number) if f.shape is not None and isinstance(number, int) and not counted else None
         if size is None:
             array = node.inputs[0]
-            text = self._bound_names.get(node) or f"{self._name(array)}.shape[{number if number is not None else '?'}]"
-            size = Expr.name(self._unique(("dim", array, number if number is not None else node), text))
+            seen = self._usage.of(array)
+            readers = seen.axes.get(number, []) if seen is not None and isinstance(number, int) else [node]
+            named = next((self._bound_names[n] for n in readers if n in self._bound_names), "")
+            text = named or f"{self._name(array)}.shape[{number if isinstance(number, int) else '?'}]"
+            size = Expr.name(self._unique(("dim", array, number if isinstance(number, int) else node), text))
         value = size.value()
         return Fact(
             "scalar",
@@ -575,6 +584,9 @@ class Facts:
     def _item(self, node: Node) -> Fact:
         f = self.of(node.inputs[0])
         index = node.attrs.get("index")
+        counted = node.inputs[0].attrs.get("target") if node.inputs[0].op == "call" else None
+        if counted == "builtins.range" or (counted == "builtins.enumerate" and index == 0):
+            return _scalar("weak int", size=Expr.name(self._name(node)), why="a number that a loop counts")
         if isinstance(index, Node):
             known = self.const(index)
             index = known if isinstance(known, int) else index
