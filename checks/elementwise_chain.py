@@ -350,10 +350,123 @@ def _listed(nodes: tuple[Node, ...]) -> str:
     return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-EXAMPLES = (Example(HEAD + "def mlp(gate, up):\n    return nn.silu(gate) * up\n"),)
+MLP = """
+class MLP(nn.Module):
+    def __init__(self, dims: int, hidden_dims: int):
+        super().__init__()
+        self.gate_proj = nn.Linear(dims, hidden_dims, bias=False)
+        self.up_proj = nn.Linear(dims, hidden_dims, bias=False)
+        self.down_proj = nn.Linear(hidden_dims, dims, bias=False)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return self.down_proj({product})
+"""
+
+EXAMPLES = (
+    Example(
+        HEAD + MLP.lstrip().format(product="nn.silu(self.gate_proj(x)) * self.up_proj(x)"),
+        fixed="from functools import partial\n\n"
+        + HEAD
+        + """@partial(mx.compile, shapeless=True)
+def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    return nn.silu(gate) * up
+
+
+"""
+        + MLP.lstrip().format(product="swiglu(self.gate_proj(x), self.up_proj(x))"),
+    ),
+    Example(
+        HEAD
+        + """def snake(x: mx.array, alpha: mx.array) -> mx.array:
+    s = mx.sin(alpha * x)
+    s = s * s
+    return x + s / (alpha + 1e-9)
+""",
+        fixed="from functools import partial\n\n"
+        + HEAD
+        + """@partial(mx.compile, shapeless=True)
+def fused_snake(x: mx.array, alpha: mx.array) -> mx.array:
+    s = mx.sin(alpha * x)
+    return x + s * s / (alpha + 1e-9)
+
+
+def snake(x: mx.array, alpha: mx.array) -> mx.array:
+    return fused_snake(x, alpha)
+""",
+    ),
+    Example(
+        HEAD
+        + """class Cap(nn.Module):
+    def __init__(self, dims: int, cap: float):
+        super().__init__()
+        self.proj = nn.Linear(dims, dims)
+        self.cap = cap
+
+    def __call__(self, x):
+        return mx.tanh(self.proj(x) / self.cap) * self.cap
+""",
+        fixed="from functools import partial\n\n"
+        + HEAD
+        + """@partial(mx.compile, shapeless=True)
+def softcap(proj: mx.array, cap: float) -> mx.array:
+    return mx.tanh(proj / cap) * cap
+
+
+class Cap(nn.Module):
+    def __init__(self, dims: int, cap: float):
+        super().__init__()
+        self.proj = nn.Linear(dims, dims)
+        self.cap = cap
+
+    def __call__(self, x):
+        return softcap(self.proj(x), self.cap)
+""",
+    ),
+    Example(
+        HEAD + "def gate(g: mx.array, u):\n    return g * mx.sigmoid(g) * u\n",
+        fixed="from functools import partial\n\n"
+        + HEAD
+        + """@partial(mx.compile, shapeless=True)
+def swiglu(g: mx.array, u: mx.array) -> mx.array:
+    return g * mx.sigmoid(g) * u
+
+
+def gate(g: mx.array, u):
+    return swiglu(g, u)
+""",
+        applicability="unsafe",
+        why="u may be a number, and each number would be compiled again",
+    ),
+    Example(
+        HEAD + "def guide(u: mx.array, c: mx.array, strength: float):\n    return u + strength * (c - u) * 0.5\n",
+        applicability="none",
+        why="strength is a number that may change at every call",
+    ),
+)
 COUNTEREXAMPLES = (
     Example(
         HEAD + "def f(x: mx.array, y: mx.array):\n    return mx.exp(x) @ y\n",
         why="one elementwise operation is one kernel already",
+    ),
+    Example(
+        HEAD + "def f(x: mx.array, w: mx.array):\n    return nn.gelu(x) @ w\n",
+        why="MLX compiles its activations",
+    ),
+    Example(
+        HEAD + "@mx.compile\ndef f(x: mx.array, y: mx.array):\n    return mx.tanh(x * y + 1) * x\n",
+        why="it is compiled",
+    ),
+    Example(
+        HEAD
+        + "def f(x: mx.array, y: mx.array):\n    return mx.sum(x - mx.max(x, axis=-1, keepdims=True), axis=-1) @ y\n",
+        why="a reduction stands between the operations",
+    ),
+    Example(
+        HEAD + "def f(n, m):\n    scale = (n * 2 + 1) ** -0.5\n    return mx.zeros((n, m)), scale * 3 + 1\n",
+        why="arithmetic of Python numbers launches nothing",
+    ),
+    Example(
+        HEAD + "def f(x: mx.array):\n    h = mx.exp(x)\n    return h / h.sum(-1, keepdims=True)\n",
+        why="what a reduction reads is written to memory anyway",
     ),
 )

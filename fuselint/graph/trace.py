@@ -241,7 +241,9 @@ def trace(nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False) -> Tr
 
 
 def _new_axes(shape: Shape | None, parts: tuple[Any, ...]) -> Shape | None:
-    """The shape of `x[:, None, :]` of an x of unknown rank: such an index names all its axes."""
+    """`x[:, None, :]` of an x of unknown rank: such an index names all its axes, and `x[:, None]` all but one."""
+    if parts and parts[-1] is None:
+        parts = (*parts, Slice())
     whole = [p is None or (isinstance(p, Slice) and p == Slice()) for p in parts]
     if shape is None or shape.lead is None or None not in parts or not all(whole):
         return None

@@ -1,0 +1,223 @@
+"""FUS301: which chains are found, where they end, and what makes them advice."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuselint.rulebook import Match
+from fuselint.rulebook import rules as all_rules
+from tests.graph.functions import HEAD, graph_of
+
+(RULE,) = [r for r in all_rules() if r.code == "FUS301"]
+
+
+def found(body: str, arguments: str = "x: mx.array, y: mx.array, z: mx.array") -> list[Match]:
+    """The matches of a function, as `--min-kernels` 3 reports them."""
+    lines = "".join(f"    {line}\n" for line in body.strip("\n").split("\n"))
+    return reported(f"{HEAD}def f({arguments}):\n{lines}")
+
+
+def reported(source: str, qualname: str = "f") -> list[Match]:
+    matches = RULE.find(graph_of(source, qualname))
+    return [m for m in matches if m.data["kernels"] >= 3 or m.data["gated"]]
+
+
+def ops(match: Match) -> list[str]:
+    return [n.op for n in match.data["nodes"]]
+
+
+def test_a_chain_may_span_statements() -> None:
+    (m,) = found("h = mx.sin(x * y)\nh = h * h\nreturn x + h / (y + 1e-9)")
+    assert ops(m) == ["multiply", "sin", "multiply", "add", "divide", "add"]
+    assert list(m.holes) == ["x", "y"]
+    assert m.data["kernels"] == 6
+
+
+def test_two_kernels_are_enough_for_a_gate() -> None:
+    assert [ops(m) for m in found("return nn.silu(x) * y")] == [["nn.silu", "multiply"]]
+    assert [ops(m) for m in found("return x * mx.sigmoid(y)")] == [["sigmoid", "multiply"]]
+    assert found("return x * y + z") == []
+    assert found("return 2 * mx.sigmoid(x)") == []  # nothing is gated
+
+
+def test_a_layer_that_is_an_activation_counts_as_its_function() -> None:
+    source = f"""{HEAD}class M(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.act = nn.SiLU()
+        self.proj = nn.Linear(d, d)
+
+    def __call__(self, x):
+        return self.act(self.proj(x)) * x
+"""
+    (m,) = reported(source, "M.__call__")
+    assert m.data["kernels"] == 2
+
+
+def test_what_something_else_reads_stays_in_memory() -> None:
+    (m,) = found("h = mx.exp(x)\nreturn mx.tanh(h * y + 1), h @ z")
+    assert ops(m) == ["multiply", "add", "tanh"]
+    (root,) = [n for n in m.holes.values() if n.op == "exp"]
+    assert root not in m.region
+
+
+def test_residuals_around_a_layer_are_not_one_chain() -> None:
+    # x1 feeds the matmul too: a kernel that held both additions would need its own result
+    assert found("x1 = x + y\nx2 = x1 + x1 @ z\nreturn x2 * 2") == []
+
+
+def test_a_kernel_does_not_reach_into_a_loop() -> None:
+    body = "s = mx.exp(x) * y + 1\nfor i in range(3):\n    z = mx.tanh(z * s)\nreturn z"
+    assert [ops(m) for m in found(body)] == [["exp", "multiply", "add"]]
+
+
+def test_a_long_chain_is_one_finding_of_several_kernels() -> None:
+    chain = "x"
+    for _ in range(14):
+        chain = f"mx.exp({chain})"
+    (m,) = found(f"return {chain}")
+    assert len(ops(m)) == m.data["kernels"] == 14
+    assert [k.op for k in m.fused] == ["mx.compile", "mx.compile"]
+    assert not m.data["shapeless"]
+
+
+def test_a_deep_binary_chain_is_compiled_with_its_shapes() -> None:
+    (short,) = found("return x + y * (x + y * (x + y))")
+    (deep,) = found("return x + y * (x + y * (x + y * (x + y)))")
+    assert (short.data["shapeless"], deep.data["shapeless"]) == (True, False)
+
+
+def test_a_number_that_depends_on_a_size_is_compiled_with_its_shapes() -> None:
+    (m,) = found("return mx.tanh(x * x.shape[-1] ** -0.5 + y)")
+    assert not m.data["shapeless"]
+    assert m.data["no_fix"] == ""
+
+
+def test_several_reads_of_an_attribute_are_one_parameter() -> None:
+    source = f"""{HEAD}class Cap(nn.Module):
+    def __init__(self, cap: float):
+        super().__init__()
+        self.cap = cap
+
+    def __call__(self, x: mx.array):
+        return mx.tanh(x / self.cap) * self.cap
+"""
+    (m,) = reported(source, "Cap.__call__")
+    assert list(m.holes) == ["x", "cap"]
+    assert list(m.data["aliases"].values()) == ["cap"]
+    assert m.data["scalars"] == {"cap"}
+
+
+def test_a_cast_to_the_dtype_of_another_value_takes_that_value_along() -> None:
+    (m,) = found("return (x.astype(mx.float32) * 2 + 1).astype(y.dtype)")
+    assert list(m.holes) == ["x", "y"]
+
+
+ADVICE = {
+    "a number from outside": ("return mx.tanh(x * s) + y", "x: mx.array, y: mx.array, s: float", "may change"),
+    "a loop's number": (
+        "for i in range(4):\n    x = mx.tanh(x * (i + 1)) + y\nreturn x", "x: mx.array, y: mx.array", "may change",
+    ),
+    "a dtype from outside": ("return mx.exp(x.astype(mx.float32) * 2).astype(d)", "x: mx.array, y: mx.array, d: mx.Dtype", "dtype"),
+    "a negative zero": ("return mx.tanh(x * -0.0) + y", "x: mx.array, y: mx.array", "-0.0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "arguments", "because"), ADVICE.values(), ids=ADVICE)
+def test_advice_says_why(body: str, arguments: str, because: str) -> None:
+    (m,) = found(body, arguments)
+    assert because in m.data["no_fix"]
+
+
+def test_advice_without_mlx_at_the_top_of_the_module() -> None:
+    source = "def f(x):\n    import mlx.core as mx\n\n    return mx.tanh(mx.exp(x) * 2) + 1\n"
+    (m,) = reported(source)
+    assert "not imported" in m.data["no_fix"]
+
+
+def test_an_argument_that_may_be_a_number_is_an_unknown_obligation() -> None:
+    (m,) = found("return mx.tanh(x * s) + y", "x: mx.array, y: mx.array, s")
+    assert [(o.claim, o.verdict) for o in m.obligations] == [("`s` is an array", "unknown")]
+
+
+SILENT = {
+    "rotary tables": "t = mx.arange(64) / 64\nreturn x @ (1.0 / (10000.0 ** (t * 2.0 + 1.0)))",
+    "angles": "a = x[:, None] * z * 2 + 1\nreturn mx.cos(a) @ y, mx.sin(a) @ y",
+    "positions": "p = mx.arange(x.shape[1]) + y\nq = p * 2.0 + 1.0 - y\nreturn x @ mx.log(q)",
+    "a boolean mask": "return mx.logical_and(x > 0, mx.logical_not(y < 1)) @ z",
+    "an additive mask": "return (1.0 - x.astype(mx.float32)) * -1e9",
+    "statistics of rows": "v = x.var(-1, keepdims=True)\nreturn x @ mx.rsqrt(v * 2 + 1e-5)",
+    "coordinates": "return (x[:, 0] * 0.5 + x[:, 1]) * 2 + x[:, 2]",
+    "boxes": "b = x.reshape(-1, 4)\nreturn mx.clip(b * 2 - 1, 0, 1) * 0.5",
+    "indices": "i = mx.clip(x * 0.5 + 1, 0, 9)\nreturn mx.take_along_axis(y, i.astype(mx.int32), axis=-1)",
+    "what only a selection reads": "s = mx.exp(x * 2) + y\nreturn mx.argpartition(-s, 4, axis=-1)",
+    "losses of tokens": "l = nn.losses.cross_entropy(x, y)\nreturn (l * 2 + 1).astype(mx.float32) * 0.5",
+    "a uint8 image": "return mx.clip(x * 127.5 + 127.5, 0, 255).astype(mx.uint8)",
+}
+
+
+@pytest.mark.parametrize("body", SILENT.values(), ids=SILENT)
+def test_small_values_are_not_worth_a_kernel(body: str) -> None:
+    assert found(body) == []
+
+
+def test_weights_alone_are_another_rule() -> None:
+    source = f"""{HEAD}class M(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.a = mx.ones((d,))
+        self.b = mx.zeros((d,))
+
+    def __call__(self, x):
+        return x @ (mx.exp(self.a) * 2 + self.b)
+"""
+    assert reported(source, "M.__call__") == []
+
+
+FOREIGN = {
+    "an annotation": f"import numpy as np\n{HEAD}def f(x: np.ndarray, y: np.ndarray):\n    return np.tanh(x * y + 1) * x\n",
+    "a call": f"import numpy as np\n{HEAD}def f(p):\n    x = np.load(p)\n    return mx.array(x * 2 + 1) @ mx.array(x)\n",
+    "torch": f"import torch\n{HEAD}def f(p):\n    x = torch.load(p)\n    return torch.exp(x * 2 + 1) * x\n",
+}
+
+
+@pytest.mark.parametrize("source", FOREIGN.values(), ids=FOREIGN)
+def test_other_libraries_are_left_alone(source: str) -> None:
+    assert reported(source) == []
+
+
+@pytest.mark.parametrize("name", ["_double", "triple"])
+def test_a_chain_inside_a_helper_is_the_helpers(name: str) -> None:
+    source = f"""{HEAD}def {name}(x: mx.array, y: mx.array):
+    return mx.tanh(x * y + 1)
+
+
+def f(x: mx.array, y: mx.array, z: mx.array):
+    return {name}(x, y) @ {name}(y, z)
+"""
+    assert reported(source) == []
+    assert len(reported(source, name)) == 1
+
+
+def test_a_chain_through_a_helper_is_the_callers() -> None:
+    source = f"""{HEAD}def half(x: mx.array):
+    return x * 0.5
+
+
+def f(x: mx.array, y: mx.array):
+    return mx.tanh(half(x + y)) @ y
+"""
+    (m,) = reported(source)
+    assert ops(m) == ["add", "multiply", "tanh"]
+
+
+def test_the_chain_is_what_the_compiler_fuses_alone() -> None:
+    """The helper of a chain has the kernels that the finding says."""
+    mx = pytest.importorskip("mlx.core")
+    from tests.graph.test_fuse import kernel_names
+
+    (m,) = found("return mx.tanh(x * y + 1) * nn.silu(z)")
+    helper = mx.compile(lambda x, y, z: mx.tanh(x * y + 1) * (z * mx.sigmoid(z)))
+    arguments = [mx.ones((4, 8)) for _ in range(3)]
+    mx.eval(arguments)
+    assert len(kernel_names(helper(*arguments))) == len(m.fused) == 1
