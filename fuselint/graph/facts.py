@@ -54,6 +54,9 @@ WEIGHTS = "a weight has the rank that __init__ gives it and the dtype that loadi
 CONFIGURED = "a constructor's arguments and their attributes are Python values where it computes with them"
 FITS = "an operand of unknown shape adds no axes to the other"
 
+MAX_TERMS = 64
+"""Of the product of two sizes."""
+
 ACTIVATION = "activation"
 """The one dtype symbol that activation_dtype puts for all others."""
 
@@ -448,6 +451,8 @@ class Facts:
         if any(s is None for s in sizes):
             return None
         known = [s for s in sizes if s is not None]
+        if math.prod(len(s.terms) for s in known) > MAX_TERMS:  # such arithmetic is not about sizes
+            return None
         rule = _SIZE_RULES.get(op.name)
         if op.name == "floor_divide" and known[1] == 0:
             return None
