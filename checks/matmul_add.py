@@ -1,0 +1,221 @@
+"""FUS231 unfused-matmul-add: a bias or a residual added to a matrix product, which `mx.addmm` adds as it writes.
+
+What it does: finds `x @ W.T + b`, `h + x @ W.T`, `beta * h + alpha * (x @ W)` and `h - x @ W`, in either order.
+
+Why: the product is written to memory, read back and written again. `mx.addmm` adds in the matmul's own epilogue.
+
+Traffic: three passes over the result become one.
+
+When not to: where the product is read elsewhere too; where the addend has more axes than the product; where a float32
+addend would turn a half-precision matmul into a float32 one with two casts. Scores of attention plus a mask are
+FUS211's. MLX has no epilogue for activations, and none for quantized matmuls. nn.Linear does this already.
+
+Fix safety: safe where the addend is known to fit the product: the same values in float32, one rounding less in half
+precision. Unsafe where nothing says the addend's shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fuselint.finding import Obligation
+from fuselint.graph.model import Graph, Node, region
+from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
+
+CODE, NAME = "FUS231", "unfused-matmul-add"
+
+HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+
+
+def unfused(c: Any, a: Any, b: Any) -> Any:
+    return a @ b + c
+
+
+def fused(c: Any, a: Any, b: Any) -> Any:
+    import mlx.core as mx
+
+    return mx.addmm(c, a, b)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scaled:
+    """A value times a scalar. scale None: once; negative: the sign of the term."""
+
+    value: Node
+    scale: Node | None = None
+    number: float | None = None
+    divided: bool = False
+    negative: bool = False
+
+    def hole(self) -> Hole | None:
+        """The factor as text; None where it is 1."""
+        if self.scale is None:
+            return Synthesised("-1.0") if self.negative else None
+        if self.number is not None:
+            factor = (1 / self.number if self.divided else self.number) * (-1 if self.negative else 1)
+            return Synthesised(repr(float(factor)))
+        template = "1 / {s}" if self.divided else "{s}"
+        if self.negative:
+            template = f"-({template})" if self.divided else "-{s}"
+        return self.scale if template == "{s}" else Synthesised(template, {"s": self.scale})
+
+
+def find(graph: Graph) -> Iterator[Match]:
+    if graph.context.cold:
+        return
+    for node in graph.nodes:
+        if node.op not in ("add", "subtract") or len(node.inputs) != 2:
+            continue
+        for product, addend in ((0, 1), (1, 0)):
+            match = _match(graph, node, product, addend)
+            if match is not None:
+                yield match
+                break
+
+
+def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
+    facts = graph.facts
+    minus = root.op == "subtract"
+    scaled = _scaled(graph, root.inputs[product], negative=minus and product == 1)
+    other = root.inputs[addend]
+    if scaled.value.op != "matmul" or facts.kind(other) not in ("array", "unknown") or facts.kind(root) != "array":
+        return None
+    rest = _scaled(graph, other, negative=minus and addend == 1)
+    if rest.value.op == "matmul" and addend < product:
+        return None  # a sum of two products: the first is the addend of the second
+    a, b = scaled.value.inputs
+    c = rest.value
+    if not _weightlike(graph, a, b):
+        return None
+    alpha, beta = scaled.hole(), rest.hole()
+    holes: dict[str, Hole] = {"c": c, "a": a, "b": b}
+    holes |= {name: hole for name, hole in (("alpha", alpha), ("beta", beta)) if hole is not None}
+    stops = [a, b, c, *(s.scale for s in (scaled, rest) if s.scale is not None)]
+    inside = region(root, stops)
+    if any(n in inside for n in (a, b, c)):
+        return None
+    obligations = [_read_once(graph, root, inside), _fits(graph, scaled.value, c), _dtype(graph, a, b, c)]
+    match = Match(
+        code=CODE,
+        root=root,
+        holes=holes,
+        message="a matrix product is written, read back and added to",
+        obligations=obligations,
+        region=frozenset(inside),
+        fused=(FusedKernel("addmm", (c, a, b), root),),
+        shapes={"a": ("...", "K"), "b": ("K", "N"), "c": _shape(graph, c)},
+        dtypes={"b": "weight", "c": "weight" if c.op == "attr" else "activation"},
+        numerics="more accurate",
+        related=[(scaled.value, "the product")],
+    )
+    return None if match.contradicted else match
+
+
+def _scaled(graph: Graph, node: Node, negative: bool) -> Scaled:
+    """The value without the Python number that multiplies it."""
+    if node.op == "negative":
+        inner = _scaled(graph, node.inputs[0], not negative)
+        return inner if inner.value.op == "matmul" else Scaled(node, negative=negative)
+    if node.op in ("multiply", "divide") and len(node.inputs) == 2:
+        x, s = node.inputs
+        if node.op == "multiply" and graph.facts.kind(x) == "scalar":
+            x, s = s, x
+        number = graph.facts.const(s)
+        if graph.facts.kind(s) == "scalar" and graph.facts.kind(x) == "array" and number != 0:
+            known = float(number) if isinstance(number, (int, float)) else None
+            return Scaled(x, s, known, node.op == "divide", negative)
+    return Scaled(node, negative=negative)
+
+
+def _weightlike(graph: Graph, a: Node, b: Node) -> bool:
+    """Whether one operand is a matrix: products of two batches are attention's, or too small to matter."""
+    ranks = [graph.facts.rank(n) for n in (a, b)]
+    return ranks[1] in (None, 2) and ranks[0] != 1
+
+
+def _read_once(graph: Graph, root: Node, inside: list[Node]) -> Obligation:
+    claim = "the product is read once"
+    own = set(inside)
+    for n in own - {root}:
+        if graph.facts.kind(n) == "array" and (
+            n in graph.escaping or any(u not in own for u in graph.users.get(n, ()))
+        ):
+            return Obligation(claim, "contradicted", "it is also used elsewhere")
+    return Obligation(claim, "proven", "by the addition alone")
+
+
+def _fits(graph: Graph, product: Node, c: Node) -> Obligation:
+    claim = "the addend broadcasts to the product"
+    facts = graph.facts
+    shape, whole = facts.shape(c), facts.shape(product)
+    rank, of = facts.rank(c), facts.rank(product)
+    if rank is not None and of is not None and rank > of:
+        return Obligation(claim, "contradicted", "it has more axes")
+    if rank is not None and rank <= 1:
+        return Obligation(claim, "proven", facts.why(c))
+    if shape is not None and whole is not None and shape == whole:
+        return Obligation(claim, "proven", "it has the product's shape")
+    if rank is not None and of is not None and rank <= of and rank <= 2:
+        return Obligation(claim, "proven", f"it has {rank} axes, the product {of}")
+    return Obligation(claim, "unknown", "nothing says its shape")
+
+
+def _dtype(graph: Graph, a: Node, b: Node, c: Node) -> Obligation:
+    claim = "the addend does not widen the matmul"
+    facts = graph.facts
+    if "float32" in facts.dtype(c) and "float32" not in facts.dtype(a) | facts.dtype(b):
+        return Obligation(claim, "contradicted", "it is float32: addmm would cast both matrices")
+    return Obligation(claim, "proven", "its dtype is the operands', or that of a weight as loaded")
+
+
+def _shape(graph: Graph, c: Node) -> tuple[str, ...]:
+    rank = graph.facts.rank(c)
+    if rank == 0:
+        return ()
+    if rank is None or rank == 1:
+        return ("N",) if rank == 1 or c.op in ("attr", "param") else ("...", "N")
+    return ("...", "N")
+
+
+EXAMPLES = [
+    Example(
+        HEAD + "class Head(nn.Module):\n"
+        "    def __init__(self, dims, classes):\n"
+        "        super().__init__()\n"
+        "        self.weight = mx.zeros((classes, dims))\n"
+        "        self.bias = mx.zeros((classes,))\n\n"
+        "    def __call__(self, x):\n"
+        "        y = x @ self.weight.T\n"
+        "        return y + self.bias\n",
+        fixed=HEAD + "class Head(nn.Module):\n"
+        "    def __init__(self, dims, classes):\n"
+        "        super().__init__()\n"
+        "        self.weight = mx.zeros((classes, dims))\n"
+        "        self.bias = mx.zeros((classes,))\n\n"
+        "    def __call__(self, x):\n"
+        "        return mx.addmm(self.bias, x, self.weight.T)\n",
+        applicability="safe",
+    ),
+    Example(
+        HEAD + "def step(h: mx.array, x: mx.array, w: mx.array):\n    return h - 0.5 * (x @ w)\n",
+        fixed=HEAD + "def step(h: mx.array, x: mx.array, w: mx.array):\n    return mx.addmm(h, x, w, alpha=-0.5)\n",
+        applicability="unsafe",
+    ),
+]
+
+COUNTEREXAMPLES = [
+    Example(
+        HEAD + "def f(x, w, b):\n    y = x @ w\n    return y + b, y\n",
+        why="the product is returned as well",
+    ),
+    Example(
+        HEAD + "def f(x, w):\n    return x @ w + 1.0\n",
+        why="a number is not an array to add",
+    ),
+    Example(
+        HEAD + "def f(x, w, b):\n    return (x @ w).astype(mx.float16) + b.astype(mx.float32)\n",
+        why="a cast stands between",
+    ),
+]
