@@ -118,7 +118,7 @@ ADVICE = {
     "a loop's number": (
         "for i in range(4):\n    x = mx.tanh(x * (i + 1)) + y\nreturn x", "x: mx.array, y: mx.array", "may change",
     ),
-    "a dtype from outside": ("return mx.exp(x.astype(mx.float32) * 2).astype(d)", "x: mx.array, y: mx.array, d: mx.Dtype", "dtype"),
+    "a dtype from outside": ("return mx.exp(x.astype(mx.float32) * 2).astype(d)", "x: mx.array, d: mx.Dtype", "dtype"),
     "a negative zero": ("return mx.tanh(x * -0.0) + y", "x: mx.array, y: mx.array", "-0.0"),
 }  # fmt: skip
 
@@ -175,8 +175,8 @@ def test_weights_alone_are_another_rule() -> None:
 
 
 FOREIGN = {
-    "an annotation": f"import numpy as np\n{HEAD}def f(x: np.ndarray, y: np.ndarray):\n    return np.tanh(x * y + 1) * x\n",
-    "a call": f"import numpy as np\n{HEAD}def f(p):\n    x = np.load(p)\n    return mx.array(x * 2 + 1) @ mx.array(x)\n",
+    "an annotation": f"import numpy as np\n{HEAD}def f(x: np.ndarray):\n    return np.tanh(x * x + 1) * x\n",
+    "a call": f"import numpy as np\n{HEAD}def f(p):\n    x = np.load(p)\n    return mx.array(x * 2 + 1) @ x\n",
     "torch": f"import torch\n{HEAD}def f(p):\n    x = torch.load(p)\n    return torch.exp(x * 2 + 1) * x\n",
 }
 

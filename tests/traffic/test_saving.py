@@ -59,7 +59,8 @@ def test_float32_activations_take_twice_the_bytes() -> None:
 
 
 def test_sizes_print_in_the_names_of_the_code() -> None:
-    source = "def f(x, scale, shift):\n    B, N, C = x.shape\n    return x * (1 + scale[:, None, :]) + shift[:, None, :]\n"
+    body = "B, N, C = x.shape\n    return x * (1 + scale[:, None, :]) + shift[:, None, :]"
+    source = f"def f(x, scale, shift):\n    {body}\n"
     (t,) = savings(source, "FUS301")
     assert (t.bytes_now, t.bytes_fused) == ("8*B*N*C", "4*B*N*C")  # the scale is one row of each of B
 
