@@ -130,9 +130,11 @@ def _scaled(graph: Graph, node: Node, negative: bool) -> Scaled:
 
 
 def _weightlike(graph: Graph, a: Node, b: Node) -> bool:
-    """Whether one operand is a matrix: products of two batches are attention's, or too small to matter."""
-    ranks = [graph.facts.rank(n) for n in (a, b)]
-    return ranks[1] in (None, 2) and ranks[0] != 1
+    """Whether one operand is a matrix: products of two batches are attention's, those of vectors are small."""
+    left, right = (graph.facts.shape(n) for n in (a, b))
+    if any(s is not None and (d := s.axis(-1)) is not None and d.value() == 1 for s in (left, right)):
+        return False
+    return graph.facts.rank(b) in (None, 2) and graph.facts.rank(a) != 1
 
 
 def _read_once(graph: Graph, root: Node, inside: list[Node]) -> Obligation:
