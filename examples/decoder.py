@@ -45,7 +45,6 @@ class GroupedAttention(nn.Module):
         k = self.key(x).reshape(B, L, self.kv_heads, self.head_width).transpose(0, 2, 1, 3)
         v = self.value(x).reshape(B, L, self.kv_heads, self.head_width).transpose(0, 2, 1, 3)
 
-        # Every query head needs a key head of its own.
         k = mx.repeat(k, self.heads // self.kv_heads, axis=1)
         v = mx.repeat(v, self.heads // self.kv_heads, axis=1)
 

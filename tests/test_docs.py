@@ -2,10 +2,18 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from fuselint.config import Settings
+from support import Ran
+
+toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 ROOT = Path(__file__).parent.parent
 
@@ -28,6 +36,39 @@ def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", text):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+def test_the_sample_of_the_readme_is_what_is_printed(
+    fuselint: Callable[..., Ran], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    block = re.search(r"```text\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert block and block[1] in fuselint("check", "examples").out
+
+
+def test_the_commands_of_the_readme_are_those_that_ci_runs() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for part in ["fuselint check examples", "python -m pytest"]:
+        assert readme.count(part) == 1, f"{part}: .ci/run takes the first line that holds it"
+
+
+def test_options_and_settings_of_the_readme_exist(fuselint: Callable[..., Ran]) -> None:
+    readme = (ROOT / "README.md").read_text()
+    known = fuselint("check", "--help").out + fuselint("fix", "--help").out
+    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", readme)):
+        assert option in known, option
+    settings = toml.loads(re.search(r"```toml\n(.*?)```", readme, re.S)[1])  # type: ignore[index]
+    assert {k.replace("-", "_") for k in settings["tool"]["fuselint"]} <= {f.name for f in fields(Settings)}
+
+
+def test_the_sample_model_runs() -> None:
+    mx = pytest.importorskip("mlx.core")
+    spec = importlib.util.spec_from_file_location("decoder", ROOT / "examples" / "decoder.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    logits = module.Decoder()(mx.array([[1, 2, 3], [4, 5, 6]]))
+    assert logits.shape == (2, 3, 256) and mx.all(mx.isfinite(logits)).item()
 
 
 def test_the_folders_that_the_architecture_names_are_there() -> None:

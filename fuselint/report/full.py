@@ -89,8 +89,10 @@ def _saving(t: Traffic) -> str:
 def _advice(f: Finding) -> Iterator[str]:
     if f.fix:
         yield f"= {_fix_line(f.fix)}"
-        if f.fix.needs:
-            yield f"= needs: {'; '.join(f.fix.needs)}"
+        unproven = {o.claim for o in f.obligations if o.verdict != "proven"}
+        needs = [n for n in f.fix.needs if n not in unproven]
+        if needs:
+            yield f"= needs: {'; '.join(needs)}"
         if f.fix.requires:
             yield f"= after {', '.join(f.fix.requires)} is fixed: fix again"
         if f.fix.verification:

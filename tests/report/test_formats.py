@@ -34,7 +34,7 @@ FINDING = Finding(
         "unsafe",
         "mx.fast.rms_norm(x, self.weight, self.eps)",
         (Edit(10, 12, "é"),),
-        ("weight is 1-D",),
+        ("weight is 1-D", "MLX 0.24"),
         ("FUS211",),
         "reassociated",
         Verification("passed", "", "cpu", "0.32.4", 1e-7, 2e-7, 12),
@@ -76,7 +76,7 @@ m.py:6:12 FUS201 hand-written RMSNorm: 9 kernels move 36*T*D bytes a call; mx.fa
    | other.py:7: the weight
    | saves 268 MB at T=2048 D=4096 bf16 (T assumed); 8 launches fewer (counted) [T: rows of x]
    = fix (unsafe, reassociated): mx.fast.rms_norm(x, self.weight, self.eps)
-   = needs: weight is 1-D
+   = needs: MLX 0.24
    = after FUS211 is fixed: fix again
    = verification passed
    = not proven: weight is 1-D (no init)
