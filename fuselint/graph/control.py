@@ -14,7 +14,7 @@ import libcst as cst
 from fuselint.graph.effects import by_id
 from fuselint.graph.expressions import Expressions
 from fuselint.graph.model import Binding, Block, BlockKind, Effect, Node, Statement
-from fuselint.graph.scan import Changes, assigned_names, changed_in
+from fuselint.graph.scan import Changes, assigned_names, changed_by, changed_in
 from fuselint.graph.state import DETACHED, GiveUp, Loop, Return, Snapshot
 
 PASSES = 6
@@ -41,12 +41,6 @@ class Step:
 
 class Control(Expressions):
     """How compound statements are lowered. Each method returns whether control can leave at the end."""
-
-    def snapshot(self) -> Snapshot:
-        return Snapshot(dict(self.scope.env), dict(self.heap), dict(self.versions))
-
-    def resume(self, at: Snapshot) -> None:
-        self.scope.env, self.heap, self.versions = dict(at.env), dict(at.heap), dict(at.versions)
 
     def suite(
         self, kind: BlockKind, body: cst.BaseSuite, owner: Statement, entry: Mapping[str, Node | None] | None = None
@@ -98,6 +92,22 @@ class Control(Expressions):
     def join(self, states: Sequence[Snapshot], before: Snapshot, stmt: Statement, different: Join) -> None:
         """Go on after `stmt` with what holds in all states; `different` makes the value of what they disagree on."""
         self.finish(stmt)
+        self._merge(states, different)
+        self.settle(before, stmt)
+
+    def ways(self, states: Sequence[Snapshot], before: Snapshot) -> None:
+        """Go on inside a statement after a part of it that may not have run, or one of two."""
+        if all(s.env == before.env and s.heap == before.heap for s in states):
+            return
+        self._merge(states, self.mixed("after a part that may not run"))
+        root = self.scopes[0]
+        stale = before if self.scope is root else Snapshot(root.env, before.heap, before.versions)
+        for name, node in list(root.env.items()):
+            if any(s.now(s.env.get(name, node)) is not stale.held(name) for s in (*states, self.snapshot())):
+                root.env[name] = self.attach(self.current(node))
+                self.record(name, root.env[name], root.statement)
+
+    def _merge(self, states: Sequence[Snapshot], different: Join) -> None:
         first = states[0]
         if len(states) == 1:
             self.resume(first)
@@ -119,7 +129,6 @@ class Control(Expressions):
                 else:
                     env[name] = different(values, name)
             self.scope.env = env
-        self.settle(before, stmt)
 
     def _join_heap(self, states: Sequence[Snapshot], different: Join) -> tuple[dict[str, Node], dict[str, int]]:
         heap: dict[str, Node] = {}
@@ -465,7 +474,7 @@ class Control(Expressions):
         may_return, scope.may_return = scope.may_return, scope.is_root
         falls = self.suite("try", node.body, stmt)
         done = self.snapshot()
-        assigned = assigned_names(node.body)
+        assigned = self._rebound(node.body)
         blurred = self._blur(before, done, assigned, objects)
         ways: list[Snapshot] = []
         if falls and node.orelse is not None:
@@ -497,7 +506,7 @@ class Control(Expressions):
         assert node.finalbody is not None
         scope = self.scope
         joined = self.snapshot()
-        names = set(assigned_names(node.body)).union(*(assigned_names(h.body) for h in node.handlers))
+        names = self._rebound(node.body, *node.handlers)
         blurred = self._blur(before, joined, names, objects)
         self.resume(blurred)
         entry = {n: blurred.held(n) for n in before.env if blurred.held(n) is not before.held(n)}
@@ -517,6 +526,12 @@ class Control(Expressions):
         self.finish(stmt)
         self.settle(before, stmt)
         return falls
+
+    @staticmethod
+    def _rebound(*nodes: cst.CSTNode) -> frozenset[str]:
+        """Names that may hold something else after code: `x[0] = y` may be lowered as an assignment too."""
+        changes = changed_by(*nodes)
+        return changes.names | changes.items
 
     def _blur(self, before: Snapshot, after: Snapshot, names: Iterable[str], objects: int) -> Snapshot:
         """The state after some of a suite has run. objects: how many had been changed in place before it."""
@@ -551,7 +566,7 @@ class Control(Expressions):
         self.scope.may_return = may_return
         if suppresses:
             done = self.snapshot()
-            blurred = self._blur(middle, done, assigned_names(node.body), objects)
+            blurred = self._blur(middle, done, self._rebound(node.body), objects)
             self.join([done, blurred] if falls else [blurred], before, stmt, self.mixed("after with"))
             return True
         self.finish(stmt)

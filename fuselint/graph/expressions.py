@@ -11,7 +11,7 @@ from fuselint.graph import ops
 from fuselint.graph.inline import Inline
 from fuselint.graph.model import Block, Node, Slice, Statement
 from fuselint.graph.op import literal
-from fuselint.graph.scan import names_read
+from fuselint.graph.scan import assigned_in, names_read
 from fuselint.graph.state import DETACHED, Closure
 
 BINARY = {
@@ -157,16 +157,17 @@ class Expressions(Inline):
 
     def boolean(self, node: cst.BooleanOperation) -> Node:
         op = "and" if isinstance(node.operator, cst.And) else "or"
-        parts: list[Node] = []
         left: cst.BaseExpression = node
         rights = []
         while isinstance(left, cst.BooleanOperation) and isinstance(left.operator, type(node.operator)):
             rights.append(left.right)
             left = left.left
         parts = [self.value(left)]
-        env = dict(self.scope.env)
-        parts += [self.value(r) for r in reversed(rights)]
-        self.some_ways([env, self.scope.env])
+        states = [self.snapshot()]
+        for right in reversed(rights):
+            parts.append(self.value(right))
+            states.append(self.snapshot())
+        self.ways(states, states[0])
         return self.emit(op, parts, {"op": op}, node)
 
     def conditional(self, node: cst.IfExp) -> Node:
@@ -174,20 +175,13 @@ class Expressions(Inline):
         known = self.truth(test)
         if known is not None:
             return self.value(node.body if known else node.orelse)
-        before = dict(self.scope.env)
+        before = self.snapshot()
         then = self.value(node.body)
-        after, self.scope.env = self.scope.env, before
+        after = self.snapshot()
+        self.resume(before)
         other = self.value(node.orelse)
-        self.some_ways([after, self.scope.env])
+        self.ways([after, self.snapshot()], before)
         return self.phi(test, then, other, node)
-
-    def some_ways(self, ends: list[dict[str, Node]]) -> None:
-        """A walrus in a part that is not always evaluated leaves its name unknown."""
-        for name in dict.fromkeys(n for env in ends for n in env):
-            values = [env.get(name) for env in ends]
-            if any(v is not values[0] for v in values):
-                known = [v for v in values if v is not None]
-                self.bind(name, self.opaque(f"{name} is assigned on some ways only", known))
 
     def phi(self, test: Node, then: Node, other: Node, at: cst.CSTNode | None) -> Node:
         if then is other:
@@ -260,6 +254,7 @@ class Expressions(Inline):
         """The inner expressions are lowered in a block of their own; the value is opaque."""
         scope = self.scope
         outer_block, outer_stmt, env = scope.block, scope.statement, dict(scope.env)
+        objects = len(self.changed)
         if scope.is_root:
             self.graph.captured.update(names_read(node))
         read: list[Node] = []
@@ -281,7 +276,12 @@ class Expressions(Inline):
             assert isinstance(node, (cst.GeneratorExp, cst.ListComp, cst.SetComp))
             read.append(self.value(node.elt))
         scope.block, scope.statement = outer_block, outer_stmt
-        scope.env = env
+        walrus = [n for n in assigned_in(node) if n in scope.env]
+        known, scope.env = scope.env, env
+        for name in walrus:
+            self.bind(name, self.opaque("assigned in a comprehension", (known[name],), node))
+        for changed in dict.fromkeys(self.changed[objects:]):
+            self.replace(changed, self.lazy("may have been changed in a comprehension", (changed, self.now(changed))))
         return self.opaque("comprehension", read, node)
 
     def bind_quietly(self, target: cst.BaseExpression, value: Node) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -32,6 +32,19 @@ def assigned_names(node: cst.CSTNode) -> frozenset[str]:
     for n in (body, *inside(body)):
         out.update(bound_by(n))
     return frozenset(out)
+
+
+def assigned_in(comprehension: cst.BaseComp) -> list[str]:
+    """The names that a comprehension leaves behind: those of `:=`."""
+    stack: list[cst.CSTNode] = [comprehension]
+    out: dict[str, None] = {}
+    while stack:
+        n = stack.pop()
+        if isinstance(n, cst.NamedExpr):
+            out.update(dict.fromkeys(target_names(n.target)))
+        if not isinstance(n, SCOPES):
+            stack.extend(children(n))
+    return list(out)
 
 
 def bound_by(node: cst.CSTNode) -> Iterator[str]:
@@ -118,7 +131,7 @@ def dotted(node: cst.CSTNode) -> str:
 
 @dataclass(frozen=True)
 class Changes:
-    """What the body of a loop may change.
+    """What code may change.
 
     names: those it binds. items: names of objects whose items it assigns. given: names of objects that it hands to
     calls, their own methods included. attributes: names of attributes that it assigns.
@@ -132,16 +145,20 @@ class Changes:
 
 
 def changed_in(loop: cst.For | cst.While) -> Changes:
+    if isinstance(loop, cst.For):
+        found = changed_by(loop.body)
+        return replace(found, names=found.names | frozenset(target_names(loop.target)))
+    return changed_by(loop.test, loop.body)
+
+
+def changed_by(*nodes: cst.CSTNode) -> Changes:
+    """What code may change, if any of it runs."""
     names: set[str] = set()
     items: set[str] = set()
     given: set[str] = set()
     attributes: set[str] = set()
     calls = False
-    if isinstance(loop, cst.For):
-        names.update(target_names(loop.target))
-        stack: list[cst.CSTNode] = [loop.body]
-    else:
-        stack = [loop.test, loop.body]
+    stack: list[cst.CSTNode] = [*nodes]
     while stack:
         n = stack.pop()
         names.update(bound_by(n))

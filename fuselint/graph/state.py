@@ -125,6 +125,7 @@ class State:
         self.heap: dict[str, Node] = {}
         self.versions: dict[str, int] = {}
         self.clock = 0
+        self.was: dict[Node, Node] = {}  # the value that an object had before it was changed in place to this one
         self.changed: list[Node] = []  # objects that were changed in place, in order
         self.leaked: set[Node] = set()  # objects that something else than a name holds
         self.joined: dict[Node, list[Node]] = {}  # the joins that may be this very object
@@ -168,6 +169,17 @@ class State:
     def note(self, text: str) -> None:
         if text not in self.graph.notes:
             self.graph.notes.append(text)
+
+    # Branches
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(dict(self.scope.env), dict(self.heap), dict(self.versions))
+
+    def resume(self, at: Snapshot) -> None:
+        self.scope.env, self.heap, self.versions = dict(at.env), dict(at.heap), dict(at.versions)
+
+    def ways(self, states: Sequence[Snapshot], before: Snapshot) -> None:
+        raise NotImplementedError  # in control.py
 
     # Names
 
