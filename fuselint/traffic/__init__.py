@@ -14,12 +14,15 @@ from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
+from fuselint.traffic.fallback import Stated, steps
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
 from fuselint.traffic.sizes import Sizes
 
 if TYPE_CHECKING:
     from fuselint.config import Settings
     from fuselint.rulebook import Match
+
+SOFTMAX = ("softmax", "nn.softmax")
 
 
 def saving(graph: Graph, match: Match, settings: Settings) -> Traffic:
@@ -31,7 +34,10 @@ def saving(graph: Graph, match: Match, settings: Settings) -> Traffic:
         before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless)
     else:
         before = launches(traced)
-    after = [*_fused(match, traced), *launches(trace(_still_needed(graph, match), facts))]
+    after = [
+        *_fused(match, traced, lambda name: settings.size(graph.context.qualname, name)),
+        *launches(trace(_still_needed(graph, match), facts)),
+    ]
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     bytes_ = Bytes(Sizes.of(shapes, equal), DTYPES[settings.dtype])
@@ -46,8 +52,10 @@ def _stated(graph: Graph, match: Match) -> Facts:
     if not stated:
         return graph.facts
     facts = Facts(graph)
-    for node, dims in stated.items():
-        facts.state(node, dims, graph.facts.dtype(node), "an operand of the rule")
+    known = {rule: n for rule, code in _axes(graph, match) if (n := code.value()) is not None}
+    for node, shape in stated.items():
+        dims = tuple(d.substitute(known) for d in shape.dims)
+        facts.state(node, Shape(None, dims), graph.facts.dtype(node), "an operand of the rule")
     return facts
 
 
@@ -61,20 +69,21 @@ def _shapes_of_holes(match: Match) -> Iterator[tuple[Node, Shape]]:
             yield node, Shape(None, tuple(Expr.of(int(d)) if d.isdecimal() else Expr.name(d) for d in shape))
 
 
-def _meanings(graph: Graph, match: Match) -> dict[str, str]:
-    """What the code calls the axes that the rule names."""
-    out: dict[str, str] = {}
+def _axes(graph: Graph, match: Match) -> Iterator[tuple[str, Expr]]:
+    """What the code calls the axes that the rule names, or their sizes."""
     for node, shape in _shapes_of_holes(match):
         own = graph.facts.shape(node)
         if own is not None and own.lead is None and len(own.dims) == len(shape.dims):
             for rule, code in zip(shape.dims, own.dims, strict=True):
-                if rule.value() is None and rule != code:
-                    out.setdefault(str(rule), str(code))
+                if rule.value() is None and code not in (rule, 1):
+                    yield str(rule), code
+
+
+def _meanings(graph: Graph, match: Match) -> dict[str, str]:
+    out: dict[str, str] = {}
+    for rule, code in _axes(graph, match):
+        out.setdefault(rule, str(code))
     return out
-
-
-def _shape(axes: tuple[str, ...]) -> Shape:
-    return Shape(None, tuple(Expr.of(int(d)) if d.isdecimal() else Expr.name(d) for d in axes))
 
 
 def _report(graph: Graph, settings: Settings, sizes: Sizes, now: tuple[Expr, int], fused: tuple[Expr, int]) -> Traffic:
@@ -95,11 +104,16 @@ def _report(graph: Graph, settings: Settings, sizes: Sizes, now: tuple[Expr, int
     )
 
 
-def _fused(match: Match, traced: Trace) -> list[Kernel]:
+def _fused(match: Match, traced: Trace, stated: Stated) -> list[Kernel]:
+    """The rule's own kernels, or what runs in their place where MLX has none."""
+
     def arrays(nodes: Iterable[Node]) -> tuple[Array, ...]:
         return tuple(a for n in dict.fromkeys(nodes) if isinstance(a := traced.operand(n), Array))
 
-    return [Kernel(k.op, k.writes, arrays(k.reads), arrays([k.writes])) for k in match.fused]
+    softmax = next((a for n in match.region if n.op in SOFTMAX and (a := traced.array(n)) is not None), None)
+    scores = None if softmax is None else softmax.shape
+    fused = [Kernel(k.op, k.writes, arrays(k.reads), arrays([k.writes])) for k in match.fused]
+    return [step for k in fused for step in steps(k, scores, stated)]
 
 
 def _read_elsewhere(graph: Graph, match: Match) -> list[Node]:

@@ -85,6 +85,23 @@ def test_code_under_mx_compile_is_counted_as_compiled() -> None:
     assert (t.kernels_now, t.kernels_fused) == (3, 1)
 
 
+ATTENTION = """def f(q: mx.array, k: mx.array, v: mx.array):
+    q = q.reshape(1, 8, 512, {d})
+    k = k.reshape(1, 8, 512, {d})
+    v = v.reshape(1, 8, 512, {d})
+    return mx.softmax(q @ k.swapaxes(-1, -2) * 0.125, axis=-1) @ v
+"""
+
+
+def test_nothing_is_saved_where_attention_has_no_kernel() -> None:
+    (fused,) = savings(ATTENTION.format(d=64), "FUS211")
+    (steps,) = savings(ATTENTION.format(d=100), "FUS211")
+    assert (fused.kernels_now, fused.kernels_fused) == (4, 1)
+    assert (steps.kernels_now, steps.kernels_fused) == (4, 4)
+    scores = 2 * 8 * 512 * 512
+    assert (fused.saved_at, steps.saved_at) == (6 * scores, 2 * scores - 2 * 2 * 8 * 512 * 100)  # it scales q instead
+
+
 def test_time_is_bytes_over_bandwidth_and_launches() -> None:
     m3 = CHIPS["m3-max"]
     assert seconds(0, 4, m3) == pytest.approx(1e-5)
