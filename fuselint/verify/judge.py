@@ -18,7 +18,7 @@ import mlx.core as mx
 
 from fuselint.finding import Region, Verification
 from fuselint.verify import compare, exact
-from fuselint.verify.inputs import BadInput, Case, Inputs, assignments, cases, leads, scalar_choices
+from fuselint.verify.inputs import BadInput, Case, Inputs, TooLarge, assignments, cases, leads, readings, scalar_choices
 from fuselint.verify.vet import DEFAULT_IMPORTS, Barred, importable, imports, safe_builtins, vet
 
 GPU_ONLY = ("scaled_dot_product_attention", "rope", "quantized_matmul", "gather_qmm", "cross_entropy")
@@ -295,21 +295,30 @@ class _Judge:
     def _fitting(self) -> tuple[list[dict[str, int]], tuple[int, ...], dict[str, Any]]:
         """Sizes for which the code before runs, leading axes that it takes, values for scalars that are not stated."""
         why = ""
-        choices = assignments(self.region)
-        for sizes in choices:
-            for lead, scalars in itertools.product(leads(self.region), scalar_choices(self.region)):
-                first = self._raises(Case(sizes, lead, scalars=scalars))
-                if not first:
-                    fits = (s for s in choices if s != sizes and not self._raises(Case(s, lead, scalars=scalars)))
-                    return [sizes, *fits], lead, scalars
-                why = why or first
+        for reading in readings(self.region):
+            self.region = reading  # the one that fits is the one that is judged
+            choices = assignments(self.region)
+            for sizes in choices:
+                for lead, scalars in itertools.product(leads(self.region), scalar_choices(self.region)):
+                    first = self._raises(Case(sizes, lead, scalars=scalars))
+                    if not first:
+                        fits = (s for s in choices if s != sizes and not self._raises(Case(s, lead, scalars=scalars)))
+                        return [sizes, *fits], lead, scalars
+                    why = why or first
         raise Unfit(f"the code before raises on every input tried: {why}")
 
     def _raises(self, case: Case) -> str:
-        return self._try("before", Inputs(self.region, case, self.seed))[2]
+        try:
+            inputs = Inputs(self.region, case, self.seed)
+        except TooLarge as e:
+            return str(e)
+        return self._try("before", inputs)[2]
 
     def _case(self, case: Case) -> None:
-        inputs = Inputs(self.region, case, self.seed)
+        try:
+            inputs = Inputs(self.region, case, self.seed)
+        except TooLarge:
+            return
         before, left, why = self._try("before", inputs)
         if why:
             return  # not an input that the code is meant for

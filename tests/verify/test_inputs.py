@@ -48,6 +48,11 @@ def test_assignments_tell_axes_apart():
     assert any(sizes["D"] % 2 for sizes in assignments(region(q, k)))
 
 
+def test_large_inputs_are_not_made():
+    with pytest.raises(BadInput, match="too large"):
+        made(RegionInput("x", "array", ("D", "D", "D", "D")), Case({"D": 64}))
+
+
 def test_shapes_and_dtypes():
     case = Case({"D": 6}, lead=(2, 3), dtype="bfloat16")
     assert made(X, case).shape == (2, 3, 6)

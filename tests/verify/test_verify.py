@@ -121,6 +121,12 @@ RIGHT["an unpacked shape"] = region(
     "B, L, D = x.shape\nresult = x.reshape(B * L, D).reshape(B, L, D) * D",
     "result = x * x.shape[-1]",
 )
+RIGHT["a mask that is not said to be boolean"] = region(
+    (array("a"), array("b"), array("x")), "result = mx.where(a & b, x, 0)", "result = mx.where(b & a, x, 0.0)"
+)
+RIGHT["shapes that do not fit"] = region(
+    (array("a", "L", "D"), array("b", "L", "(D * 3 + 1)")), "result = a * b + a", "result = a + b * a"
+)
 FAULTS = {
     "norm of a layer forgotten": region(LAYERS, "result = self.up(self.norm(x))", "result = self.up(x)"),
     "another weight of a layer": region(LAYERS, "result = self.norm(x)", "result = mx.fast.rms_norm(x, None, 1e-6)"),
