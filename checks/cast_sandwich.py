@@ -1,7 +1,8 @@
 """FUS104 cast-sandwich: a cast to float32 and back around an operation that computes in float32 by itself.
 
-What it does: finds `op(x.astype(mx.float32)).astype(x.dtype)` where op is softmax or logsumexp over the last axis, a maximum
-or minimum, or mx.fast.rms_norm or mx.fast.layer_norm; the cast is the operation's own operand, and the cast back its only reader.
+What it does: finds `op(x.astype(mx.float32)).astype(x.dtype)` where op is softmax or logsumexp over the last axis, a
+maximum or minimum, or mx.fast.rms_norm or mx.fast.layer_norm; the cast is the operation's own operand, and the cast
+back its only reader.
 
 Why it is bad: the float32 copy is written and read again, in twice the bytes, before and after the operation.
 `mx.softmax(x, axis=-1, precise=True)` and the fused norms accumulate in float32 anyway: the same bits for one kernel
@@ -9,12 +10,12 @@ instead of three.
 
 Traffic: 20 bytes an element against 4 (half precision).
 
-Fix safety: safe for softmax, logsumexp, max and min, and for norms without weight and bias: bit-identical. Unsafe for norms with them:
-they are then applied in half precision, which is less accurate. A norm whose weight is float32 casts x itself,
-so nothing would be saved, and nothing is reported. The gradient of softmax differs by one rounding.
+Fix safety: safe for softmax, logsumexp, max and min, and for norms without weight and bias: bit-identical. Unsafe for
+norms with them: they are then applied in half precision, which is less accurate. A norm whose weight is float32 casts
+x itself, so nothing would be saved, and nothing is reported. The gradient of softmax differs by one rounding.
 
-When not to: sums, means and variances, which MLX's GPU kernels accumulate in the dtype of their operand; softmax over another
-axis, which has no kernel of its own; any arithmetic between the cast and the operation.
+When not to: sums, means and variances, which MLX's GPU kernels accumulate in the dtype of their operand; softmax over
+another axis, which has no kernel of its own; any arithmetic between the cast and the operation.
 """
 
 from __future__ import annotations
@@ -72,10 +73,14 @@ def _cast_back(graph: Graph, back: Node, made: DType, holes: dict[str, Hole], ob
     if written and written == made:
         obligations.append(Obligation(claim, "proven", f"{written} before and after"))
         return ""
-    if written and written <= made:  # a promotion of that dtype is itself, or float32, which was cast down as written too
+    if (
+        written and written <= made
+    ):  # a promotion of that dtype is itself, or float32, which was cast down as written too
         obligations.append(Obligation(claim, "proven", f"the cast to {written} stays"))
     else:
-        obligations.append(Obligation("the operand has the dtype that it is cast back to", "unknown", f"{made}, cast to {written}"))
+        obligations.append(
+            Obligation("the operand has the dtype that it is cast back to", "unknown", f"{made}, cast to {written}")
+        )
     to = back.attrs.get("dtype")
     if isinstance(to, Node):
         holes["dtype"] = to
@@ -96,7 +101,9 @@ def _is_widened(graph: Graph, x: Node, wide: Node) -> bool:
 def _match(graph: Graph, back: Node, inner: Node, wide: Node, x: Node) -> Match | None:
     holes: dict[str, Hole] = {"x": x}
     obligations = [
-        Obligation("the cast is the operation's own operand, and the cast back its only reader", "proven", "one use each"),
+        Obligation(
+            "the cast is the operation's own operand, and the cast back its only reader", "proven", "one use each"
+        ),
     ]
     numerics: Numerics = "bit-identical"
     made = graph.facts.dtype(x)
@@ -108,7 +115,11 @@ def _match(graph: Graph, back: Node, inner: Node, wide: Node, x: Node) -> Match 
         if inner.op in ROWWISE and axes != (-1,):
             return None
         obligations.append(Obligation("the axis is the last", "proven", "its axis is -1, or the rank says so"))
-        data: dict[str, Any] = {"op": ROWWISE.get(inner.op, inner.op), "axes": axes, "keepdims": inner.attrs.get("keepdims")}
+        data: dict[str, Any] = {
+            "op": ROWWISE.get(inner.op, inner.op),
+            "axes": axes,
+            "keepdims": inner.attrs.get("keepdims"),
+        }
     elif inner.op in NORMS:
         learned = {name: n for name in NORMS[inner.op] if (n := operand(inner, name)) is not None}
         if any(graph.facts.dtype(n) == FLOAT32 for n in learned.values()):
@@ -150,16 +161,16 @@ EXAMPLES = [
     ),
     Example(
         HEAD
-        + '''def weights(q, k, mask):
+        + """def weights(q, k, mask):
     scores = q @ k.swapaxes(-1, -2) + mask
     scores = mx.softmax(scores.astype(mx.float32), axis=-1)
     return scores.astype(q.dtype)
-''',
+""",
         HEAD
-        + '''def weights(q, k, mask):
+        + """def weights(q, k, mask):
     scores = q @ k.swapaxes(-1, -2) + mask
     return mx.softmax(scores, axis=-1, precise=True).astype(q.dtype)
-''',
+""",
         why="scores may be wider than q: the cast stays, and costs nothing where they aren't",
     ),
     Example(
@@ -188,7 +199,9 @@ def _expression(expression: str, why: str, arguments: str = "x") -> Example:
 
 
 COUNTEREXAMPLES = [
-    _expression("mx.softmax(x.astype(mx.float32), axis=1).astype(x.dtype)", "another axis: seven kernels, precise or not"),
+    _expression(
+        "mx.softmax(x.astype(mx.float32), axis=1).astype(x.dtype)", "another axis: seven kernels, precise or not"
+    ),
     _expression("mx.softmax(x.astype(mx.float32) * 0.5, axis=-1).astype(x.dtype)", "the product is in float32 too"),
     _expression("mx.softmax(x.astype(mx.float32), axis=-1)", "the result is float32"),
     _expression("mx.mean(x.astype(mx.float32), axis=-1).astype(x.dtype)", "GPU kernels sum in the operand's dtype"),

@@ -2,20 +2,21 @@
 
 What it does: finds `x * rsqrt(mean(x^2) + eps)` over the last axis, with or without a weight, in any spelling: square,
 power or product; mean or sum over length; rsqrt, division by a square root, power -0.5 or reciprocal; over several
-statements, helpers and methods; with the casts of Llama (cast back, then the weight) or of Gemma (the weight, then cast
-back).
+statements, helpers and methods; with the casts of Llama (cast back, then the weight) or of Gemma (the weight, then
+cast back).
 
 Why it is bad: each operation is a kernel that reads its operand from DRAM and writes its result back. With a float32
-copy of x that is 9 kernels and 18 times the bytes of x; mx.compile can't cross the mean, and still moves 12 times. The fused
-kernel reads x once and writes the result once, and sums in float32 by itself, so no cast is needed.
+copy of x that is 9 kernels and 18 times the bytes of x; mx.compile can't cross the mean, and still moves 12 times.
+The fused kernel reads x once and writes the result once, and sums in float32 by itself, so no cast is needed.
 
 Traffic: 36 bytes an element with float32 inside, 14 without, against 4 (half precision).
 
-Fix safety: safe where the weight is multiplied after the cast back to x's dtype (bit-identical), or where everything is in
-x's dtype (the fused kernel is more accurate: half precision can even overflow in the square, from a root mean square
-of 4 at 4096 columns). Unsafe where the weight is multiplied in float32 and the product is cast (Gemma's order): the
-fused kernel rounds before that multiplication. `mx.fast.rms_norm(x, w.astype(mx.float32), eps).astype(x.dtype)` is bit-identical
-then, and saves half. Unsafe where the result stays float32, and where nothing says that the weight has one axis.
+Fix safety: safe where the weight is multiplied after the cast back to x's dtype (bit-identical), or where everything
+is in x's dtype (the fused kernel is more accurate: half precision can even overflow in the square, from a root mean
+square of 4 at 4096 columns). Where the result stays float32, so does the cast before it, if there is one. Unsafe where
+the weight is multiplied in float32 and the product is cast (Gemma's order): the fused kernel rounds before that
+multiplication. `mx.fast.rms_norm(x, w.astype(mx.float32), eps).astype(x.dtype)` is bit-identical then, and saves half.
+Unsafe where the result's dtype may change, and where nothing says that the weight has one axis.
 
 When not to: eps outside the root, `x / max(norm, eps)`, another axis than the last, or an unbiased variance are other
 functions, and are not reported.
@@ -89,7 +90,7 @@ def _only_reader(graph: Graph, node: Node) -> Node | None:
     return readers[0] if len(readers) == 1 and node not in graph.escaping else None
 
 
-# -- the value -----------------------------------------------------------------------------------------------------------
+# -- the value ---------------------------------------------------------------------------------------------------------
 
 
 def _read(c: Canonical, value: Value) -> Norm | None:
@@ -105,16 +106,20 @@ def _with_root(c: Canonical, value: Value, root: Value) -> Norm | None:
     if len(means) != 1:
         return None
     mean, k = means[0]
-    others = [(m, q / k) for m, q in root.terms if m is not mean]
+    others = [(m, q) for m, q in root.terms if m is not mean]
     if k <= 0 or not all(_may_be_number(c, m) for m, _ in others):
         return None
     square = mean.args[0]
-    if square.coefficient != 1.0 or any(e.denominator != 1 or e.numerator % 2 for _, e in square.factors) or not square.factors:
+    if (
+        square.coefficient != 1.0
+        or any(e.denominator != 1 or e.numerator % 2 for _, e in square.factors)
+        or not square.factors
+    ):
         return None
     x = c.algebra.product(1.0, [(b, e / 2) for b, e in square.factors])
     if _is_centred(x):
         return None
-    eps = c.algebra.sum(root.constant / k, others)
+    eps = c.algebra.sum(root.constant / k, [(m, q / k) for m, q in others])
     if eps.number is not None and eps.number < 0:
         return None
     core = c.algebra.multiply(x, c.algebra.power(c.algebra.add(mean, eps), Fraction(-1, 2)))
@@ -131,7 +136,9 @@ def _with_root(c: Canonical, value: Value, root: Value) -> Norm | None:
 
 def _may_be_number(c: Canonical, value: Value) -> bool:
     """eps: a Python number, or a name that nothing is known of."""
-    return value.scalar or any(c.facts.kind(n) == "unknown" and n.op in ("param", "attr", "global", "phi") for n in c.nodes(value)[:1])
+    return value.scalar or any(
+        c.facts.kind(n) == "unknown" and n.op in ("param", "attr", "global", "phi") for n in c.nodes(value)[:1]
+    )
 
 
 def _is_centred(x: Value) -> bool:
@@ -139,7 +146,7 @@ def _is_centred(x: Value) -> bool:
     return x.op == "sum" and any(m.op == "mean" for m, _ in x.terms)
 
 
-# -- the operands --------------------------------------------------------------------------------------------------------
+# -- the operands ------------------------------------------------------------------------------------------------------
 
 
 def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None], *, wide: bool = False) -> Match | None:
@@ -172,7 +179,7 @@ def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None], *, wi
         code=CODE,
         root=root,
         holes=holes,
-        message=f"hand-written RMSNorm{POLICIES['llama' if policy == 'float32' and kept.verdict == 'proven' else policy]}",
+        message=f"hand-written RMSNorm{POLICIES[policy if kept.verdict != 'proven' or policy == 'none' else 'llama']}",
         obligations=[
             Obligation("the mean is over the last axis", "proven", "its axis is -1, or the rank says so"),
             Obligation("the value that is squared is the value that is scaled", "proven", "they are one value"),
@@ -244,7 +251,7 @@ def _number(graph: Graph, eps: Hole) -> Obligation:
     return Obligation(claim, "unknown", graph.facts.why(eps))
 
 
-# -- the weight ----------------------------------------------------------------------------------------------------------
+# -- the weight --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +325,7 @@ def _leaves(node: Node) -> list[Node] | None:
     return out
 
 
-# -- dtypes --------------------------------------------------------------------------------------------------------------
+# -- dtypes ------------------------------------------------------------------------------------------------------------
 
 POLICIES = {
     "none": "",
@@ -377,7 +384,7 @@ HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 EXAMPLES = [
     Example(
         HEAD
-        + '''class RMSNorm(nn.Module):
+        + """class RMSNorm(nn.Module):
     def __init__(self, dims: int, eps: float = 1e-5):
         super().__init__()
         self.weight = mx.ones((dims,))
@@ -389,9 +396,9 @@ EXAMPLES = [
     def __call__(self, x):
         output = self._norm(x.astype(mx.float32)).astype(x.dtype)
         return self.weight * output
-''',
+""",
         HEAD
-        + '''class RMSNorm(nn.Module):
+        + """class RMSNorm(nn.Module):
     def __init__(self, dims: int, eps: float = 1e-5):
         super().__init__()
         self.weight = mx.ones((dims,))
@@ -399,12 +406,12 @@ EXAMPLES = [
 
     def __call__(self, x):
         return mx.fast.rms_norm(x, self.weight, self.eps)
-''',
+""",
         why="the weight is multiplied after the cast back: bit-identical",
     ),
     Example(
         HEAD
-        + '''class RMSNorm(nn.Module):
+        + """class RMSNorm(nn.Module):
     def __init__(self, dims: int, eps: float = 1e-6):
         super().__init__()
         self.weight = mx.ones((dims,))
@@ -416,9 +423,9 @@ EXAMPLES = [
         variance = mx.mean(mx.power(x, 2), axis=-1, keepdims=True)
         x = x / mx.sqrt(variance + self.eps)
         return self.weight * x.astype(dtype)
-''',
+""",
         HEAD
-        + '''class RMSNorm(nn.Module):
+        + """class RMSNorm(nn.Module):
     def __init__(self, dims: int, eps: float = 1e-6):
         super().__init__()
         self.weight = mx.ones((dims,))
@@ -426,12 +433,12 @@ EXAMPLES = [
 
     def __call__(self, x):
         return mx.fast.rms_norm(x, self.weight, self.eps)
-''',
+""",
         why="x is rebound: the fused kernel takes the one that came in",
     ),
     Example(
         HEAD
-        + '''class RMSNorm(nn.Module):
+        + """class RMSNorm(nn.Module):
     def __init__(self, dims: int, eps: float = 1e-6):
         super().__init__()
         self.weight = mx.zeros((dims,))
@@ -441,9 +448,9 @@ EXAMPLES = [
         h = x.astype(mx.float32)
         h = h * mx.rsqrt(mx.mean(h * h, axis=-1, keepdims=True) + self.eps)
         return (h * self.weight).astype(x.dtype)
-''',
+""",
         HEAD
-        + '''class RMSNorm(nn.Module):
+        + """class RMSNorm(nn.Module):
     def __init__(self, dims: int, eps: float = 1e-6):
         super().__init__()
         self.weight = mx.zeros((dims,))
@@ -451,7 +458,7 @@ EXAMPLES = [
 
     def __call__(self, x):
         return mx.fast.rms_norm(x, self.weight, self.eps)
-''',
+""",
         applicability="unsafe",
         why="Gemma multiplies the weight in float32, the fused kernel after rounding",
     ),
@@ -468,7 +475,7 @@ EXAMPLES = [
     ),
     Example(
         HEAD
-        + '''class T5Norm(nn.Module):
+        + """class T5Norm(nn.Module):
     def __init__(self, dims: int):
         super().__init__()
         self.weight = mx.ones((dims,))
@@ -476,32 +483,32 @@ EXAMPLES = [
     def __call__(self, x):
         variance = x.astype(mx.float32).square().mean(-1, keepdims=True)
         return self.weight * (x * mx.rsqrt(variance + 1e-6))
-''',
+""",
         HEAD
-        + '''class T5Norm(nn.Module):
+        + """class T5Norm(nn.Module):
     def __init__(self, dims: int):
         super().__init__()
         self.weight = mx.ones((dims,))
 
     def __call__(self, x):
         return mx.fast.rms_norm(x, self.weight, 1e-6)
-''',
+""",
         applicability="unsafe",
         why="the result was float32 also for half precision x, and is x's dtype afterwards",
     ),
     Example(
         HEAD
-        + '''def scores(x, scale, shift):
+        + """def scores(x, scale, shift):
     h = x.astype(mx.float32)
     h = h * mx.rsqrt(mx.mean(h * h, axis=-1, keepdims=True) + 1e-6)
     return h * scale[:, None] + shift[:, None]
-''',
+""",
         HEAD
-        + '''def scores(x, scale, shift):
+        + """def scores(x, scale, shift):
     h = x.astype(mx.float32)
     h = mx.fast.rms_norm(h, None, 1e-6)
     return h * scale[:, None] + shift[:, None]
-''',
+""",
         why="float32 goes on from here, so the cast stays",
     ),
 ]
@@ -518,11 +525,16 @@ COUNTEREXAMPLES = [
     _expression("x * mx.rsqrt(mx.mean(x * x, axis=-1) + 1e-5) * w", "the mean loses its axis: rows and columns mix"),
     _expression("2 * x * mx.rsqrt(mx.mean(x * x, axis=-1, keepdims=True) + 1e-5)", "twice the norm"),
     _expression("(x + 1) * mx.rsqrt(mx.mean(x * x, axis=-1, keepdims=True) + 1e-5)", "another numerator"),
-    _expression("x * mx.rsqrt(mx.var(x, axis=-1, keepdims=True) + 1e-5) * w", "the variance of a value that isn't centred"),
+    _expression(
+        "x * mx.rsqrt(mx.var(x, axis=-1, keepdims=True) + 1e-5) * w", "the variance of a value that isn't centred"
+    ),
     _expression("x * mx.rsqrt(mx.sum(x * x, axis=-1, keepdims=True) / x.shape[1] + 1e-5)", "another axis' length"),
-    _expression("x / mx.maximum(mx.linalg.norm(x, axis=-1, keepdims=True), 1e-6)", "a floor under the norm, not an eps inside"),
+    _expression(
+        "x / mx.maximum(mx.linalg.norm(x, axis=-1, keepdims=True), 1e-6)", "a floor under the norm, not an eps inside"
+    ),
     _expression("x * mx.rsqrt(mx.mean(mx.abs(x) ** 3, axis=-1, keepdims=True) + 1e-5)", "cubes"),
     _expression(
-        "(x - x.mean(-1, keepdims=True)) * mx.rsqrt(x.var(-1, keepdims=True) + 1e-5)", "centred: a layer norm, which is FUS202's"
+        "(x - x.mean(-1, keepdims=True)) * mx.rsqrt(x.var(-1, keepdims=True) + 1e-5)",
+        "centred: a layer norm, which is FUS202's",
     ),
 ]

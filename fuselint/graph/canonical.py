@@ -10,6 +10,7 @@ the cast nodes, so that a rule can say which cast policy was written.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from functools import cached_property
@@ -95,7 +96,9 @@ class Canonical:
         """
         nodes = self.nodes(value)
         if nodes and (value.scalar or len(nodes) == 1):
-            return min(nodes, key=lambda n: (n.frame.depth, n.op not in ("param", "attr", "const", "dim", "global"), n.id))
+            return min(
+                nodes, key=lambda n: (n.frame.depth, n.op not in ("param", "attr", "const", "dim", "global"), n.id)
+            )
         if not value.scalar and value.number is None:
             return None
         names: dict[str, Node] = {}
@@ -128,7 +131,9 @@ class Canonical:
         name = str(node.attrs.get(NAMES[node.op]) or node.attrs.get("name")) if node.op in NAMES else ""
         skip = {"name", "path"} if name else set()
         params = [(k, self.frozen(v)) for k, v in sorted(node.attrs.items()) if k not in FOREIGN and k not in skip]
-        return self.algebra.atom(node.op, args, params, name=name, scalar=kind == "scalar", nonnegative=node.op in identities.NONNEGATIVE)
+        return self.algebra.atom(
+            node.op, args, params, name=name, scalar=kind == "scalar", nonnegative=node.op in identities.NONNEGATIVE
+        )
 
     def frozen(self, value: Any) -> Any:
         """An attribute as a hashable: Nodes become values."""
@@ -140,7 +145,7 @@ class Canonical:
             return tuple(self.frozen(p) for p in value)
         if isinstance(value, dict):
             return tuple((k, self.frozen(v)) for k, v in value.items())
-        if isinstance(value, float) and value != value:
+        if isinstance(value, float) and math.isnan(value):
             return "nan"
         return value if isinstance(value, (int, float, str, bool, type(None))) else repr(value)
 
@@ -218,7 +223,7 @@ class Canonical:
         end = None if shape is None else shape.from_end(axis)
         return axis if end is None else end
 
-    def axes(self, node: Node, axis: Any) -> tuple[int, ...] | None | str:
+    def axes(self, node: Node, axis: Any) -> tuple[int, ...] | str | None:
         """The axes of an attribute, from the end and in order; None stands for all, "?" for what isn't an int."""
         if axis is None:
             rank = self.rank(node)

@@ -45,7 +45,19 @@ class Value:
     nonnegative: never below zero, whatever the inputs.
     """
 
-    __slots__ = ("args", "coefficient", "constant", "factors", "id", "nonnegative", "op", "order", "params", "scalar", "terms")
+    __slots__ = (
+        "args",
+        "coefficient",
+        "constant",
+        "factors",
+        "id",
+        "nonnegative",
+        "op",
+        "order",
+        "params",
+        "scalar",
+        "terms",
+    )
 
     id: int
     op: str  # "product", "sum", or the operation of an atom
@@ -129,7 +141,11 @@ class Algebra:
             v.coefficient, v.factors = 1.0, ((v, ONE),)
             v.constant, v.terms = 0.0, ((v, 1.0),)
             height = 1 + max((a.order[0] for a in args), default=-1)
-            shown = [x for k, p in params for x in (k, p if isinstance(p, int) else p.order[1] if isinstance(p, Value) else str(p))]
+            shown = [
+                x
+                for k, p in params
+                for x in (k, p if isinstance(p, int) else p.order[1] if isinstance(p, Value) else str(p))
+            ]
             v.order = (height, _hash(op, name, *(a.order[1] for a in args), *shown))
             v.scalar, v.nonnegative = scalar, nonnegative
         return v
@@ -137,7 +153,9 @@ class Algebra:
     def number(self, c: float) -> Value:
         """A constant. Infinities and NaN are atoms: nothing is computed with them."""
         if not math.isfinite(c):
-            return self.atom("number", params=(("value", str(float(c))),), name=str(float(c)), scalar=True, nonnegative=c > 0)
+            return self.atom(
+                "number", params=(("value", str(float(c))),), name=str(float(c)), scalar=True, nonnegative=c > 0
+            )
         return self._product(float(c), ())
 
     def _product(self, coefficient: float, factors: tuple[Factor, ...]) -> Value:
@@ -154,7 +172,10 @@ class Algebra:
                 v.constant = coefficient * inner.constant
                 v.terms = tuple((m, c * coefficient) for m, c in inner.terms)
             else:
-                v.constant, v.terms = 0.0, ((self._product(1.0, factors), coefficient),) if coefficient != 1.0 else ((v, 1.0),)
+                v.constant, v.terms = (
+                    0.0,
+                    ((self._product(1.0, factors), coefficient),) if coefficient != 1.0 else ((v, 1.0),),
+                )
             v.order = (
                 max((b.order[0] for b, _ in factors), default=0),
                 _hash("product", *(x for b, e in factors for x in (b.order[1], e.numerator, e.denominator))),
@@ -198,7 +219,9 @@ class Algebra:
         coefficient = self._identities(coefficient, parts)
         listed = sorted(((b, e) for (b, _), e in parts.items()), key=lambda f: (*f[0].order, f[1], f[0].id))
         if len(listed) > MAX_PARTS:  # too long to merge further: what there is becomes one factor
-            listed = [(self.atom("group", (self._product(1.0, tuple(listed)),), scalar=all(b.scalar for b, _ in listed)), ONE)]
+            listed = [
+                (self.atom("group", (self._product(1.0, tuple(listed)),), scalar=all(b.scalar for b, _ in listed)), ONE)
+            ]
         if not math.isfinite(coefficient):
             listed = [*listed, (self.number(coefficient), ONE)]
             coefficient = 1.0
@@ -210,13 +233,15 @@ class Algebra:
             base = key[0]
             if base.op == "abs" and parts[key] % 2 == 0:
                 self._put(parts, base.args[0], parts.pop(key))
-            elif base.op == "sum" and key in parts:
+            elif base.op == "sum":
                 self._logistic(key, parts)
-            elif base.op in ("reduce_sum", "mean") and key in parts:
+            elif base.op in ("reduce_sum", "mean"):
                 coefficient = self._mean(key, parts, coefficient)
         for key in list(parts):
-            if key[0].op == "reduce_sum" and not key[1] and key in parts:
+            if key[0].op == "reduce_sum" and not key[1]:
                 self._softmax(key, parts)
+            elif key[0].op == "sigmoid" and key in parts:
+                self._mirror(key, parts)
         return coefficient
 
     def _put(self, parts: dict[tuple[Value, bool], Fraction], base: Value, e: Fraction) -> None:
@@ -233,22 +258,27 @@ class Algebra:
             del parts[key]
 
     def _logistic(self, key: tuple[Value, bool], parts: dict[tuple[Value, bool], Fraction]) -> None:
-        """(1 + exp(-u))^-e = sigmoid(u)^e, and exp(u) * sigmoid(-u) = sigmoid(u)."""
+        """(1 + exp(-u))^-e = sigmoid(u)^e."""
         base, e = key[0], parts[key]
         if e > 0 or len(base.terms) != 1 or not close(base.constant, 1.0, 1e-9):
             return
-        inner = base.terms[0][0]
-        if inner.op != "exp" or inner.scalar:
+        inner, c = base.terms[0]
+        if inner.op != "exp" or inner.scalar or c != 1.0:
             return
         self.note("1 / (1 + exp(-u)) is sigmoid(u)")
         del parts[key]
-        u = inner.args[0]
-        top = (inner, True)
-        if parts.get(top, Fraction(0)) >= -e:
-            self._take(parts, top, -e)
-            self._put(parts, self.sigmoid(u), -e)
-        else:
-            self._put(parts, self.sigmoid(self.scale(u, -1.0)), -e)
+        self._put(parts, self.sigmoid(self.scale(inner.args[0], -1.0)), -e)
+
+    def _mirror(self, key: tuple[Value, bool], parts: dict[tuple[Value, bool], Fraction]) -> None:
+        """exp(u) * sigmoid(-u) = sigmoid(u)."""
+        u = self.scale(key[0].args[0], -1.0)
+        top = (self.exp(u), True)
+        if top in parts and key[1]:
+            self.note("exp(u) * sigmoid(-u) is sigmoid(u)")
+            e = min(parts[key], parts[top])
+            self._take(parts, key, e)
+            self._take(parts, top, e)
+            self._put(parts, self.sigmoid(u), e)
 
     def _mean(self, key: tuple[Value, bool], parts: dict[tuple[Value, bool], Fraction], coefficient: float) -> float:
         """sum^e * n^-e = mean^e, where n is the length of that axis of that array; and mean^e * n^e = sum^e."""
@@ -279,7 +309,11 @@ class Algebra:
             for k, x in need.items():
                 self._put(parts, k[0], -x)
         other = "mean" if base.op == "reduce_sum" else "reduce_sum"
-        self.note("sum / n is mean: n is the length of that axis" if other == "mean" else "mean * n is sum: n is the length of that axis")
+        self.note(
+            "sum / n is mean: n is the length of that axis"
+            if other == "mean"
+            else "mean * n is sum: n is the length of that axis"
+        )
         del parts[key]
         self._put(parts, self.atom(other, base.args, base.params, nonnegative=base.nonnegative), e)
         return coefficient
@@ -289,7 +323,13 @@ class Algebra:
         total, e = key[0], parts[key]
         top = total.args[0]
         axes = total.param("axes")
-        if top.op != "exp" or axes is None or len(axes) != 1 or not total.param("keepdims") or parts.get((top, True)) is None:
+        if (
+            top.op != "exp"
+            or axes is None
+            or len(axes) != 1
+            or not total.param("keepdims")
+            or parts.get((top, True)) is None
+        ):
             return
         if parts[(top, True)] < -e:
             return
@@ -332,26 +372,22 @@ class Algebra:
             return self.number(c)
         if e.denominator == 1:
             return self.product(1.0, [(v, e)])
-        coefficient, out, kept = 1.0, [], []
-        sign = 1.0 if v.coefficient >= 0 else -1.0
-        c = _power(abs(v.coefficient), e)
-        if c is None:
+        outside = _power(abs(v.coefficient), e)
+        if outside is None:
             return self.atom("pow", (v, self.number(float(e))), scalar=v.scalar)
-        coefficient = c
-        for base, x in v.factors:
-            whole = x * e
-            if base.nonnegative or x.denominator != 1:
-                out.append((base, whole))
-            elif x.numerator % 2 == 0:
-                even = whole.denominator == 1 and whole.numerator % 2 == 0
-                out.append((base if even else self.absolute(base), whole))
-            else:
-                kept.append((base, x))
-        if len(kept) == 1 and sign > 0:
-            out.append((kept[0][0], kept[0][1] * e))
-        elif kept or sign < 0:
-            out.append((self.product(sign, kept), e))
-        return self.product(coefficient, out)
+        signed = v.coefficient < 0 or any(not _nonnegative_power(b, x) for b, x in v.factors)
+        if (len(v.factors) == 1 and v.coefficient >= 0) or not signed:
+            return self.product(outside, [self._root(b, x, e) for b, x in v.factors])
+        # (u * v)^(1/2) of two negative factors is a number: only what is positive leaves
+        free = [(b, x * e) for b, x in v.factors if _positive(b)]
+        kept = [(b, x) for b, x in v.factors if not _positive(b)]
+        return self.product(outside, [*free, (self.product(-1.0 if v.coefficient < 0 else 1.0, kept), e)])
+
+    def _root(self, base: Value, x: Fraction, e: Fraction) -> Factor:
+        """(base ** x) ** e, where it is a number: the root of a square is an absolute value."""
+        even = x.denominator == 1 and x.numerator % 2 == 0
+        still_even = (x * e).denominator == 1 and (x * e).numerator % 2 == 0
+        return (self.absolute(base) if even and not still_even else base, x * e)
 
     def absolute(self, v: Value) -> Value:
         if v.nonnegative:
@@ -359,6 +395,11 @@ class Algebra:
         if v.op == "product":
             return self.product(abs(v.coefficient), [(self.absolute(b), e) for b, e in v.factors])
         return self.atom("abs", (v,), scalar=v.scalar, nonnegative=True)
+
+    def exp(self, u: Value) -> Value:
+        if u.number is not None:
+            return self.number(math.exp(u.number))
+        return self.atom("exp", (u,), scalar=u.scalar, nonnegative=True)
 
     def sigmoid(self, u: Value) -> Value:
         return self.atom("sigmoid", (u,), scalar=u.scalar, nonnegative=True)
@@ -490,9 +531,9 @@ class Algebra:
 
 
 SAME_SHAPE = frozenset(
-    "abs exp expm1 log log1p log2 log10 sigmoid erf erfinv tanh sin cos tan sinh cosh arcsin arccos arctan arcsinh arccosh "
-    "arctanh floor ceil round sign stop_gradient softmax cumsum cumprod sort logical_not isnan isinf isfinite guarded group "
-    "nan_to_num clip cast".split()
+    "abs exp expm1 log log1p log2 log10 sigmoid erf erfinv tanh sin cos tan sinh cosh arcsin arccos arctan arcsinh "
+    "arccosh arctanh floor ceil round sign stop_gradient softmax cumsum cumprod sort logical_not isnan isinf isfinite "
+    "guarded group nan_to_num".split()
 )
 """Operations whose result has the shape of their one argument."""
 
@@ -501,6 +542,11 @@ REDUCTIONS = frozenset("reduce_sum mean max min prod all any logsumexp var argma
 
 def _nonnegative_power(base: Value, e: Fraction) -> bool:
     return base.nonnegative or e.denominator != 1 or e.numerator % 2 == 0
+
+
+def _positive(base: Value) -> bool:
+    """Above zero, whatever the inputs."""
+    return base.op in ("size", "exp", "sigmoid") or (base.op == "sum" and base.nonnegative and base.constant > 0)
 
 
 def _power(c: float, e: Fraction) -> float | None:
@@ -577,13 +623,21 @@ def text(value: Value, limit: int = 6) -> str:
         for m, c in value.terms:
             sign = " - " if c < 0 else " + "
             size = abs(c)
-            out += (sign if out else "-" if c < 0 else "") + ("" if close(size, 1.0, 1e-12) else f"{size:.10g} * ") + text(m, limit - 1)
+            out += (
+                (sign if out else "-" if c < 0 else "")
+                + ("" if close(size, 1.0, 1e-12) else f"{size:.10g} * ")
+                + text(m, limit - 1)
+            )
         if value.constant:
             out += f"{' - ' if value.constant < 0 else ' + '}{abs(value.constant):.10g}"
         return out
     name = value.param("name")
-    if name is not None and not value.args:
+    if name is not None:
         return str(name)
     inner_args = [text(a, limit - 1) for a in value.args]
-    inner_args += [f"{k}={text(p, limit - 1) if isinstance(p, Value) else p}" for k, p in value.params if k != "name" and p is not None]
+    inner_args += [
+        f"{k}={text(p, limit - 1) if isinstance(p, Value) else p}"
+        for k, p in value.params
+        if k != "name" and p is not None
+    ]
     return f"{value.op}({', '.join(inner_args)})"
