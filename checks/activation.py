@@ -1,0 +1,218 @@
+"""FUS261 unfused-activation: an activation written out that mlx.nn has as one compiled function.
+
+What it does: finds GELU with erf, with tanh and with a sigmoid, SiLU, softplus, mish, squared ReLU, sigmoid and
+log-sigmoid in any spelling, constants compared relatively.
+
+Why: written out, each operation is a kernel of its own: eight for GELU with tanh. The functions of mlx.nn are compiled
+to one or two.
+
+When not to: the three kinds of GELU differ by up to 2e-2 and are never exchanged. `where(x > 0, x, 0)` isn't ReLU for
+NaN. A number of that form, not an array.
+
+Fix safety: safe where the constants are those of mlx.nn to seven digits. Unsafe where they were rounded more, where
+the code divides by `1 + exp(-x)` for SiLU (float16 is a little more exact so), and where the dtype changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from fuselint.finding import Numerics, Obligation
+from fuselint.graph.canonical import Canonical
+from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.values import ONE, Value, alike
+from fuselint.rulebook import Example, FusedKernel, Match
+
+CODE, NAME = "FUS261", "unfused-activation"
+
+HEAD = "import math\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+
+EXACT, ROUNDED = 6e-8, 2e-4
+"""How far a constant may be from mlx.nn's, relatively: not visible in float32, and not in bfloat16."""
+
+
+def unfused(x: Any) -> Any:
+    import mlx.core as mx
+
+    return 0.5 * x * (1 + mx.erf(x / math.sqrt(2)))
+
+
+def fused(x: Any) -> Any:
+    import mlx.nn as nn
+
+    return nn.gelu(x)
+
+
+Form = Callable[[Canonical, Value], Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """An activation: the call that computes it, its canonical form, and where in a value its argument is found.
+
+    inside: the operation that shows it, and the factor between that operation's argument and the activation's.
+    """
+
+    call: str
+    text: str
+    form: Form
+    inside: str
+    factor: float
+    numerics: Numerics = "reassociated"
+
+
+def _gated(op: str, scale: float) -> Form:
+    """u * op(scale * u)."""
+    return lambda c, u: c.algebra.multiply(u, c.algebra.atom(op, (c.algebra.scale(u, scale),), nonnegative=True))
+
+
+def _gelu(c: Canonical, u: Value) -> Value:
+    e = c.algebra.atom("erf", (c.algebra.scale(u, math.sqrt(0.5)),))
+    return c.algebra.product(0.5, [(u, ONE), (c.algebra.sum(1.0, [(e, 1.0)]), ONE)])
+
+
+def _gelu_tanh(c: Canonical, u: Value) -> Value:
+    inner = c.algebra.sum(0.0, [(u, 1.0), (c.algebra.multiply(u, u, u), 0.044715)])
+    t = c.algebra.atom("tanh", (c.algebra.scale(inner, math.sqrt(2 / math.pi)),))
+    return c.algebra.product(0.5, [(u, ONE), (c.algebra.sum(1.0, [(t, 1.0)]), ONE)])
+
+
+KINDS = (
+    Kind("{nn}.gelu({x})", "GELU", _gelu, "erf", math.sqrt(0.5)),
+    Kind("{nn}.gelu_approx({x})", "GELU with tanh", _gelu_tanh, "tanh", math.sqrt(2 / math.pi)),
+    Kind("{nn}.gelu_fast_approx({x})", "GELU with a sigmoid", _gated("sigmoid", 1.702), "sigmoid", 1.702),
+    Kind("{nn}.silu({x})", "SiLU", _gated("sigmoid", 1.0), "sigmoid", 1.0),
+    Kind("{mx}.sigmoid({x})", "sigmoid", lambda c, u: c.algebra.sigmoid(u), "sigmoid", 1.0, "more accurate"),
+)
+
+
+def find(graph: Graph) -> Iterator[Match]:
+    if graph.context.cold:
+        return
+    for node in graph.nodes:
+        if node.op in ARITHMETIC and graph.facts.kind(node) == "array":
+            match = _match(graph, node)
+            if match is not None and not match.contradicted:
+                yield match
+
+
+ARITHMETIC = frozenset({"multiply", "divide", "reciprocal", "power"})
+"""What the last operation of a written-out activation is: the functions themselves are not reported."""
+
+
+def _match(graph: Graph, root: Node) -> Match | None:
+    c, value = graph.canonical, graph.canonical.of(root)
+    for kind in KINDS:
+        for u in _arguments(value, kind, c):
+            form = kind.form(c, u)
+            if not alike(value, form, ROUNDED):
+                continue
+            x = _node_of(graph, root, u)
+            if x is not None:
+                return _made(graph, root, x, kind, alike(value, form, EXACT))
+    return None
+
+
+def _arguments(value: Value, kind: Kind, c: Canonical) -> Iterator[Value]:
+    """What the activation may be of: read off the operation that shows it."""
+    pending = [value]
+    while pending:
+        v = pending.pop()
+        if v.op == kind.inside:
+            yield from _scaled_back(v.args[0], kind.factor, c)
+        elif v.op == "product":
+            pending += [b for b, _ in v.factors]
+        elif v.op == "sum":
+            pending += [m for m, _ in v.terms]
+
+
+def _scaled_back(w: Value, factor: float, c: Canonical) -> Iterator[Value]:
+    """u of factor * u, and of factor * (u + k * u^3) = factor * u * (1 + k * u^2)."""
+    near = round(w.coefficient / factor, 3) == 1 if factor != 1.0 else w.coefficient != 0
+    if w.op == "product" and any(b.op == "sum" for b, _ in w.factors):
+        yield c.algebra.product(1.0, [(b, e) for b, e in w.factors if b.op != "sum"])
+    if near and factor != 1.0:
+        yield c.algebra.product(1.0, w.factors)
+    else:
+        yield c.algebra.scale(w, 1 / factor)
+
+
+def _node_of(graph: Graph, root: Node, value: Value) -> Node | None:
+    known = set(region(root, ()))
+    nodes = [n for n in graph.nodes if n in known and n is not root and graph.canonical.of(n) is value]
+    return nodes[-1] if nodes else None
+
+
+def _made(graph: Graph, root: Node, x: Node, kind: Kind, exact: bool) -> Match | None:
+    facts = graph.facts
+    inside = region(root, [x])
+    own = set(inside)
+    steps = [n for n in inside if facts.kind(n) == "array"]
+    if len(steps) < 2 or any(
+        n is not root and (n in graph.escaping or any(u not in own for u in graph.users.get(n, ()))) for n in steps
+    ):
+        return None
+    same = facts.dtype(root) == facts.dtype(x)
+    divided = any(n.op == "exp" for n in steps)
+    numerics: Numerics = "less accurate" if divided and "silu" in kind.call else kind.numerics
+    constants = "they are mlx.nn's to seven digits" if exact else "they are rounded further than mlx.nn's"
+    obligations = [
+        Obligation("the constants are the activation's", "proven" if exact else "unknown", constants),
+        Obligation(
+            "the result keeps its dtype",
+            "proven" if same else "unknown",
+            f"{facts.dtype(x)} in, {facts.dtype(root)} out",
+        ),
+    ]
+    return Match(
+        code=CODE,
+        root=root,
+        holes={"x": x},
+        message=f"{kind.text} written out",
+        obligations=obligations,
+        region=frozenset(inside),
+        fused=(FusedKernel(kind.call.split("(")[0].replace("{", "").replace("}", ""), (x,), root),),
+        shapes={"x": ("...", "D")},
+        numerics=numerics if same else "different dtype",
+        data={"call": kind.call},
+    )
+
+
+EXAMPLES = [
+    Example(
+        HEAD + "def act(x: mx.array):\n    return 0.5 * x * (1 + mx.erf(x / math.sqrt(2)))\n",
+        fixed=HEAD + "def act(x: mx.array):\n    return nn.gelu(x)\n",
+    ),
+    Example(
+        HEAD + "def act(x: mx.array):\n"
+        "    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)\n"
+        "    return 0.5 * x * (1 + mx.tanh(inner))\n",
+        fixed=HEAD + "def act(x: mx.array):\n    return nn.gelu_approx(x)\n",
+    ),
+    Example(
+        HEAD + "def act(x: mx.array):\n    return x * mx.sigmoid(1.702 * x)\n",
+        fixed=HEAD + "def act(x: mx.array):\n    return nn.gelu_fast_approx(x)\n",
+    ),
+    Example(
+        HEAD + "def act(x: mx.array):\n    return x * mx.sigmoid(x)\n",
+        fixed=HEAD + "def act(x: mx.array):\n    return nn.silu(x)\n",
+    ),
+    Example(
+        HEAD + "def gate(x: mx.array):\n    return 1 / (1 + mx.exp(-x))\n",
+        fixed=HEAD + "def gate(x: mx.array):\n    return mx.sigmoid(x)\n",
+    ),
+]
+
+COUNTEREXAMPLES = [
+    Example(HEAD + "def f(x: mx.array):\n    return 0.5 * x * (1 + mx.erf(x / 1.5))\n", why="another divisor"),
+    Example(HEAD + "def f(x: mx.array):\n    return 0.5 * x * (1 - mx.erf(x / math.sqrt(2)))\n", why="minus"),
+    Example(
+        HEAD + "def f(x: mx.array):\n    return 0.5 * x * (1 + mx.tanh(0.79788456 * (x + 0.04 * x**3)))\n",
+        why="another cubic term",
+    ),
+    Example(HEAD + "def f(x: mx.array):\n    return nn.gelu(x)\n", why="it is the function already"),
+    Example(HEAD + "def f(x: mx.array, y: mx.array):\n    return x * mx.sigmoid(y)\n", why="a gate of another value"),
+]
