@@ -17,4 +17,5 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
         because=f"it rounds to x's dtype before the weight is multiplied; {exact} is bit-identical, and saves half"
         if gemma
         else "",
+        needs=("the weight has x's dtype",) if gemma else (),  # else the result takes the weight's
     )

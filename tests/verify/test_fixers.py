@@ -1,9 +1,4 @@
-"""Every fixer, on the examples of its rule: the fix passes, and each way to break it is caught.
-
-The code before is written from the graph here, so that these tests need no placement.
-"""
-
-from __future__ import annotations
+"""Every fixer, on the examples of its rule: the fix passes, and each way to break it is caught."""
 
 import ast
 import copy
@@ -14,97 +9,24 @@ import pytest
 
 mx = pytest.importorskip("mlx.core")
 
-from fuselint.finding import Region, RegionInput  # noqa: E402
-from fuselint.graph.facts import MISSING  # noqa: E402
-from fuselint.graph.lower import Program  # noqa: E402
-from fuselint.graph.model import Graph, Node, operands  # noqa: E402
-from fuselint.rulebook import Match, NoFix, Replacement, Synthesised, rules  # noqa: E402
-from fuselint.source.project import summarise  # noqa: E402
+from fuselint.analysis import analyse  # noqa: E402
+from fuselint.config import Settings  # noqa: E402
+from fuselint.finding import Region  # noqa: E402
+from fuselint.rulebook import rules  # noqa: E402
 from fuselint.source.text import FileText  # noqa: E402
 from fuselint.verify import verify  # noqa: E402
-from fuselint.verify.reference import reference, text_of  # noqa: E402
 
 
 def fixes() -> Iterator[tuple[str, Region]]:
-    """The fix of each match in each example, as a region over the match's holes."""
+    """The region of each fix in each example."""
     for rule in rules():
         for number, example in enumerate(rule.examples):
-            file = FileText("m.py", example.source, "\n", "utf-8", False)
-            summary = summarise(file, ast.parse(example.source))
-            program = Program(file, summary)
-            for qualname in summary.functions:
-                graph = program.graph(qualname)
-                if graph is None or rule.fix is None:
-                    continue
-                for match in rule.find(graph):
-                    made = rule.fix(graph, match)
-                    if isinstance(made, NoFix) or [p.root for p in made.parts] != [match.root]:
-                        continue
-                    if made.parts[0].template[0] != '"':  # mask="causal" means something in a call only
-                        yield f"{rule.code} example {number}, {qualname}", region(graph, match, made)
-
-
-def region(graph: Graph, match: Match, made: Replacement) -> Region:
-    names = {v: k for k, v in match.holes.items() if isinstance(v, Node)}
-    before = text_of(graph, [match.root], names, double=False)
-    assert before is not None
-    texts = {
-        k: f"({v.template.format(**{n: names[o] for n, o in v.operands.items()})})" if isinstance(v, Synthesised) else k
-        for k, v in made.holes.items()
-    }
-    helper = made.helper
-    support = ""
-    if helper is not None:
-        modules = {"mx": "mx", "nn": "nn"}
-        lines = [f"    {s.format(**modules)}\n" for s in helper.statements]
-        compiled = "@partial(mx.compile, shapeless=True)" if helper.shapeless else "@mx.compile"
-        support = f"{compiled}\ndef {helper.name}({', '.join(helper.params)}):\n{''.join(lines)}"
-        support += f"    return {helper.body.format(**modules)}\n"
-        texts["helper"] = helper.name
-    after = f"result = {made.parts[0].template.format(mx='mx', nn='nn', **texts)}\n"
-    inputs = [given(graph, match, node, name) for node, name in names.items()]
-    inputs += [
-        given(graph, match, node, str(node.attrs.get("path") or node.attrs["name"])) for node in free(match, names)
-    ]
-    return Region(
-        match.code,
-        tuple({i.name: i for i in inputs}.values()),
-        before,
-        after,
-        support_after=support,
-        reference=reference(graph, match),
-        needs=tuple(o.claim for o in match.obligations if o.verdict == "unknown"),
-        numerics=match.numerics,
-    )
-
-
-def free(match: Match, names: dict[Node, str]) -> Iterator[Node]:
-    """What the region reads besides its holes."""
-    seen: set[Node] = set()
-    stack = [match.root]
-    while stack:
-        node = stack.pop()
-        if node in seen or node in names:
-            continue
-        seen.add(node)
-        if node.op in ("param", "global") or (node.op == "attr" and node.attrs.get("path")):
-            if not (node.op == "global" and node.attrs.get("target")):
-                yield node
-        else:
-            stack += operands(node)
-
-
-def given(graph: Graph, match: Match, node: Node, name: str) -> RegionInput:
-    facts = graph.facts
-    kind = facts.kind(node)
-    if kind == "dtype":
-        return RegionInput(name, "dtype")
-    if kind == "scalar":
-        value = facts.const(node)
-        return RegionInput(name, "scalar", value=None if value is MISSING else value)
-    shape = match.shapes.get(name)
-    dtype = match.dtypes.get(name, "activation")
-    return RegionInput(name, "none" if dtype == "mask" else "array", shape, dtype)
+            file = FileText("example.py", example.source.lstrip("\n"))
+            _, proposals = analyse(file, Settings(select=(rule.code,)), lambda name: False)
+            for p in proposals:
+                if p.finding.fix and p.finding.fix.edits:
+                    assert p.region is not None
+                    yield f"{rule.code} example {number}, line {p.finding.line}", p.region
 
 
 FIXES = dict(fixes())
@@ -113,18 +35,24 @@ FIXES = dict(fixes())
 
 
 class Fault(ast.NodeTransformer):
-    """Breaks the first place where it applies."""
+    """Breaks one place where it applies, in the last statement that has one."""
 
     broke = False
 
     def visit(self, node: ast.AST) -> ast.AST:
         if self.broke:
             return node
+        if isinstance(node, ast.Module):
+            return self.visit_Module(node)
         made = self.broken(node)
         if made is not None:
             self.broke = True
             return ast.copy_location(made, node)
         return self.generic_visit(node)
+
+    def visit_Module(self, node: ast.Module) -> ast.AST:
+        node.body = [self.visit(s) for s in reversed(node.body)][::-1]
+        return node
 
     def broken(self, node: ast.AST) -> ast.AST | None:
         raise NotImplementedError
@@ -298,4 +226,7 @@ def test_the_fix_passes(outcomes, name):
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_fix_fails(outcomes, name):
+    whole, _, fault = name.rpartition(": ")
+    if fault.startswith("Float32Left") and "float16:" not in outcomes[whole].reason:
+        return  # it was float32 before
     assert outcomes[name].outcome == "failed", (outcomes[name], BROKEN[name])
