@@ -20,6 +20,7 @@ from fuselint.graph.model import FOREIGN, Effect, Graph, Node, Slice, Statement,
 from fuselint.source.function import children, walk
 from fuselint.source.project import ModuleSummary, summarise
 from fuselint.source.text import FileText
+from fuselint.source.tree import Tree
 
 if TYPE_CHECKING:
     from fuselint.graph.program import Program
@@ -198,6 +199,7 @@ class _Comparison:
         self.a = _Keys(old, table, ordinals)
         self.b = _Keys(new, table, {s.index: i for i, s in enumerate(fresh)})
         self.partner = {a.index: b for a, b in self.pairs}
+        self.old_tree, self.new_tree = Tree(old.source), Tree(new.source)
         self.written: set[cst.CSTNode] = set()  # syntax of the new function that the templates wrote
 
     def run(self) -> None:
@@ -282,14 +284,16 @@ class _Comparison:
         if ours != theirs:
             raise _Different("a call that may have an effect would go, be repeated or move")
 
-    def _ordinal(self, node: Node, keys: _Keys, old: bool) -> int:
+    def _ordinal(self, node: Node, keys: _Keys, old: bool) -> tuple[int, tuple[str, ...]]:
+        """Where a value is evaluated: in which statement, and in which of its parts that are not always evaluated."""
         stmt = node.top_stmt
         if stmt is None:
-            return -1
+            return -1, ()
+        way = (self.old_tree if old else self.new_tree).way(node.top_cst)
         found = keys.ordinals.get(stmt.index)
         if found is None and old:
-            return self.first  # from a statement that goes: it may only have moved to the new call
-        return -1 if found is None else found
+            return self.first, way  # from a statement that goes: it may only have moved to the new call
+        return (-1 if found is None else found), way
 
     def _effects(self) -> None:
         for a, b in zip(self.old.effects, self.new.effects, strict=False):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from fuselint.source.dead import names_bound, names_read
 from fuselint.source.function import FunctionSource, children, walk
 from fuselint.source.hoist import Refused
 from fuselint.source.layout import is_atom, one_line
+from fuselint.source.tree import CONDITIONAL, SCOPES, Tree
 
 OPERATORS = {
     "add": "+",
@@ -24,8 +25,6 @@ OPERATORS = {
     "remainder": "%",
     "power": "**",
 }
-SCOPES = (cst.Lambda, cst.FunctionDef, cst.ClassDef, cst.BaseComp)
-CONDITIONAL = (cst.IfExp, cst.BooleanOperation, *SCOPES)
 
 
 @dataclass(frozen=True)
@@ -48,57 +47,6 @@ class Place:
     expr: cst.CSTNode
     at: Statement
     dead: frozenset[Statement] = frozenset()
-
-
-class Tree:
-    """The syntax tree of a function, with the way up."""
-
-    def __init__(self, source: FunctionSource) -> None:
-        self.source = source
-        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
-        stack: list[cst.CSTNode] = [source.node]
-        while stack:
-            n = stack.pop()
-            for c in children(n):
-                self.parents[c] = n
-                stack.append(c)
-
-    def up(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        at = self.parents.get(node)
-        while at is not None:
-            yield at
-            at = self.parents.get(at)
-
-    def between(self, inner: cst.CSTNode, outer: cst.CSTNode, kinds: tuple[type, ...]) -> bool:
-        """Whether a node of one of the kinds stands between: `outer` counts, `inner` doesn't."""
-        if inner is outer:
-            return False
-        for n in self.up(inner):
-            if isinstance(n, kinds):
-                return True
-            if n is outer:
-                return False
-        return True
-
-    def statement(self, node: cst.CSTNode) -> cst.CSTNode:
-        """The small or compound statement of the function itself that holds a node."""
-        found = node
-        for n in (node, *self.up(node)):
-            if isinstance(n, (cst.BaseSmallStatement, cst.BaseCompoundStatement)) and n is not self.source.node:
-                return n
-            found = n
-        return found
-
-    def comprehension_names(self, node: cst.CSTNode) -> set[str]:
-        """Names that the comprehensions around an expression bind."""
-        out: set[str] = set()
-        for n in self.up(node):
-            if isinstance(n, cst.BaseComp):
-                part: cst.CompFor | None = n.for_in
-                while part is not None:
-                    out |= {x.value for x in walk(part.target) if isinstance(x, cst.Name)}
-                    part = part.inner_for_in
-        return out
 
 
 @dataclass
@@ -277,7 +225,8 @@ class Writer:
         stmt = node.stmt
         if not self.moving or stmt is None or stmt not in place.dead or stmt.block is not place.at.block:
             return False
-        if self.tree.between(e, stmt.cst, CONDITIONAL):
+        there = self.tree.statement(place.expr)
+        if self.tree.between(e, stmt.cst, CONDITIONAL) or self.tree.between(place.expr, there, CONDITIONAL):
             return False
         return not any(
             stmt.index <= f.stmt.index < place.at.index and f.stmt not in place.dead for f in self.graph.effects

@@ -103,7 +103,7 @@ class Formula:
         if op is None:
             raise NoText(f"`{node.op}` is no operation of MLX")
         args = [self.of(n) for n in node.inputs]
-        if op.operator is not None and self.has_array(node):
+        if op.operator not in (None, "abs") and self.has_array(node):
             return self.operator(op.operator, args)
         if op.kind == "cast":
             return Text(f"{args[0].at(ATOM)}.astype({self.dtype(node.attrs['dtype'])})")
@@ -115,8 +115,6 @@ class Formula:
 
     @staticmethod
     def operator(sign: str, args: Sequence[Text]) -> Text:
-        if sign == "abs":
-            return Text(f"abs({args[0].text})")
         if len(args) == 1:
             return Text(f"{sign}{args[0].at(PRECEDENCE['unary'])}", PRECEDENCE["unary"])
         level = PRECEDENCE[sign]

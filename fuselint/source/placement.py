@@ -22,13 +22,14 @@ from fuselint.rulebook import Hole, Match, NoFix, Part, Replacement, Synthesised
 from fuselint.source.confirm import SIZES, Changes, Slot, confirm, is_impure, uncast
 from fuselint.source.dead import Liveness, dead_statements, names_bound
 from fuselint.source.edit import Placement, apply, guard
-from fuselint.source.express import Place, Tree, Writer, Written
+from fuselint.source.express import Place, Writer, Written
 from fuselint.source.function import children, walk
 from fuselint.source.hoist import CORE, NN, Refused, Surroundings, taken_names
 from fuselint.source.layout import delimited, fit, indent_unit, is_atom, one_line, width_of
 from fuselint.source.regions import region_of
 from fuselint.source.removal import Removal, above, comments_in, line_end, line_start, normalised, span_of
 from fuselint.source.saving import Saved, save, saving_edit
+from fuselint.source.tree import Tree
 from fuselint.source.unread import Leftovers
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def place(
             done = work.run()
         except Refused as why:
             done = NoFix(str(why))
+        except ValueError as why:  # edits that overlap: see removal.normalised
+            done = NoFix(f"it can't be placed: {why}")
         if isinstance(done, Placement):
             return done
         first = first or done
@@ -353,7 +356,7 @@ class _Placing:
                 return self.writer.write(hole, at)
             except Refused:
                 saved = save(self.writer, hole, name, at, self.writer.local | taken_names(self.graph.source.file))
-                if saved is None:
+                if saved is None or (saved.instead is not None and saved.instead in {s.instead for s in self.saved}):
                     raise
             self.saved.append(saved)
             self.writer.fixed[hole] = saved.name

@@ -19,10 +19,10 @@ from fuselint.graph.ops import TABLE
 from fuselint.graph.symbols import Apply, Expr
 from fuselint.rulebook import Match, Probe, Replacement, Synthesised
 from fuselint.source.dead import names_bound
-from fuselint.source.express import Tree
 from fuselint.source.formula import Formula, NoText
 from fuselint.source.function import FunctionSource, children, walk
 from fuselint.source.project import MODULE
+from fuselint.source.tree import Tree
 
 LEAVES = frozenset({"param", "attr"})
 KNOWN_MODULES = {"mx": "mlx.core", "nn": "mlx.nn", "math": "math", "partial": "functools.partial"}

@@ -10,9 +10,10 @@ import libcst as cst
 from fuselint.finding import Edit
 from fuselint.graph.model import Binding, Graph, Node, Statement
 from fuselint.source.dead import names_read
-from fuselint.source.express import CONDITIONAL, Place, Writer
+from fuselint.source.express import Place, Writer
 from fuselint.source.layout import one_line
 from fuselint.source.removal import above, line_start
+from fuselint.source.tree import CONDITIONAL
 
 
 @dataclass(frozen=True)
