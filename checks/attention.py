@@ -23,7 +23,8 @@ from fractions import Fraction
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
-from fuselint.graph.identities import composed, none_test, permuted, swap
+from fuselint.graph.identities import none_test
+from fuselint.graph.identities_linear import composed, permuted, swap
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.values import ONE, Value
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
