@@ -151,9 +151,11 @@ class _Reading:
         arrays = [n for n in self.outside if facts.kind(n) in ("array", "unknown")]
         found = [self.origins.of(n) for n in arrays]
         every = frozenset().union(*found)
-        root = facts.dtype(self.chain.root)
-        if "foreign" in every or root.integral or self.chain.root in self.origins.identities:
+        root = self.chain.root
+        if "foreign" in every or facts.dtype(root).integral or root in self.origins.identities:
             return False  # another library's, a mask, positions, indices, an image that leaves
+        if root in self.origins.totals or root in self.origins.angles:
+            return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation
         if not any(self.origins.of(n) & {"computed", "given"} for n in arrays if facts.kind(n) == "array"):
             # Nothing says that these are arrays, but few numbers are put through so much.
             arguments = [n for n in arrays if n.op == "param"]
@@ -166,7 +168,7 @@ class _Reading:
     def builds_a_mask(self) -> bool:
         for n in self.chain.nodes:
             for k in n.inputs:
-                value = self.graph.facts.const(k)
+                value = self.graph.facts.const(k.inputs[0] if k.op == "array" and k.inputs else k)
                 if isinstance(value, (int, float)) and value <= LARGE_NEGATIVE:
                     return True
         return False

@@ -6,6 +6,7 @@ norm's statistics are small whatever the batch; an activation is not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from fuselint.graph.model import Graph, Node, Slice, operands
@@ -25,7 +26,7 @@ number: a Python number
 foreign: another library's array
 """
 
-ONE_BY_ONE = frozenset({"unary", "binary", "ternary", "cast", "composite", "view", "copy"})
+ONE_BY_ONE = frozenset({"unary", "binary", "ternary", "cast", "composite", "activation", "view", "copy"})
 FOREIGN_MODULES = ("numpy", "torch", "jax", "cv2", "PIL", "scipy", "tensorflow", "librosa")
 SAME_VALUES = frozenset(
     {"unary", "binary", "ternary", "cast", "composite", "activation", "view", "copy", "scan", "sort"}
@@ -37,8 +38,10 @@ class Origins:
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.facts = graph, graph.facts
-        self.angles = _angles(graph)
+        angles = _angles(graph)
+        self.angles = angles | _all_readers(graph, lambda r: r in angles)
         self.identities = _identities(graph)
+        self.totals = _all_readers(graph, _is_total)
         self._of: dict[Node, frozenset[Origin]] = {}
         for node in graph.nodes:
             self._of[node] = self._find(node)
@@ -169,6 +172,27 @@ def _angles(graph: Graph) -> set[Node]:
     return sines & cosines
 
 
+def _all_readers(graph: Graph, ends: Callable[[Node], bool]) -> set[Node]:
+    """Values that end in some readers and nowhere else, through operations that keep what they are."""
+    out: set[Node] = set()
+    for n in reversed(graph.nodes):
+        readers = graph.users.get(n, ())
+        if readers and n not in graph.escaping and all(ends(r) or (r in out and _keeps(r)) for r in readers):
+            out.add(n)
+    return out
+
+
+def _keeps(node: Node) -> bool:
+    """Whether an operation works value by value, or only moves them."""
+    op = TABLE.get(node.op)
+    return node.op in ("index", "phi") or (op is not None and op.kind in ONE_BY_ONE)
+
+
+def _is_total(reader: Node) -> bool:
+    """A sum or mean of everything: a loss, or a figure for people."""
+    return reader.op in ("sum", "mean") and reader.attrs.get("axis") is None
+
+
 def _identities(graph: Graph) -> set[Node]:
     """Values that are compared for equality with something, or that indices are made of."""
     out = {k for n in graph.nodes if n.op in ("equal", "not_equal") for k in n.inputs if k.op not in ("const", "attr")}
@@ -186,8 +210,7 @@ def _makes_an_index(reader: Node, node: Node, indices: set[Node]) -> bool:
         return True
     if reader.op in ("less", "less_equal", "greater", "greater_equal"):
         return any(_is_a_range(k) for k in reader.inputs if k is not node)
-    op = TABLE.get(reader.op)
-    return reader in indices and (reader.op == "index" or (op is not None and op.kind in ONE_BY_ONE))
+    return reader in indices and _keeps(reader)
 
 
 def _is_a_range(node: Node) -> bool:

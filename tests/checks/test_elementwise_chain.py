@@ -151,6 +151,10 @@ SILENT = {
     "boxes": "b = x.reshape(-1, 4)\nreturn mx.clip(b * 2 - 1, 0, 1) * 0.5",
     "indices": "i = mx.clip(x * 0.5 + 1, 0, 9)\nreturn mx.take_along_axis(y, i.astype(mx.int32), axis=-1)",
     "what only a selection reads": "s = mx.exp(x * 2) + y\nreturn mx.argpartition(-s, 4, axis=-1)",
+    "a loss": "return mx.mean(mx.square(x - y) * z + 1)",
+    "angles before they are repeated": "a = x.astype(mx.float32) * y * 2\ne = mx.concatenate([a, a], axis=-1)\n"
+    "return mx.cos(e) @ z, mx.sin(e) @ z",
+    "a mask of infinities": "return mx.where(x > 0, mx.array(0.0), mx.array(-float('inf'))) + y",
     "losses of tokens": "l = nn.losses.cross_entropy(x, y)\nreturn (l * 2 + 1).astype(mx.float32) * 0.5",
     "a uint8 image": "return mx.clip(x * 127.5 + 127.5, 0, 255).astype(mx.uint8)",
 }
