@@ -16,6 +16,7 @@ import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from fuselint.finding import Edit
 from fuselint.rulebook import NoFix
@@ -29,11 +30,11 @@ _BUILTINS = frozenset(dir(builtins))
 _Body = tuple[str, list[ast.stmt]]
 
 
-def comments(text: str) -> list[str]:
+@lru_cache(maxsize=4)
+def comments(text: str) -> tuple[str, ...]:
     """The comments of a Python text, in order. Raises SyntaxError or tokenize.TokenError where it can't be read."""
-    return [
-        t.string for t in tokenize.generate_tokens(io.StringIO(text, newline="").readline) if t.type == tokenize.COMMENT
-    ]
+    tokens = tokenize.generate_tokens(io.StringIO(text, newline="").readline)
+    return tuple(t.string for t in tokens if t.type == tokenize.COMMENT)
 
 
 def guard(text: str, new_text: str, edits: Sequence[Edit], statements: Sequence[tuple[int, int]]) -> NoFix | None:
@@ -56,6 +57,7 @@ def guard(text: str, new_text: str, edits: Sequence[Edit], statements: Sequence[
     return NoFix(why) if why else None
 
 
+@lru_cache(maxsize=4)  # the text before is the same for every fix of a file
 def _parse(text: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

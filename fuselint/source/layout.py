@@ -139,6 +139,20 @@ def brackets(text: str) -> list[Brackets]:
     return out
 
 
+def chain(text: str) -> list[str]:
+    """A call and the method calls on its result, one by one: `f(x).g()` is `f(x)` and `.g()`."""
+    try:
+        node = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return [text]
+    cuts = [len(text)]
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
+        node = node.func.value
+        cuts.append(len(text.encode()[: node.end_col_offset].decode()))
+    at = [0, *reversed(cuts)]
+    return [text[a:b] for a, b in itertools.pairwise(at)]
+
+
 def fit(before: str, text: str, after: str, indent: str, unit: str, width: int, newline: str) -> str:
     """`text` broken so that the line `before + text + after` keeps to the width, where it can be.
 

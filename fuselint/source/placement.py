@@ -25,6 +25,7 @@ from fuselint.source.edit import Placement, apply, guard
 from fuselint.source.express import Place, Writer, Written
 from fuselint.source.function import children, walk
 from fuselint.source.hoist import CORE, NN, Refused, Surroundings, taken_names
+from fuselint.source.layout import chain as links
 from fuselint.source.layout import delimited, fit, indent_unit, is_atom, one_line, width_of
 from fuselint.source.regions import region_of
 from fuselint.source.removal import Removal, above, comments_in, line_end, line_start, normalised, span_of
@@ -525,7 +526,7 @@ class _Placing:
         if not is_atom(text) and not self._stands_alone(site.expr):
             text = f"({text})"
         start, end = outer
-        chain = self._chain(site.expr) if is_atom(text) else None
+        chain = self._chain(site.expr, len(links(text)) - 1) if is_atom(text) else None
         if chain is not None and not self._fits(start, chain[-1][1], text, chain):
             return self._chained(start, text, chain)
         if start and (source.file.text[start - 1].isalnum() or source.file.text[start - 1] in "_\"'"):
@@ -534,8 +535,11 @@ class _Placing:
             text += " "
         return self._replaced(start, end, text, stmt)
 
-    def _chain(self, expr: cst.CSTNode) -> list[tuple[int, int]] | None:
-        """The spans of two or more method calls on an expression that end its statement, each from its dot on."""
+    def _chain(self, expr: cst.CSTNode, more: int) -> list[tuple[int, int]] | None:
+        """The spans of the method calls on an expression that end its statement, each from its dot on.
+
+        None where that is no chain of two or more, the `more` calls that the new code ends in included.
+        """
         source = self.graph.source
         at, spans, end = expr, [], source.outer_span(expr)[1]
         while isinstance(up := self.tree.parents.get(at), cst.Attribute):
@@ -545,7 +549,7 @@ class _Placing:
             spans.append((end, source.span(call)[1]))
             at, end = call, source.span(call)[1]
         whole = self.tree.parents.get(at)
-        fine = isinstance(whole, (cst.Assign, cst.Return)) and len(spans) > 1
+        fine = isinstance(whole, (cst.Assign, cst.Return)) and spans and len(spans) + more > 1
         texts = [source.file.text[a:b] for a, b in spans]
         return spans if fine and not any("\n" in t or "#" in t for t in texts) else None
 
@@ -561,8 +565,9 @@ class _Placing:
         indent = line[: len(line) - len(line.lstrip(" \t"))]
         unit, newline = indent_unit(file.text), file.newline
         inner = indent + unit
-        first = inner + fit(inner, text, "", inner, unit, width_of(file.text), newline)
-        rest = [inner + file.text[a:b].strip() for a, b in chain]
+        head, *calls = links(text)
+        first = inner + fit(inner, head, "", inner, unit, width_of(file.text), newline)
+        rest = [inner + c.strip() for c in (*calls, *(file.text[a:b] for a, b in chain))]
         space = "" if file.text[start - 1] in " (" else " "
         return Edit(start, chain[-1][1], space + newline.join(["(", first, *rest, indent + ")"]))
 

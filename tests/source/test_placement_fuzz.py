@@ -290,7 +290,7 @@ def check(seed: int) -> str:
     return "placed"
 
 
-@pytest.mark.parametrize("start", range(0, 400, 100))
+@pytest.mark.parametrize("start", range(0, 120, 40))
 def test_random_functions_do_what_they_did(start: int) -> None:
-    outcomes = [check(seed) for seed in range(start, start + 100)]
+    outcomes = [check(seed) for seed in range(start, start + 40)]
     assert outcomes.count("placed") > 20
