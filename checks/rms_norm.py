@@ -175,11 +175,12 @@ def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None], *, wi
     holes["eps"] = eps
     owned = region(root, [n for h in holes.values() for n in _held(h)])
     reads = (x, *weight.nodes)
+    label = "llama" if policy == "float32" and kept.verdict == "proven" else policy
     return Match(
         code=CODE,
         root=root,
         holes=holes,
-        message=f"hand-written RMSNorm{POLICIES[policy if kept.verdict != 'proven' or policy == 'none' else 'llama']}",
+        message=f"hand-written RMSNorm{POLICIES[label]}",
         obligations=[
             Obligation("the mean is over the last axis", "proven", "its axis is -1, or the rank says so"),
             Obligation("the value that is squared is the value that is scaled", "proven", "they are one value"),
@@ -270,13 +271,13 @@ def _weight(graph: Graph, root: Node, norm: Norm, x: Node) -> Weight | None:
     nodes = [n for n in region(root, [x]) if c.of(n) is whole]
     if nodes:
         node = _narrow(graph, min(nodes, key=lambda n: n.id))
-        claim = _is_weight(graph, node)
+        claim = _is_weight(graph, node, x)
         return None if claim is None else Weight(node, (node,), (claim,))
     parts: list[Node] = []
     claims: list[Obligation] = []
     for base, e in norm.rest:
         held = [n for n in region(root, [x]) if c.of(n) is base]
-        claim = _is_weight(graph, held[0]) if held and e == 1 else None
+        claim = _is_weight(graph, held[0], x) if held and e == 1 else None
         if claim is None:
             return None
         parts.append(_narrow(graph, held[0]))
@@ -288,12 +289,14 @@ def _weight(graph: Graph, root: Node, norm: Norm, x: Node) -> Weight | None:
     return Weight(product, tuple(parts), tuple(claims))
 
 
-def _is_weight(graph: Graph, node: Node) -> Obligation | None:
+def _is_weight(graph: Graph, node: Node, x: Node) -> Obligation | None:
     """Whether a value may be a weight of one axis: not if it is computed from activations, or has another rank."""
     facts = graph.facts
     claim = "the weight has one axis, as long as x's last"
     leaves = _leaves(node)
     if leaves is None or facts.kind(node) not in ("array", "unknown"):
+        return None
+    if any(n.op == "param" for n in leaves if n in region(x, ())):
         return None
     shape = facts.shape(node)
     if shape is not None:

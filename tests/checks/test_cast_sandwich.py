@@ -1,0 +1,107 @@
+"""FUS104: what is a sandwich, and that the bits are the same without it."""
+
+from __future__ import annotations
+
+import pytest
+from graph.functions import HEAD, graph_of
+
+from fuselint.checks import cast_sandwich
+from fuselint.rulebook import Match
+
+
+def found(body: str, arguments: str = "x, w, b") -> list[Match]:
+    lines = "".join(f"    {line}\n" for line in body.strip().split("\n"))
+    return list(cast_sandwich.find(graph_of(f"{HEAD}def f({arguments}):\n{lines}")))
+
+
+SANDWICHES = {
+    # body -> what the fix keeps of the cast back, numerics
+    "softmax": ("return mx.softmax(x.astype(mx.float32), axis=-1).astype(x.dtype)", "", "bit-identical"),
+    "nn.softmax": ("return nn.softmax(x.astype(mx.float32)).astype(x.dtype)", "", "bit-identical"),
+    "precise already": (
+        "return mx.softmax(x.astype(mx.float32), -1, precise=True).astype(x.dtype)",
+        "",
+        "bit-identical",
+    ),
+    "a rank that says the axis": (
+        "b, n, d = x.shape\nreturn mx.softmax(x.astype(mx.float32), axis=2).astype(x.dtype)",
+        "",
+        "bit-identical",
+    ),
+    "steps": (
+        "h = x.astype(mx.float32)\nh = mx.softmax(h, axis=-1)\nh = h.astype(x.dtype)\nreturn h",
+        "",
+        "bit-identical",
+    ),
+    "the dtype of an operand": (
+        "s = x @ w\nreturn mx.softmax(s.astype(mx.float32), axis=-1).astype(x.dtype)",
+        "{dtype}",
+        "bit-identical",
+    ),
+    "another dtype": (
+        "return mx.softmax(x.astype(mx.float32), axis=-1).astype(mx.float16)",
+        "{mx}.float16",
+        "bit-identical",
+    ),
+    "a maximum": ("return x.astype(mx.float32).max(-1, keepdims=True).astype(x.dtype)", "", "bit-identical"),
+    "layer norm": (
+        "return mx.fast.layer_norm(x.astype(mx.float32), None, None, 1e-5).astype(x.dtype)",
+        "",
+        "bit-identical",
+    ),
+    "layer norm with weight": (
+        "return mx.fast.layer_norm(x.astype(mx.float32), w, b, 1e-5).astype(x.dtype)",
+        "{dtype}",
+        "less accurate",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SANDWICHES)
+def test_sandwiches(name: str) -> None:
+    body, kept, numerics = SANDWICHES[name]
+    (match,) = found(body)
+    assert (match.data["to"], match.numerics) == (kept, numerics)
+    assert match.holes["x"] in match.root.inputs[0].inputs[0].inputs
+
+
+NONE = {
+    "another axis": "return mx.softmax(x.astype(mx.float32), axis=-2).astype(x.dtype)",
+    "an axis that may not be the last": "return mx.softmax(x.astype(mx.float32), axis=2).astype(x.dtype)",
+    "all axes": "return mx.softmax(x.astype(mx.float32)).astype(x.dtype)",
+    "work before": "return mx.softmax(x.astype(mx.float32) + w, axis=-1).astype(x.dtype)",
+    "work after": "return (mx.softmax(x.astype(mx.float32), axis=-1) * w).astype(x.dtype)",
+    "the float32 result is read too": "p = mx.softmax(x.astype(mx.float32), axis=-1)\nreturn p, p.astype(x.dtype)",
+    "the float32 operand is read too": "h = x.astype(mx.float32)\nreturn mx.softmax(h, axis=-1).astype(x.dtype) + h",
+    "a sum": "return mx.sum(x.astype(mx.float32), axis=-1).astype(x.dtype)",
+    "a variance": "return mx.var(x.astype(mx.float32), axis=-1).astype(x.dtype)",
+    "float16": "return mx.softmax(x.astype(mx.float16), axis=-1).astype(x.dtype)",
+    "no cast back": "return mx.softmax(x.astype(mx.float32), axis=-1)",
+    "integers": "return mx.softmax((x > 0).astype(mx.float32), axis=-1).astype(x.dtype)",
+    "a float32 weight": "return mx.fast.rms_norm(x.astype(mx.float32), w.astype(mx.float32), 1e-5).astype(x.dtype)",
+    "a rotation": (
+        "h = x.astype(mx.float32)\n"
+        "return mx.fast.rope(h, 64, traditional=False, base=1e4, scale=1.0, offset=0).astype(x.dtype)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_no_sandwich(name: str) -> None:
+    assert found(NONE[name]) == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_bits_are_the_same(dtype: str) -> None:
+    mx = pytest.importorskip("mlx.core")
+    x = (mx.random.normal((16, 300), key=mx.random.key(0)) * 8).astype(getattr(mx, dtype))
+    f32 = mx.float32
+    pairs = [
+        (cast_sandwich.unfused(x), cast_sandwich.fused(x)),
+        (mx.logsumexp(x.astype(f32), axis=-1).astype(x.dtype), mx.logsumexp(x, axis=-1)),
+        (mx.max(x.astype(f32), axis=-1).astype(x.dtype), mx.max(x, axis=-1)),
+        (mx.fast.rms_norm(x.astype(f32), None, 1e-5).astype(x.dtype), mx.fast.rms_norm(x, None, 1e-5)),
+        (mx.fast.layer_norm(x.astype(f32), None, None, 1e-5).astype(x.dtype), mx.fast.layer_norm(x, None, None, 1e-5)),
+    ]
+    for before, after in pairs:
+        assert before.dtype == after.dtype and mx.array_equal(before, after)
