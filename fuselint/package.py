@@ -123,4 +123,4 @@ def _reads_of_text(text: str) -> Reads:
                 starred.add(module)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier():
             attributes.add(node.value)
-    return Reads(*(frozenset(s) for s in (modules, starred, own, names, attributes)))
+    return Reads(frozenset(modules), frozenset(starred), frozenset(own), frozenset(names), frozenset(attributes))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,7 +108,8 @@ def test_only_allowed_fixes_are_made() -> None:
 
 
 def test_failed_verification_withholds_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fuselint.verify.verify", lambda regions: [Verification("failed", "differs") for _ in regions])
+    failed = Verification("failed", "differs")
+    monkeypatch.setattr("fuselint.verify.verify", lambda regions, **_: [failed for _ in regions])
     fixed = fix_text(FileText("m.py", NORM), Settings(), verify=True)
     assert fixed.after == NORM and fixed.applied == ()
     [finding] = fixed.withheld
@@ -117,7 +119,7 @@ def test_failed_verification_withholds_a_fix(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_cannot_be_verified_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = Verification("not verifiable", "no inputs")
-    monkeypatch.setattr("fuselint.verify.verify", lambda regions: [unknown for _ in regions])
+    monkeypatch.setattr("fuselint.verify.verify", lambda regions, **_: [unknown for _ in regions])
     fixed = fix_text(FileText("m.py", NORM), Settings(), verify=True)
     [finding] = fixed.applied
     assert "mx.fast.rms_norm" in fixed.after and finding.fix and finding.fix.verification == unknown
@@ -174,3 +176,16 @@ def test_a_diff_of_text_without_a_final_newline() -> None:
     )
     assert unified("a.py", "x\r\n", "y\r\n").endswith("-x\r\n+y\r\n")
     assert unified("a.py", "x\n", "x\n") == ""
+
+
+@pytest.mark.parametrize(("cache", "folder"), [(True, ".fuselint_cache"), (False, None)])
+def test_outcomes_of_verification_are_kept(cache: bool, folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    def verify(regions: Sequence[object], cache: object) -> list[Verification]:
+        asked.append(cache)
+        return [Verification("passed", "") for _ in regions]
+
+    monkeypatch.setattr("fuselint.verify.verify", verify)
+    fix_text(FileText("m.py", NORM), Settings(cache=cache), verify=True)
+    assert set(asked) == {folder}

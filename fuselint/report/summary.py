@@ -19,7 +19,7 @@ MOST_REASONS = 3
 def closing(results: Sequence[FileResult]) -> str:
     """Files, functions with MLX work, those not understood and why, findings, and how many are too small to show."""
     findings = [f for r in results for f in r.findings]
-    levels = Counter(f.fix.applicability for f in findings if f.fix)
+    levels = Counter[str](f.fix.applicability for f in findings if f.fix)
     kinds = [f"{levels[level]} {name}" for level, name in LEVELS if levels[level]]
     reasons = Counter(reason for r in results for _, reason in r.not_understood)
     top = [f"{reason} {number}" for reason, number in reasons.most_common(MOST_REASONS)]
@@ -39,7 +39,7 @@ LEVELS = (("safe", "safe"), ("unsafe", "unsafe"), ("none", "advice"))
 
 def fix_closing(fixed: Sequence[FixedFile], written: bool) -> str:
     """What was fixed and how sure that is, and what remains."""
-    outcomes = Counter(v.outcome for f in fixed for x in f.applied if (v := verification(x)))
+    outcomes = Counter[str](v.outcome for f in fixed for x in f.applied if (v := verification(x)))
     checked = [f"{outcomes[o]} {name}" for o, name in (("passed", "verified"), ("not verifiable",) * 2) if outcomes[o]]
     count = sum(len(f.applied) for f in fixed)
     changed = sum(f.after != f.before for f in fixed)
