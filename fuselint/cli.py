@@ -205,6 +205,8 @@ def _settings(options: dict[str, Any]) -> Settings:
     for name in ("min_kernels", "near_misses", "unsafe_fixes", "exact"):
         if options.get(name) is not None:
             given[name] = options[name]
+    if options.get("no_cache"):
+        given["cache"] = False
     if options.get("force_exclude"):
         given["force_exclude"] = True
     if options.get("min_saving"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ class Settings:
     dtype: of activations, where the source does not say.
     min_kernels: the shortest elementwise chain that is reported whatever its operations are.
     min_saving: bytes; findings that are known to save less aren't shown.
+    cache: whether outcomes of verification are kept in .fuselint_cache of the current folder.
     """
 
     select: tuple[str, ...] = ()
@@ -38,6 +40,7 @@ class Settings:
     near_misses: bool = False
     unsafe_fixes: bool = False
     exact: bool = False
+    cache: bool = True
 
     def size(self, function: str, symbol: str) -> int | None:
         """The stated size of `symbol` in the function of that qualified name: the longest statement that fits wins.
@@ -103,10 +106,10 @@ def find_file(start: Path) -> Path | None:
 
 def load(path: Path) -> Settings:
     """Settings of a TOML file's [tool.fuselint]."""
-    try:
+    if sys.version_info >= (3, 11):
         import tomllib
-    except ModuleNotFoundError:  # Python 3.10
-        import tomli as tomllib  # type: ignore[no-redef, unused-ignore]
+    else:
+        import tomli as tomllib
     try:
         text = path.read_text(encoding="utf-8")
         table = tomllib.loads(text).get("tool", {}).get("fuselint", {})

@@ -24,6 +24,7 @@ POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
 
 MOST_ROUNDS = 10
+CACHE = ".fuselint_cache"
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -168,7 +169,7 @@ def _rounds(work: Sequence[_Work], settings: Settings, verify: bool, jobs: int |
         if not busy:
             return
         chosen = _round(busy, work, settings, jobs)
-        for w, proposals in zip(busy, _verified(busy, chosen) if verify else chosen, strict=True):
+        for w, proposals in zip(busy, _verified(busy, chosen, settings) if verify else chosen, strict=True):
             _make(w, proposals)
     _round([w for w in work if not w.done], work, settings, jobs)
     for w in work:
@@ -216,13 +217,15 @@ def is_allowed(finding: Finding, settings: Settings) -> bool:
     return fix.applicability == "safe" or (fix.applicability == "unsafe" and settings.unsafe_fixes)
 
 
-def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]]) -> list[list[Proposal]]:
+def _verified(
+    busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]], settings: Settings
+) -> list[list[Proposal]]:
     """Without the fixes that compute something else than the code they replace. The others say what running showed."""
     from fuselint.verify import verify
 
     flat = [(w, p) for w, proposals in zip(busy, chosen, strict=True) for p in proposals]
     regions = [p.region for _, p in flat if p.region is not None]
-    outcomes = iter(verify(regions))
+    outcomes = iter(verify(regions, cache=CACHE if settings.cache else None))
     kept: dict[int, list[Proposal]] = {id(w): [] for w in busy}
     for w, p in flat:
         outcome = next(outcomes) if p.region else Verification("not verifiable", "its region can't be run by itself")

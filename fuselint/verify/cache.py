@@ -38,6 +38,7 @@ class Cache:
         if self._folder is not None:
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
+                (self._folder / ".gitignore").write_text("*\n")
                 self._db = sqlite3.connect(self._folder / "verify.sqlite", timeout=5)
                 self._db.execute("CREATE TABLE IF NOT EXISTS outcomes (key TEXT PRIMARY KEY, outcome TEXT)")
             except (OSError, sqlite3.Error):
