@@ -7,6 +7,7 @@ checks the result.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -53,15 +54,22 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 
 
 def compatible(a: Iterable[Edit], b: Iterable[Edit]) -> bool:
-    """Whether the edits of two fixes can be made in one round: none overlap or touch.
+    """Whether the edits of two fixes can be made in one round: none overlap or touch, and no helper is defined twice.
 
     Edits that both fixes make alike (the same import, the same deleted helper) count once: see `merge`.
     """
     left, right = set(a), set(b)
     shared = left & right
+    if _defined(left - shared) & _defined(right - shared):
+        return False
     return not any(x.start <= y.end and y.start <= x.end for x in left - shared for y in right - shared) and not any(
         x.start <= y.end and y.start <= x.end for x in shared for y in (left | right) - shared
     )
+
+
+def _defined(edits: Iterable[Edit]) -> set[str]:
+    """The helpers that edits define: two fixes that want one of the same name are made one after the other."""
+    return {name for e in edits for name in re.findall(r"^def (\w+)", e.text, re.MULTILINE)}
 
 
 def merge(a: Iterable[Edit], b: Iterable[Edit]) -> tuple[Edit, ...]:

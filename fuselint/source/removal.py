@@ -89,7 +89,7 @@ def blank_after(file: FileText, end: int) -> int:
 def normalised(text: str, edits: Iterable[Edit]) -> tuple[Edit, ...]:
     """Edits in order, those that touch made one, whole lines that stay as they are left out."""
     out: list[Edit] = []
-    for e in sorted(set(edits), key=lambda e: (e.start, e.end)):
+    for e in sorted(dict.fromkeys(edits), key=lambda e: (e.start, e.end)):
         if out and e.start <= out[-1].end:
             last = out.pop()
             if e.start < last.end and e.end > last.end:
