@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any
 
 import libcst as cst
@@ -197,10 +197,15 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     return out
 
 
-@cache
+_is_node: dict[type, bool] = {}
+
+
 def _is_child(kind: type) -> bool:
     """By type, and remembered: isinstance with LibCST's abstract classes is slow."""
-    return issubclass(kind, cst.CSTNode) and not issubclass(kind, _LAYOUT)
+    found = _is_node.get(kind)
+    if found is None:
+        found = _is_node[kind] = issubclass(kind, cst.CSTNode) and not issubclass(kind, _LAYOUT)
+    return found
 
 
 def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
