@@ -173,7 +173,7 @@ class Analysis:
         start, end = span_of(graph, match.root)
         line, column = self.file.position(start)
         end_line, end_column = self.file.position(end)
-        traffic = None if match.contradicted else saving(graph, match, self.settings)
+        traffic = saving(graph, match, self.settings) if match.has_traffic and not match.contradicted else None
         return Finding(
             code=rule.code,
             name=rule.name,

@@ -79,6 +79,7 @@ class Match:
     probe: how to compare, where the value itself changes by design.
     dtypes: example dtypes of holes where not "activation": "weight", "mask", "int", "bool" or a fixed one.
     data: the rule's own notes for its fixer.
+    has_traffic: whether the finding is about bytes and kernels; a fault of correctness is not.
     """
 
     code: str
@@ -96,6 +97,7 @@ class Match:
     numerics: Numerics = "bit-identical"
     related: list[tuple[Node, str]] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
+    has_traffic: bool = True
 
     @property
     def contradicted(self) -> bool:
