@@ -12,9 +12,9 @@ from functools import lru_cache
 
 from fuselint.finding import Edit
 from fuselint.rulebook import HoistedHelper
-from fuselint.source.layout import fit, indent_unit, width_of
+from fuselint.source.layout import fit, width_of
 from fuselint.source.project import MODULE, ModuleSummary
-from fuselint.source.removal import above, blank_before, line_end, line_start
+from fuselint.source.removal import above, blank_before, line_end
 from fuselint.source.text import FileText
 
 CORE, NN, PARTIAL = "mlx.core", "mlx.nn", "functools.partial"
@@ -41,6 +41,17 @@ def start_of(file: FileText, stmt: ast.stmt) -> int:
 def end_of(file: FileText, stmt: ast.stmt) -> int:
     assert stmt.end_lineno is not None and stmt.end_col_offset is not None
     return file.ast_offset(stmt.end_lineno, stmt.end_col_offset)
+
+
+@lru_cache(maxsize=4)
+def indent_of(file: FileText) -> str:
+    """One level of indentation of a file: that of its first suite."""
+    for stmt in parsed(file).body:
+        body: list[ast.stmt] = getattr(stmt, "body", [])
+        if body and body[0].lineno > stmt.lineno:
+            line = file.line(body[0].lineno)
+            return line[: len(line) - len(line.lstrip(" \t"))] or "    "
+    return "    "
 
 
 @dataclass
@@ -202,7 +213,7 @@ class Surroundings:
         return above(self.file, start_of(self.file, holder))
 
     def _definition(self, name: str, helper: HoistedHelper, body: list[str], core: str, at: int) -> str:
-        newline, unit = self.file.newline, indent_unit(self.file.text)
+        newline, unit = self.file.newline, indent_of(self.file)
         width = width_of(self.file.text)
         decorator = f"@{core}.compile"
         if helper.shapeless:
@@ -316,6 +327,3 @@ def taken_names(file: FileText) -> frozenset[str]:
         elif isinstance(n, (ast.Global, ast.Nonlocal)):
             out.update(n.names)
     return frozenset(out)
-
-
-__all__ = ["CORE", "NN", "PARTIAL", "Refused", "Surroundings", "line_start", "taken_names"]

@@ -22,15 +22,6 @@ def width_of(text: str) -> int:
     return next((w for w in (BLACK, 100) if third <= w), 120)
 
 
-def indent_unit(text: str) -> str:
-    """One level of indentation of a file."""
-    for line in text.split("\n"):
-        space = line[: len(line) - len(line.lstrip(" \t"))]
-        if space and line.strip() and not line.lstrip().startswith("#"):
-            return "\t" if space[0] == "\t" else space if len(space) in (2, 3, 4, 8) else "    "
-    return "    "
-
-
 def one_line(text: str) -> str | None:
     """An expression's text without its line breaks, or None where that can't be: a comment, a multi-line string."""
     if "\n" not in text and "\r" not in text:

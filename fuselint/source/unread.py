@@ -17,7 +17,7 @@ import libcst as cst
 from fuselint.finding import Edit
 from fuselint.graph.model import Graph
 from fuselint.source.confirm import is_impure
-from fuselint.source.dead import dead_statements, own_statements
+from fuselint.source.dead import dead_statements
 from fuselint.source.function import FunctionSource, walk
 from fuselint.source.guard import PRAGMA
 from fuselint.source.hoist import end_of, parsed, start_of
@@ -216,6 +216,3 @@ def _is_own(target: cst.BaseExpression, name: str, source: FunctionSource) -> bo
         and bool(params)
         and target.value.value == params[0].name.value
     )
-
-
-__all__ = ["Leftovers", "own_statements"]

@@ -1,0 +1,122 @@
+"""Which statements may go with the code that a fix replaces: those that do nothing but bind local names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import libcst as cst
+
+from fuselint.graph.model import Block, Graph, Node, Statement, operands
+from fuselint.source.confirm import SIZES, is_impure, uncast
+from fuselint.source.function import children
+from fuselint.source.sites import Site
+
+
+@dataclass
+class Dying:
+    """operands: the values of the graph that the new code reads."""
+
+    graph: Graph
+    sites: Sequence[Site]
+    operands: Sequence[Node]
+
+    def gone(self, dead: Collection[cst.CSTNode]) -> frozenset[Statement]:
+        return frozenset(self.statements[n] for n in dead if n in self.statements)
+
+    @cached_property
+    def _by_statement(self) -> dict[cst.CSTNode, list[Node]]:
+        out: dict[cst.CSTNode, list[Node]] = {}
+        for n in self.graph.nodes:
+            top = n.top_stmt
+            if top is not None:
+                out.setdefault(self.graph.statements[top.index].cst, []).append(n)
+        return out
+
+    @cached_property
+    def statements(self) -> dict[cst.CSTNode, Statement]:
+        return {s.cst: s for s in self.graph.statements}
+
+    @cached_property
+    def _with_effects(self) -> set[cst.CSTNode]:
+        return {self.graph.statements[e.stmt.index].cst for e in self.graph.effects}
+
+    @cached_property
+    def _closure(self) -> set[Node]:
+        """The holes and all that they are computed from."""
+        seen: set[Node] = set()
+        stack = list(self.operands)
+        while stack:
+            n = stack.pop()
+            if n not in seen:
+                seen.add(n)
+                stack.extend([uncast(n.inputs[0])] if n.op in SIZES else operands(n))
+        return seen
+
+    @cached_property
+    def _holding(self) -> set[cst.CSTNode]:
+        """Statements that give a hole, or what one is computed from, a name."""
+        return {
+            b.stmt.cst
+            for bindings in self.graph.bindings.values()
+            for b in bindings
+            if b.stmt is not None and b.node in self._closure
+        }
+
+    def may_die(self, node: cst.CSTNode) -> bool:
+        """As `deletable`, where what the statement makes on the way to an operand is made elsewhere then."""
+        return node not in self._holding and self.deletable(node, self._closure)
+
+    def deletable(self, node: cst.CSTNode, kept: Collection[Node] = ()) -> bool:
+        """Whether all that a statement does is bind local names (an `if`: test something)."""
+        if isinstance(node, cst.FunctionDef):
+            return not node.decorators and not any(
+                p.default is not None and not isinstance(p.default, (cst.Integer, cst.Float, cst.Name))
+                for p in (*node.params.params, *node.params.kwonly_params, *node.params.posonly_params)
+            )
+        stmt = self.statements.get(node)
+        if stmt is None or node in self._with_effects:
+            return False
+        if any(b.kind in ("try", "except") for b in _blocks(stmt)) and not any(
+            stmt.block is s.stmt.block for s in self.sites
+        ):
+            return False
+        if isinstance(node, cst.If):
+            return self._pure(node.test, ()) and not any(map(is_impure, self._by_statement.get(node, ())))
+        if isinstance(node, cst.Assign) and not all(_plain_target(t.target) for t in node.targets):
+            return False
+        if isinstance(node, (cst.AnnAssign, cst.AugAssign)) and not isinstance(node.target, cst.Name):
+            return False
+        if any(is_impure(n) and n not in kept for n in self._by_statement.get(node, ())):
+            return False
+        value = getattr(node, "value", None)
+        return value is not None and self._pure(value, kept)
+
+    def _pure(self, expr: cst.CSTNode, kept: Collection[Node]) -> bool:
+        """Whether all calls inside are understood."""
+        stack: list[cst.CSTNode] = [expr]
+        while stack:
+            n = stack.pop()
+            if isinstance(n, (cst.Await, cst.Yield, cst.NamedExpr)):
+                return False
+            if isinstance(n, cst.Call):
+                value = self.graph.values.get(n)
+                if value is None or (is_impure(value) and value not in kept):
+                    return False
+            if not isinstance(n, (cst.Lambda, cst.BaseComp)):
+                stack += children(n)
+        return True
+
+
+def _blocks(stmt: Statement) -> Iterator[Block]:
+    at: Block | None = stmt.block
+    while at is not None:
+        yield at
+        at = at.parent
+
+
+def _plain_target(target: cst.BaseExpression) -> bool:
+    if isinstance(target, (cst.Tuple, cst.List)):
+        return all(_plain_target(e.value) for e in target.elements)
+    return isinstance(target, cst.Name)

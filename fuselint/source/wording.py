@@ -1,0 +1,165 @@
+"""The words of a replacement: its templates with text for each hole."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import libcst as cst
+
+from fuselint.graph.model import Node, Statement
+from fuselint.rulebook import Hole, Replacement, Synthesised
+from fuselint.source.confirm import Slot
+from fuselint.source.express import Place, Writer, Written
+from fuselint.source.hoist import CORE, NN, Refused, Surroundings, taken_names
+from fuselint.source.layout import delimited
+from fuselint.source.saving import Saved, save
+from fuselint.source.sites import Site
+
+MODULES = {"mx": CORE, "nn": NN}
+PLACEHOLDER = re.compile(r"\{(\w+)\}")
+
+
+@dataclass
+class Wording:
+    """saved: names that the fix gives to operands. moves: whether an operand moves out of a statement that dies."""
+
+    replacement: Replacement
+    sites: Sequence[Site]
+    writer: Writer
+    around: Surroundings
+    saved: list[Saved] = field(default_factory=list)
+    moves: bool = False
+
+    def __post_init__(self) -> None:
+        for s in self.sites:
+            s.template = self._ordered(s.part.template)
+
+    def write(self, gone: frozenset[Statement]) -> None:
+        """The text of each part, given what dies."""
+        moved: list[cst.CSTNode] = []
+        uses = Counter(n for p in self.replacement.parts for n in PLACEHOLDER.findall(p.template))
+        for site in self.sites:
+            at = Place(site.expr, site.stmt, gone)
+            written: dict[str, Written] = {}
+            for name in dict.fromkeys(PLACEHOLDER.findall(site.template)):
+                hole = self.replacement.holes.get(name)
+                if hole is None:
+                    written[name] = Written(self._fixed_text(name))
+                    continue
+                written[name] = self._hole(hole, at, name)
+                if written[name].moved and uses[name] > 1:
+                    raise Refused(f"`{written[name].text}` would be evaluated twice")
+                moved += written[name].moved
+            site.text = _filled(site.template, written)
+            site.names = frozenset().union(*(w.names for w in written.values()))
+        dead = {s.cst for s in gone}
+        self.moves = any(self.writer.tree.statement(e) in dead for e in moved)
+        moved += [e for s in self.saved for e in s.moved]
+        for i, a in enumerate(moved):
+            for b in moved[i + 1 :]:
+                if a is b or b in self.writer.tree.up(a) or a in self.writer.tree.up(b):
+                    raise Refused("an operand would be evaluated twice")
+
+    @cached_property
+    def helper(self) -> tuple[str, tuple[int, ...]]:
+        if self.replacement.helper is None:
+            raise Refused("the template calls a helper that isn't given")
+        return self.around.helper(self.replacement.helper)
+
+    def _fixed_text(self, name: str) -> str:
+        if name == "helper":
+            return self.helper[0]
+        if name in MODULES:
+            return self.around.alias(MODULES[name])
+        raise Refused(f"the template has no value for {{{name}}}")
+
+    def _ordered(self, template: str) -> str:
+        """The template, with the arguments as a helper that the module has takes them."""
+        m = re.fullmatch(r"(.*)\{helper\}\(([^()]*)\)(.*)", template)
+        if m is None:
+            return template
+        args, order = [a.strip() for a in m[2].split(",")], self.helper[1]
+        if len(args) != len(order):
+            raise Refused("the helper that the module has takes other arguments")
+        return f"{m[1]}{{helper}}({', '.join(args[i] for i in order)}){m[3]}"
+
+    def _hole(self, hole: Hole, at: Place, name: str) -> Written:
+        if isinstance(hole, Node):
+            try:
+                return self.writer.write(hole, at)
+            except Refused:
+                saved = save(
+                    self.writer, hole, name, at, self.writer.local | taken_names(self.writer.graph.source.file)
+                )
+                if saved is None or (saved.instead is not None and saved.instead in {s.instead for s in self.saved}):
+                    raise
+            self.saved.append(saved)
+            self.writer.fixed[hole] = saved.name
+            return Written(saved.name, frozenset({saved.name}))
+        found = PLACEHOLDER.findall(hole.template)
+        parts = {n: self._operand(hole, n, at) for n in dict.fromkeys(found)}
+        for n, p in parts.items():
+            if p.moved and found.count(n) > 1:
+                raise Refused(f"`{p.text}` would be evaluated twice")
+        return Written(
+            _filled(hole.template, parts),
+            frozenset().union(*(p.names for p in parts.values())),
+            tuple(e for p in parts.values() for e in p.moved),
+        )
+
+    def _operand(self, hole: Synthesised, name: str, at: Place) -> Written:
+        node = hole.operands.get(name)
+        return Written(self._fixed_text(name)) if node is None else self.writer.write(node, at)
+
+    def slot(self, site: Site) -> Slot:
+        """The template with a name of its own for each value it reads: what confirm.py looks for in the new text."""
+        values: dict[str, Node] = {}
+
+        def named(node: Node) -> Written:
+            values[f"hole_{len(values)}_"] = node
+            return Written(f"hole_{len(values) - 1}_")
+
+        parts: dict[str, Written] = {}
+        for name in dict.fromkeys(PLACEHOLDER.findall(site.template)):
+            hole = self.replacement.holes.get(name)
+            if hole is None:
+                parts[name] = Written(self._fixed_text(name))
+            elif isinstance(hole, Node):
+                parts[name] = named(hole)
+            else:
+                inner = {
+                    n: named(hole.operands[n]) if n in hole.operands else Written(self._fixed_text(n))
+                    for n in dict.fromkeys(PLACEHOLDER.findall(hole.template))
+                }
+                parts[name] = Written(_filled(hole.template, inner))
+        return Slot(site.part.root, _filled(site.template, parts), values)
+
+    def templates(self) -> dict[Node, str]:
+        """What stands for each root, with only the operands left open."""
+        holes = self.replacement.holes
+        return {
+            s.part.root: PLACEHOLDER.sub(lambda m: m[0] if m[1] in holes else self._fixed_text(m[1]), s.template)
+            for s in self.sites
+        }
+
+
+def _filled(template: str, parts: Mapping[str, Written]) -> str:
+    """The template with text for its placeholders, in parentheses where they need them."""
+
+    def fill(m: re.Match[str]) -> str:
+        one = parts[m[1]]
+        return one.text if delimited(template[: m.start()], template[m.end() :]) else one.atom
+
+    return PLACEHOLDER.sub(fill, template)
+
+
+def leaves(hole: Hole) -> Iterator[Node]:
+    """The values of the graph that a hole stands for."""
+    if isinstance(hole, Synthesised):
+        yield from hole.operands.values()
+    else:
+        yield hole
