@@ -118,9 +118,12 @@ def _match(graph: Graph, root: Node) -> Match | None:
 
 def _arguments(value: Value, kind: Kind, c: Canonical) -> Iterator[Value]:
     """What the activation may be of: read off the operation that shows it."""
-    pending = [value]
+    pending, seen = [value], set[Value]()
     while pending:
         v = pending.pop()
+        if v in seen:  # values are shared: without this, deep sums of products take exponential time
+            continue
+        seen.add(v)
         if v.op == kind.inside:
             yield from _scaled_back(v.args[0], kind.factor, c)
         elif v.op == "product":
