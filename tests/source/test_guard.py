@@ -1,0 +1,94 @@
+"""The engine's own guards on a fix's text."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuselint.finding import Edit
+from fuselint.source.edit import apply, guard
+
+TEXT = """import mlx.core as mx
+
+
+def f(x, w):
+    # keep me
+    y = x * w  # why
+    if y:
+        z = y + 1
+    else:
+        z = y
+    return z
+
+
+def g(x):
+    return x  # noqa: E501
+"""
+
+
+def verdict(old: str, new: str, *named: str, text: str = TEXT) -> str:
+    """Why replacing one text by another is refused, where the statements `named` may change; "" if it isn't."""
+    start = text.index(old)
+    edits = (Edit(start, start + len(old), new),)
+    spans = [(text.index(n), text.index(n) + len(n)) for n in named]
+    found = guard(text, apply(text, edits), edits, spans)
+    return "" if found is None else found.reason
+
+
+def test_a_named_statement_may_change() -> None:
+    assert verdict("x * w", "mx.fast.g(x, w)", "y = x * w") == ""
+
+
+def test_a_named_statement_may_go() -> None:
+    assert verdict("    y = x * w  # why\n", "    # why\n", "y = x * w") == ""
+
+
+def test_a_header_may_change_alone() -> None:
+    assert verdict("y:\n", "mx.any(y):\n", "if y:") == ""
+    assert "doesn't name" in verdict("y:\n        z = y + 1", "mx.any(y):\n        z = y + 2", "if y:")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named", "why"),
+    [
+        ("x * w", "mx.fast.g(x, w)", (), "doesn't name"),
+        ("x * w", "mx.fast.g(x, w)", ("return z",), "doesn't name"),
+        ("    # keep me\n", "", (), "a comment would be lost: # keep me"),
+        ("x * w  # why", "x", ("y = x * w",), "a comment would be lost: # why"),
+        ("x * w", "mx.fast.g(x, bias)", ("y = x * w",), "bias"),
+        ("x * w", "mx.fast.g(x, w", ("y = x * w",), "parse"),
+        ("x * w", "x\n    print(x)", ("y = x * w",), ""),
+        ("        z = y + 1\n", "", ("z = y + 1",), "parse"),
+        ("    if y:\n        z = y + 1\n    else:\n        z = y\n", "    z = y\n", ("z = y + 1",), "doesn't name"),
+        ("def g(x):", "def h(x):", (), "doesn't name"),
+    ],
+)
+def test_what_is_refused(old: str, new: str, named: tuple[str, ...], why: str) -> None:
+    found = verdict(old, new, *named)
+    assert (why in found and found != "") if why else found == ""
+
+
+def test_a_comment_to_a_tool_may_go() -> None:
+    assert verdict("return x  # noqa: E501", "return mx.abs(x)", "return x") == ""
+
+
+def test_edits_that_touch_are_refused() -> None:
+    edits = (Edit(0, 3, "imp"), Edit(3, 6, "ort"))
+    found = guard(TEXT, apply(TEXT, edits), edits, [])
+    assert found is not None and "touch" in found.reason
+
+
+def test_a_statement_that_moves_into_another_suite_is_seen() -> None:
+    """The deletion of a header would indent what follows it."""
+    text = "import a\n\n\ndef f(x):\n    if x:\n        y = 1\n    z = 2\n"
+    start = text.index("    if x:\n        y = 1\n")
+    edits = (Edit(start, start + len("    if x:\n        y = 1\n"), "    if x:\n"),)
+    changed = apply(text, edits).replace("    z = 2", "        z = 2")
+    assert guard(text, changed, edits, [(start, start + 20)]) is not None
+
+
+def test_text_beyond_ascii_and_other_line_endings() -> None:
+    text = 'é = "😀"\r\n\r\n\r\ndef f(ü):\r\n    ö = ü * 2  # größer\r\n    return ö\r\n'
+    start = text.index("ü * 2")
+    edits = (Edit(start, start + 5, "abs(ü)"),)
+    assert guard(text, apply(text, edits), edits, [(text.index("ö = "), start + 5)]) is None
+    assert guard(text, apply(text, edits), edits, []) is not None

@@ -1,0 +1,61 @@
+"""How new code is laid out."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from fuselint.source.layout import brackets, chain, delimited, fit, is_atom, one_line, width_of
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("f(\n    a,\n    b + c,\n)", "f(a, b + c)"),
+        ("(\n    a,\n)", "(a,)"),
+        ("a  +  b", "a  +  b"),
+        ("a\n+ b", "a + b"),
+        ("x[\n    1:2,\n]", "x[1:2,]"),
+        ("f(\n    # why\n    a\n)", None),
+        ('f("""a\nb""")', None),
+    ],
+)
+def test_one_line(text: str, expected: str | None) -> None:
+    assert one_line(text) == expected
+
+
+def test_is_atom() -> None:
+    assert all(map(is_atom, ["a", "a.b", "a(b)", "a[b]", "[a]", "(a, b)", "'a'", "None"]))
+    assert not any(map(is_atom, ["a + b", "-a", "a if b else c", "lambda: a", "a, b", "1.5", "not a", "a < b"]))
+
+
+def test_delimited() -> None:
+    assert delimited("f(", ", b)") and delimited("f(a=", ")") and delimited("", "")
+    assert not delimited("f(", ".T)") and not delimited("a * ", "") and not delimited("a == ", "")
+
+
+def test_a_call_and_its_methods() -> None:
+    assert chain("mx.f(a.b(c)).d(e)[0].g()") == ["mx.f(a.b(c)).d(e)[0].g()"]
+    assert chain("mx.f(a.b(c)).d(e).g()") == ["mx.f(a.b(c))", ".d(e)", ".g()"]
+    assert chain("mx.é(ü).d(e)") == ["mx.é(ü)", ".d(e)"]
+
+
+def test_brackets() -> None:
+    assert [(b.parts) for b in brackets("f(a, g(b, c), *d)[1, 2].h()")] == [("a", "g(b, c)", "*d"), ("1", "2")]
+
+
+@pytest.mark.parametrize("width", [10, 20, 30, 40, 88])
+@pytest.mark.parametrize("text", ["f(aaaa, bbbb(cccc, dddd), eeee=ffff).g(h)", "f(*args)", "f(a for a in b)", "name"])
+def test_broken_code_means_the_same_and_keeps_to_the_width(text: str, width: int) -> None:
+    done = fit("x = ", text, "", "", "    ", width, "\n")
+    assert ast.dump(ast.parse("x = " + done)) == ast.dump(ast.parse("x = " + text))
+    if width >= 30:
+        assert max(map(len, ("x = " + done).split("\n"))) <= width
+
+
+def test_the_width_of_a_file() -> None:
+    assert width_of("a = 1\n") == 88
+    assert width_of(("x" * 95 + "\n") * 3) == 100
+    assert width_of(("x" * 95 + "\n") * 2) == 88
+    assert width_of(("x" * 130 + "\n") * 5) == 120
