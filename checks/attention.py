@@ -137,7 +137,9 @@ class _Reader:
         hole = self.canonical.as_hole(value)
         head_dim = self.canonical.size_of(q, -1)
         if isinstance(hole, Synthesised) and value is self.algebra.power(head_dim, Fraction(-1, 2)):
-            return Synthesised("{q}.shape[-1] ** -0.5", {"q": q}) if hole.operands else hole
+            # A name that the code has for the size reads better, and doesn't evaluate the queries again.
+            named = all(n.op in ("attr", "param", "const") for n in hole.operands.values())
+            return hole if named else Synthesised("{q}.shape[-1] ** -0.5", {"q": q})
         return hole
 
     def keys(self, transposed: Value) -> tuple[Value | None, tuple[int, ...] | None]:
