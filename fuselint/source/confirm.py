@@ -245,8 +245,16 @@ class _Comparison:
                 self.b.loops.clear()
                 self.b._same.clear()
                 self.written |= _without(e, found.values())
+                self._understood()
                 return
         raise _Different("an operand of the new call holds another value there")
+
+    def _understood(self) -> None:
+        """The new calls are of the functions that they name: their names are not bound to anything else there."""
+        for n in self.written:
+            held = self.new.values.get(n) if isinstance(n, cst.Call) else None
+            if held is not None and held.op == "call" and held.attrs.get("target") is None:
+                raise _Different(f"`{self.new.source.code(n)[:60]}` may call something else")
 
     # Statement by statement
 

@@ -104,7 +104,7 @@ class Writer:
             for e in walk(place.expr)
             if isinstance(e, cst.Name)
             and self.graph.values.get(e) is node
-            and (e.value in hidden or e.value in names)
+            and (e.value in names or self._stays(e, place))
             and not self.tree.between(e, place.expr, SCOPES)
         ]
         names = [n for n in names if n.isidentifier()]
@@ -119,9 +119,19 @@ class Writer:
         """Whether a name that the function reads elsewhere means the same at the place."""
         if name.value not in self.local:
             return name.value not in self.tree.comprehension_names(place.expr)
-        if value is not None and name.value in self.tree.comprehension_names(place.expr):
-            return any(n is name for n in walk(place.expr))
+        if value is not None and any(n is name for n in walk(place.expr)) and self._stays(name, place):
+            return True
+        if name.value in self.tree.comprehension_names(place.expr):
+            return False
         return value is not None and self.graph.lookup(name.value, place.at, place.dead) is value
+
+    def _stays(self, name: cst.Name, place: Place) -> bool:
+        """Whether a name of the replaced expression is bound by nothing that goes with it."""
+        own = self.tree.comprehension_names(place.expr)
+        if name.value in own:
+            return True
+        gone = any(b.stmt in place.dead for b in self.graph.bindings.get(name.value, ()) if b.stmt is not None)
+        return not gone and name.value not in names_bound(place.expr)
 
     def _holds_sizes(self, name: cst.Name, value: Node | None, place: Place) -> bool:
         """Whether only the sizes of a name are read, and it has the same ones at the place."""

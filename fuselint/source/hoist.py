@@ -142,6 +142,8 @@ class Surroundings:
         """The name of a compiled module-level function of that body, made if there is none, and its arguments' order:
         entry i is the index in `helper.params` of its i-th parameter."""
         core = self.alias(CORE, MODULE)
+        if not self._always_bound(core.partition(".")[0]):
+            raise Refused("mlx.core may be missing where the helper would be made: its import stands under a condition")
         text = "\n".join((*helper.statements, helper.body))
         nn = self.alias(NN, MODULE) if "{nn}" in text else ""
         body = [s.replace("{mx}", core).replace("{nn}", nn) for s in (*helper.statements, f"return {helper.body}")]
@@ -155,6 +157,11 @@ class Surroundings:
         self.edits.append(Edit(at, at, text))
         self.added.add(name)
         return name, tuple(range(len(helper.params)))
+
+    def _always_bound(self, name: str) -> bool:
+        """Whether the module binds a name by an import of its own, not inside try or if."""
+        imports = [s for s in parsed(self.file).body if isinstance(s, (ast.Import, ast.ImportFrom))]
+        return any(name in _module_binds(s) for s in imports)
 
     def _existing(self, helper: HoistedHelper, body: list[str]) -> tuple[str, tuple[int, ...]] | None:
         try:
