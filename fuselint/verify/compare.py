@@ -97,7 +97,8 @@ def values(before: mx.array, after: mx.array, reference: mx.array, *, judged: bo
         slack = max(ROUNDING.get(before.dtype, 2.0**-20), ROUNDING.get(after.dtype, 2.0**-20))
         lost = known & (~was | (off_before > max(LOST, 32 * slack)))
         error_before, error_after = mx.max(mx.where(lost, zero, off_before)).item(), mx.max(off_after).item()
-        allowed = slack + error_before * (3 if error_before > ILL_CONDITIONED * slack else 1)
+        rounding = min(slack, 2.0**-23) if before.dtype == mx.float32 else slack
+        allowed = slack + error_before * (3 if error_before > ILL_CONDITIONED * rounding else 1)
         right = off_after <= allowed
         wrong = ""
         if judged and not mx.all(right | (lost & (~now | (off_after <= off_before)))).item():
