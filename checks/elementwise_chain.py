@@ -41,7 +41,7 @@ from fuselint.graph.chains import Chain, chains
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.ops import TABLE
-from fuselint.graph.origins import ACTIVATIONS, Origins
+from fuselint.graph.origins import ACTIVATIONS, SHORT, Origins
 from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.tape import same_shape
@@ -136,6 +136,10 @@ class _Reading:
         shape = kernel.writes[0].shape
         if shape == SCALAR or kernel.node is None or not same_shape(shape, result):
             return False
+        source = kernel.reads[0].node if kernel.reads else None
+        if kernel.op == "AsType" and kernel.node.op != "astype" and source is not None:
+            # An operand that may be a number is cast only if it is an array.
+            return self.graph.facts.kind(source) == "array" and bool(self.origins.of(source) & ACTIVATIONS)
         return bool(self.origins.of(kernel.node) & ACTIVATIONS)
 
     # -- worth --------------------------------------------------------------------------------------------------------
@@ -156,6 +160,8 @@ class _Reading:
             return False  # another library's, a mask, positions, indices, an image that leaves
         if root in self.origins.totals or root in self.origins.angles:
             return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation
+        if any(map(_is_short_literal, arrays)):
+            return False  # rows of coordinates or colours
         if not any(self.origins.of(n) & {"computed", "given"} for n in arrays if facts.kind(n) == "array"):
             # Nothing says that these are arrays, but few numbers are put through so much.
             arguments = [n for n in arrays if n.op == "param"]
@@ -237,6 +243,11 @@ class _Reading:
         elif kind == "unknown" and self.may_change(node):
             why = "nothing says whether it is an array or a number; a number would be compiled again at every change"
             self.obligations.append(Obligation(f"`{name}` is an array", "unknown", why))
+        elif kind == "unknown":
+            why = "nothing says what it is; a compiled function takes no other library's numbers"
+            self.obligations.append(Obligation(f"`{name}` is an array or a Python number", "unknown", why))
+        elif kind != "array":
+            self.no_fix = self.no_fix or f"`{name}` is neither an array of MLX nor a Python number"
         self.holes[name] = node
 
     def take_dtype(self, node: Node) -> None:
@@ -331,6 +342,12 @@ class _Reading:
             assert root is not None
             made[group.root] = root
             yield FusedKernel("mx.compile", tuple(dict.fromkeys(reads)), root)
+
+
+def _is_short_literal(node: Node) -> bool:
+    """`mx.array([width, height])`: what it is combined with has rows as short."""
+    display = node.inputs[0] if node.op == "array" and node.inputs else None
+    return display is not None and display.op in ("list", "tuple") and 1 < len(display.inputs) <= SHORT
 
 
 def _reads_a_size(node: Node) -> bool:

@@ -68,7 +68,9 @@ class Trace:
         if self.facts.kind(node) == "scalar":
             return _number(node)
         if self.facts.kind(node) in ("array", "unknown"):
-            return self.tracer.input(self.shape(node), concrete(self.facts.dtype(node)))
+            made = self.tracer.input(self.shape(node), concrete(self.facts.dtype(node)))
+            made.node = node
+            return made
         return None
 
     def operands(self, node: Node) -> list[Operand]:

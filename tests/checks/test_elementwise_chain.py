@@ -129,6 +129,33 @@ def test_advice_says_why(body: str, arguments: str, because: str) -> None:
     assert because in m.data["no_fix"]
 
 
+def attribute(value: str) -> Match:
+    source = f"""import numpy as np
+{HEAD}class M(nn.Module):
+    def __init__(self, config, d: int):
+        super().__init__()
+        self.scale = {value}
+
+    def __call__(self, x: mx.array, y: mx.array):
+        return mx.tanh(x * self.scale) + y
+"""
+    (m,) = reported(source, "M.__call__")
+    return m
+
+
+def test_attributes_must_be_what_a_compiled_function_takes() -> None:
+    for value in ("d ** -0.5", "mx.ones((d,))", "0.5"):
+        m = attribute(value)
+        assert (m.data["no_fix"], m.obligations) == ("", [])
+    assert [o.claim for o in attribute("config.scale").obligations] == ["`scale` is an array or a Python number"]
+    assert "neither" in attribute("np.float32(0.5)").data["no_fix"]  # mx.compile raises ValueError
+
+
+def test_a_cast_of_what_may_be_a_number_does_not_count() -> None:
+    assert found("return x.astype(mx.float32) * s", "x: mx.array, s") == []
+    assert len(found("return x.astype(mx.float32) * y * s", "x: mx.array, y: mx.array, s")) == 1
+
+
 def test_advice_without_mlx_at_the_top_of_the_module() -> None:
     source = "def f(x):\n    import mlx.core as mx\n\n    return mx.tanh(mx.exp(x) * 2) + 1\n"
     (m,) = reported(source)
@@ -149,6 +176,7 @@ SILENT = {
     "statistics of rows": "v = x.var(-1, keepdims=True)\nreturn x @ mx.rsqrt(v * 2 + 1e-5)",
     "coordinates": "return (x[:, 0] * 0.5 + x[:, 1]) * 2 + x[:, 2]",
     "boxes": "b = x.reshape(-1, 4)\nreturn mx.clip(b * 2 - 1, 0, 1) * 0.5",
+    "points": "return (x * 2 + 0.5) / mx.array([y.shape[0], y.shape[1]]) - 1",
     "indices": "i = mx.clip(x * 0.5 + 1, 0, 9)\nreturn mx.take_along_axis(y, i.astype(mx.int32), axis=-1)",
     "what only a selection reads": "s = mx.exp(x * 2) + y\nreturn mx.argpartition(-s, 4, axis=-1)",
     "a loss": "return mx.mean(mx.square(x - y) * z + 1)",
