@@ -1,7 +1,7 @@
 """How two results are compared: structure, shape, dtype, then values against the float64 reference.
 
 A result passes where its error is at most that of the code before it plus one rounding of the dtype that it is stored
-in. Errors are the largest absolute difference, divided by the largest value of the reference.
+in (ROUNDING, ILL_CONDITIONED). Errors are the largest absolute difference, divided by the largest value of the reference.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import mlx.core as mx
 
 ROUNDING = {mx.float16: 2.0**-10, mx.bfloat16: 2.0**-7, mx.float32: 2.0**-20}
-"""Slack by the dtype of the result. In float32 it is eight units in the last place: sums are taken in another order."""
+"""One rounding by the dtype of the result; in float32 eight, since sums are taken in another order."""
 REFERENCE_LIMIT = {mx.float16: 65504.0, mx.bfloat16: 3.38e38, mx.float32: 3.4e38}
 LOST = 0.1
 """A value that far off, relative to the largest, has overflowed or lost its digits: it says nothing of the rest."""

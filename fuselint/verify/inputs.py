@@ -34,8 +34,8 @@ class BadInput(Exception):
     """An input that can't be made: says which and why."""
 
 
-class TooLarge(BadInput):
-    """Sizes that are not worth their time."""
+class DoesNotFit(BadInput):
+    """Sizes that are too large to try, or negative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ def size(axis: str, sizes: Mapping[str, int]) -> int:
                 return a - b
             if isinstance(node.op, (ast.FloorDiv, ast.Div)) and b:
                 return a // b
-            raise BadInput(f"the size {axis!r} can't be computed")
+            raise DoesNotFit(f"the size {axis!r} can't be computed")
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
             return -value(node.operand)
         if isinstance(node, ast.Constant) and isinstance(node.value, int):
@@ -350,9 +350,9 @@ class Inputs:
         for axis in shape_of(given):
             shape += case.lead if axis == "..." else [size(axis, case.sizes)]
         if math.prod(shape) > MOST_ELEMENTS:
-            raise TooLarge(f"{given.name} of the shape {tuple(shape)} is too large to try")
+            raise DoesNotFit(f"{given.name} of the shape {tuple(shape)} is too large to try")
         if any(d < 0 for d in shape):
-            raise BadInput(f"the shape of {given.name} is negative")
+            raise DoesNotFit(f"the shape of {given.name} is negative")
         key = mx.random.key(int.from_bytes(hashlib.sha256(salt.encode()).digest()[:7], "big"))
         if given.dtype in ("int", *INTS):
             top = max(1, min([2, *(v for v in case.sizes.values() if v > 0)]))

@@ -18,7 +18,17 @@ import mlx.core as mx
 
 from fuselint.finding import Region, Verification
 from fuselint.verify import compare, exact
-from fuselint.verify.inputs import BadInput, Case, Inputs, TooLarge, assignments, cases, leads, readings, scalar_choices
+from fuselint.verify.inputs import (
+    BadInput,
+    Case,
+    DoesNotFit,
+    Inputs,
+    assignments,
+    cases,
+    leads,
+    readings,
+    scalar_choices,
+)
 from fuselint.verify.vet import DEFAULT_IMPORTS, Barred, importable, imports, safe_builtins, vet
 
 GPU_ONLY = ("scaled_dot_product_attention", "rope", "quantized_matmul", "gather_qmm", "cross_entropy")
@@ -310,14 +320,14 @@ class _Judge:
     def _raises(self, case: Case) -> str:
         try:
             inputs = Inputs(self.region, case, self.seed)
-        except TooLarge as e:
+        except DoesNotFit as e:
             return str(e)
         return self._try("before", inputs)[2]
 
     def _case(self, case: Case) -> None:
         try:
             inputs = Inputs(self.region, case, self.seed)
-        except TooLarge:
+        except DoesNotFit:
             return
         before, left, why = self._try("before", inputs)
         if why:
