@@ -17,8 +17,18 @@ from fuselint.graph.model import Binding, Block, BlockKind, Effect, Node, Statem
 from fuselint.graph.scan import Changes, assigned_names, changed_by, changed_in
 from fuselint.graph.state import DETACHED, GiveUp, Loop, Return, Snapshot
 
-PASSES = 6
+
+def differing(envs: Sequence[Mapping[str, Node]]) -> list[str]:
+    """The names that don't hold the same node in all of them, in alphabetical order."""
+    first = envs[0].items()
+    return sorted({name for other in envs[1:] for name, _ in first ^ other.items()})
+
+
+PASSES = 4
 """How often a loop's body is lowered, at most, until it is known which objects it changes."""
+
+AGAIN = 2_000
+"""What lowering a body again costs of the budget, besides its nodes: loops inside loops multiply."""
 
 Join = Callable[[list[Node], str], Node]
 
@@ -113,14 +123,9 @@ class Control(Expressions):
             self.resume(first)
         else:
             self.heap, self.versions = self._join_heap(states, different)
-            env: dict[str, Node] = {}
-            for name in dict.fromkeys(n for s in states for n in s.env):
-                raw = [s.env.get(name) for s in states]
-                if all(v is raw[0] for v in raw[1:]):
-                    assert raw[0] is not None
-                    env[name] = raw[0]
-                    continue
-                held = [s.held(name) for s in states]
+            env = dict(first.env)
+            for name in differing([s.env for s in states]):
+                held = [None if (v := s.held(name)) is None else self.settled(v) for s in states]
                 values = [v for v in held if v is not None]
                 if len(values) < len(held):
                     env[name] = self.lazy(f"{name} is bound in only some branches", values)
@@ -138,13 +143,13 @@ class Control(Expressions):
                 self.clock += 1
                 versions[key] = self.clock
         for key in dict.fromkeys(k for s in states for k in s.heap):
-            raw = [s.heap.get(key) for s in states]
+            raw = [None if (v := s.heap.get(key)) is None else self.settled(v) for s in states]
             if all(v is raw[0] for v in raw[1:]):
                 assert raw[0] is not None
                 heap[key] = raw[0]
             elif key.startswith("@"):
                 node = self.graph.nodes[int(key[1:])]
-                values = [s.now(node) for s in states]
+                values = [self.settled(s.now(node)) for s in states]
                 heap[key] = values[0] if all(v is values[0] for v in values[1:]) else different(values, key)
             else:
                 values = [s.now(v) for s, v in zip(states, raw, strict=True) if v is not None]
@@ -167,7 +172,11 @@ class Control(Expressions):
         """Note in the graph which names of the root function hold something else after a compound statement."""
         scope, root = self.scope, self.scopes[0]
         if scope is root:
-            for name, node in list(scope.env.items()):
+            heap = before.heap.keys() | self.heap.keys()
+            for name in list(scope.env) if heap else differing([before.env, scope.env]):
+                if name not in scope.env:
+                    continue
+                node = scope.env[name]
                 now = self.now(node)
                 if before.held(name) is now:
                     continue
@@ -176,10 +185,9 @@ class Control(Expressions):
                     scope.env[name] = now
                 if now.id != DETACHED:
                     self._note(Binding(name, now, stmt.end - 1, scope.block, None))
-            for name, node in before.env.items():
-                if name not in scope.env:
-                    gone = self.opaque(f"{name} is deleted", (self.attach(node),))
-                    self._note(Binding(name, gone, stmt.end - 1, scope.block, None))
+            for name in sorted(before.env.keys() - scope.env.keys()):
+                gone = self.opaque(f"{name} is deleted", (self.attach(before.env[name]),))
+                self._note(Binding(name, gone, stmt.end - 1, scope.block, None))
         elif self.heap is not before.heap:
             for name, node in root.env.items():
                 if before.now(node) is not self.now(node):
@@ -290,10 +298,11 @@ class Control(Expressions):
             scope.block, scope.statement = block, stmt
             more = self._changed_objects(before, step.leaving, step.first) - stale.keys()
             later = self._kept(step) if len(self.changed) > objects else kept
-            if not more and later == kept:
+            if not more and later.items() <= kept.items():
                 break
             stale.update((k, self.graph.nodes[int(k[1:])]) for k in more)
             kept = later
+            self.spend(AGAIN)
             self.take_back(taken)
             self.resume(before)
         else:
@@ -368,16 +377,20 @@ class Control(Expressions):
             carried.inputs = (carried.inputs[0], *dict.fromkeys(back))
             for v in back:
                 self.joined.setdefault(v, []).append(carried)
+        self.recount()
         self._judge(loop)
         self._newer_reads(first, [*ends, *loop.breaks])
         scope.may_return = may_return
         return Step(first, head, ends, loop.breaks, heads, endless)
 
     def _kept(self, step: Step) -> dict[str, set[Node]]:
+        """The objects from before the loop that a step may leave in a carried name that did not hold them."""
         out = {}
         for name, carried in step.heads.items():
-            first = self.identities(carried.inputs[0])
-            out[name] = {n for n in self.identities(carried) - first if n.id < step.first and not self.immutable(n)}
+            new = self.roots(carried) - self.roots(carried.inputs[0])
+            found = {n for n in new if n.id < step.first and not self.immutable(n)}
+            if found:
+                out[name] = found
         return out
 
     @staticmethod

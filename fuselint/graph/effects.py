@@ -12,14 +12,14 @@ House assumption: calls don't change their array arguments in place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import libcst as cst
 
 from fuselint.graph import ops
 from fuselint.graph.model import Effect, Node
-from fuselint.graph.state import ASSIGNED, CHANGED, CONTAINERS, DETACHED, HOLDS, JOINS, MADE, State
+from fuselint.graph.state import ASSIGNED, CHANGED, DETACHED, DISPLAYS, HOLDS, JOINS, MADE, State
 
 INDEXED = frozenset({"index", "index_update"})
 PLAIN = frozenset({"int", "float", "bool", "str", "tuple", "bytes", "complex", "mlx.core.Dtype"})
@@ -29,8 +29,7 @@ SCALAR_CALLS = frozenset(
 )
 SAME_OBJECT = frozenset({"nn.Identity", "nn.Dropout", "nn.Dropout2d", "nn.Dropout3d"})
 ELSEWHERE = frozenset({"attr", "item", "call", "new"})
-ALIASES = frozenset({"phi", "loop", "and", "or", "item", "call", "opaque", "star", *CONTAINERS, *SAME_OBJECT})
-"""Operations whose result may be what they read, or an object inside it; ELSEWHERE: or one that was given away."""
+"""Operations whose result may be an object that was given away."""
 
 
 class Effects(State):
@@ -153,10 +152,9 @@ class Effects(State):
     def fresh(self, node: Node) -> bool:
         """Whether an object was made here by MLX, and is held by nothing but names."""
         stack, seen = [node], {node}
-        taken = {v for k, v in self.heap.items() if k.startswith("@")}  # they are in objects that others hold
         while stack:
             n = stack.pop()
-            if n in self.leaked or n in taken or any(p not in seen for p in self.joined.get(n, ())):
+            if n in self.leaked or n in self.was or any(p not in seen for p in self.joined.get(n, ())):
                 return False
             op = ops.TABLE.get(n.op)
             if n.op in JOINS:
@@ -210,58 +208,44 @@ class Effects(State):
         """The object of `node` is changed in place: it holds `new` from here on, whatever its name."""
         self.effect("mutation", (node,), value=value)
         held = self._held()
-        others = self._aliases(node, held)
-        for n in by_id(self.identities(node)):
+        self.spend(len(held))
+        mine = Origin(self.roots(node), self)
+        others = [v for v in held if v is not node and v.op not in DISPLAYS and mine.may_be(self.roots(v))]
+        others = [v for v in others if not self.immutable(v)]
+        holders = [v for v in held if v.op not in DISPLAYS and mine.may_be(self.roots(v, inside=True))]
+        displays = {v: list(map(self.now, v.inputs)) for v in held if v.op in DISPLAYS}
+        for n in by_id(mine.roots):
             if n.op == "attr":
                 self.tick(f"*.{n.attrs['name']}")
             elif _from_elsewhere(n):
                 self.tick("")
-        holding = self._holding(held)
         self.was.setdefault(new, node)
         self.replace(node, new)
         for other in others:
             self.replace(other, self.lazy("may have been changed in place through another name", (other, new)))
-        self._renew(holding, {node, *others})
-
-    def _held(self) -> dict[Node, None]:
-        """What names and attributes hold, and what is inside the containers among it."""
-        held = {self.now(v): None for s in self.scopes for v in s.env.values()}
-        held.update((self.now(v), None) for k, v in self.heap.items() if "." in k)
-        for v in [v for v in held if v.id != DETACHED]:
-            for c in self.origins(v):
-                if c.op in CONTAINERS:
-                    held.update((self.now(n), None) for n in c.inputs)
-        return held
-
-    def _holding(self, held: Iterable[Node]) -> dict[Node, set[Node]]:
-        """What objects may be inside the values that are held, and inside the displays among these."""
-        out: dict[Node, set[Node]] = {}
-        for v in held:
-            if v.id == DETACHED:
-                continue
-            for c in self.origins(v):
-                if c.op in CONTAINERS:
-                    out[c] = {self.now(n) for n in c.inputs}
-            if v.op not in CONTAINERS:
-                inside = self.identities(v, inside=True)
-                if inside:
-                    out[v] = {self.now(n) for n in inside} | inside
-        return out
-
-    def _renew(self, holding: Mapping[Node, set[Node]], changed: set[Node]) -> None:
-        """What holds changed objects holds their new values."""
-        for v in by_id(holding):
-            if f"@{v.id}" in self.heap or v in changed or changed.isdisjoint(holding[v]):
-                continue
-            if v.op in CONTAINERS:
+        changed = {node, *others}
+        for v in holders:
+            if v not in changed:
+                changed.add(v)
+                self.replace(v, self.lazy(HOLDS, (v, new), join=False))
+        for v in by_id(displays):
+            if v not in changed and not changed.isdisjoint(displays[v]):
                 changed.add(v)
                 inputs = tuple(map(self.now, v.inputs))
                 self.replace(v, Node(DETACHED, v.op, inputs, v.attrs, None, None, self.scope.frame))
-            else:
-                now = ((n, self.now(n)) for n in by_id(holding[v] & changed))
-                self.replace(
-                    v, self.lazy(HOLDS, (v, *(n if new.id == DETACHED else new for n, new in now)), join=False)
-                )
+
+    def _held(self) -> list[Node]:
+        """What names and attributes hold, and what is inside the displays among it."""
+        stack = [self.now(v) for s in self.scopes for v in s.env.values()]
+        stack += [self.now(v) for k, v in self.heap.items() if "." in k]
+        out: dict[Node, None] = {}
+        while stack:
+            v = stack.pop()
+            if v not in out and v.id != DETACHED:
+                out[v] = None
+                if v.op in DISPLAYS:
+                    stack.extend(map(self.now, v.inputs))
+        return by_id(out)
 
     def replace(self, node: Node, new: Node) -> None:
         """Names and containers that hold `node` hold `new`."""
@@ -272,46 +256,18 @@ class Effects(State):
         for name in [n for n, held in root.env.items() if held is not new and self.now(held) is new]:
             self.record(name, self.current(root.env[name]), root.statement)
 
-    def _aliases(self, node: Node, held: Iterable[Node]) -> list[Node]:
-        """Other values, among those that are held, that may be this object."""
-        mine = self.identities(node)
-        out: list[Node] = []
-        for other in held:
-            if other.id == DETACHED or other is node or other in out or f"@{other.id}" in self.heap:
-                continue
-            if not self.immutable(other) and self._may_alias(mine, self.identities(other)):
-                out.append(other)
-        return out
-
-    def _may_alias(self, mine: set[Node], theirs: set[Node]) -> bool:
-        if any(not self.immutable(n) for n in mine & theirs):
-            return True
-        if {n.attrs["name"] for n in mine if n.op == "attr"} & {n.attrs["name"] for n in theirs if n.op == "attr"}:
-            return True
-        for one, other in ((mine, theirs), (theirs, mine)):
-            if any(map(_from_elsewhere, one)) and any(n in self.leaked and not self.immutable(n) for n in other):
-                return True
-        return False
-
     def now(self, node: Node) -> Node:
         """As `current`, without reading."""
         while (changed := self.heap.get(f"@{node.id}")) is not None:
             node = changed
         return node
 
-    def origins(self, node: Node) -> set[Node]:
-        """The node, and the nodes whose object it may be, or may have been taken from."""
-        out, stack = {node}, [node]
-        while stack:
-            n = stack.pop()
-            if n.op in ALIASES:
-                more = [i for i in n.inputs if i not in out]
-                out.update(more)
-                stack.extend(more)
-        return out
-
-    def identities(self, node: Node, inside: bool = False) -> set[Node]:
-        """The node, and the nodes whose object it may be; `inside`: those whose object it may hold, at any depth."""
+    def roots(self, node: Node, inside: bool = False) -> frozenset[Node]:
+        """The nodes any of which may have made the object of `node`; `inside`: those of objects that it may hold."""
+        known = self.cache.get((node, inside))
+        if known is not None:
+            return known
+        out: set[Node] = set()
         done: set[tuple[Node, bool]] = set()
         stack = [(node, inside)]
         while stack:
@@ -319,14 +275,34 @@ class Effects(State):
             if at in done:
                 continue
             done.add(at)
-            n, inside = at
-            known, held = _aliases_of(n, inside)
+            known = self.cache.get(at)
+            if known is not None:
+                out |= known
+                continue
+            n, within = at
             if n in self.was:
-                stack.append((self.was[n], inside))
-            stack.extend((i, inside) for i in known)
-            for i in held:
-                stack += [(i, False), (i, True)]
-        return {n for n, inside in done if not inside}
+                stack.append((self.was[n], within))
+                if not within:
+                    continue
+            leaf, more = _inside(n) if within else _alike(n)
+            if leaf and n.op not in IMMUTABLE:
+                out.add(n)
+            stack.extend(more)
+        found = self.cache[node, inside] = frozenset(out)
+        return found
+
+    def given_away(self) -> set[Node]:
+        """The objects that something else than names holds, as roots."""
+        while self.counted < len(self.leaks):
+            self.away |= self.roots(self.leaks[self.counted])
+            self.counted += 1
+        return self.away
+
+    def recount(self) -> None:
+        """Loop nodes have got other operands: what was known of objects is out of date."""
+        self.cache.clear()
+        self.away.clear()
+        self.counted = 0
 
     def handed_on(self, nodes: Iterable[Node]) -> None:
         """Objects are given to code that isn't known: it may change lists, dicts and attributes, but no array."""
@@ -402,7 +378,7 @@ class Effects(State):
     def store_attribute(self, base: Node, name: str, value: Node) -> None:
         path = self.path(base, name) or f"?.{name}"
         self.effect("store", (base,), path, value)
-        self.leaked.add(value)
+        self.leak((value,))
         for key in [k for k in self.heap if k.endswith(f".{name}")]:
             del self.heap[key]
         self.clock += 1
@@ -422,31 +398,67 @@ def by_id(nodes: Iterable[Node]) -> list[Node]:
     return sorted(nodes, key=lambda n: n.id)
 
 
+class Origin:
+    """The objects that a value may be, to be compared with those of others."""
+
+    def __init__(self, roots: frozenset[Node], effects: Effects) -> None:
+        self.roots, self.effects = roots, effects
+        self.attributes = {n.attrs["name"] for n in roots if n.op == "attr"}
+        self.elsewhere = any(map(_from_elsewhere, roots))
+        self.away = self._given_away(roots)
+
+    def _given_away(self, roots: frozenset[Node]) -> bool:
+        return any(not self.effects.immutable(n) for n in roots & self.effects.given_away())
+
+    def may_be(self, others: frozenset[Node]) -> bool:
+        """Whether one of `others` may be the same object."""
+        if not others:
+            return False
+        if not others.isdisjoint(self.roots) and any(not self.effects.immutable(n) for n in others & self.roots):
+            return True
+        if self.attributes and any(n.op == "attr" and n.attrs["name"] in self.attributes for n in others):
+            return True
+        if self.away and any(map(_from_elsewhere, others)):
+            return True
+        return self.elsewhere and self._given_away(others)
+
+
 def _from_elsewhere(node: Node) -> bool:
     """Whether an object may be any that was given away."""
     if node.op == "opaque":
-        return "join" not in node.attrs and not node.attrs["reason"].startswith((*MADE, ASSIGNED, "f-string"))
+        return not node.attrs["reason"].startswith((*MADE, "f-string"))
     return node.op in ELSEWHERE
 
 
-def _aliases_of(n: Node, inside: bool) -> tuple[Sequence[Node], Sequence[Node]]:
-    """Of what an object may be, or may hold (`inside`): operands that it may be like, and those that may hold it."""
+Part = tuple[Node, bool]
+"""A value, or (True) what it holds."""
+
+
+def _alike(n: Node) -> tuple[bool, list[Part]]:
+    """Whether a node may make its object, and what that may be instead."""
     if n.op in JOINS or n.op in SAME_OBJECT or "join" in n.attrs:
-        return n.inputs, ()
-    if n.op in ("call", "new", "star"):
-        return (), n.inputs
-    if n.op == "item":
-        return ((), ()) if inside and not n.inputs else ((), n.inputs[:1]) if not inside else (n.inputs[:1], ())
+        return False, [(i, False) for i in n.inputs]
     if n.op == "opaque":
-        reason = n.attrs["reason"]
-        if reason.startswith(CHANGED):
-            return n.inputs[:1], n.inputs[1:] if inside else ()
-        if reason.startswith(MADE) or reason == "f-string":
-            return (), n.inputs if inside else ()
-        return (), n.inputs
-    if inside and (n.op in CONTAINERS or n.op in ("add", "multiply")):
-        return ((), n.inputs) if n.op in CONTAINERS else (n.inputs, ())
-    return (), ()
+        if n.attrs["reason"].startswith(CHANGED):
+            return False, [(n.inputs[0], False)]
+        if n.attrs["reason"].startswith((*MADE, "f-string")):
+            return True, []
+    if n.op in ("call", "opaque"):
+        return True, [(i, within) for i in n.inputs for within in (False, True)]
+    if n.op == "item":
+        return True, [(n.inputs[0], True)]
+    return True, []
+
+
+def _inside(n: Node) -> tuple[bool, list[Part]]:
+    """The same for what an object holds."""
+    if n.op in JOINS or n.op in SAME_OBJECT or "join" in n.attrs or n.op in ("add", "multiply", "item"):
+        return False, [(i, True) for i in n.inputs[: 1 if n.op == "item" else None]]
+    if n.op == "opaque" and n.attrs["reason"].startswith(CHANGED):
+        return False, [(n.inputs[0], True), *((i, within) for i in n.inputs[1:] for within in (False, True))]
+    if n.op in DISPLAYS or n.op in ("call", "new", "opaque", "star"):
+        return False, [(i, within) for i in n.inputs for within in (False, True)]
+    return False, []
 
 
 def _reads(node: Node, other: Node) -> bool:

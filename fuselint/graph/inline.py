@@ -485,6 +485,8 @@ class Inline(Names):
             del loop.breaks[breaks:], loop.continues[continues:], loop.changed[changed:]
         gone = set(g.nodes[nodes:])
         self.leaked -= gone
+        self.leaks = [n for n in self.leaks if n not in gone]
+        self.recount()
         for n in gone:
             self.closures.pop(n, None)
         for users in self.joined.values():

@@ -17,7 +17,7 @@ from fuselint.graph.expressions import BINARY
 from fuselint.graph.model import Block, Context, Frame, Graph, Node, Slice, Statement
 from fuselint.graph.program import Program
 from fuselint.graph.scan import bound_by, names_read, parameters, rebinds_outer, target_names
-from fuselint.graph.state import ASSIGNED, GiveUp, Scope
+from fuselint.graph.state import ASSIGNED, JOINS, GiveUp, Scope, TooMuch
 from fuselint.source.function import FunctionSource
 from fuselint.source.project import ModuleSummary
 
@@ -34,8 +34,18 @@ def lower(source: FunctionSource, module: ModuleSummary, program: Program) -> Gr
         try:
             Lowerer(graph, module, program).run(source)
         except RecursionError:
-            graph.not_understood = "its expressions are nested too deeply"
+            return _given_up(graph, "its statements are nested too deeply")
+        except TooMuch:
+            return _given_up(graph, "it has too many statements, or changes too many objects in place")
     return graph
+
+
+def _given_up(graph: Graph, reason: str) -> Graph:
+    """A graph that claims nothing."""
+    out = Graph(graph.module, graph.source, graph.context, program=graph.program)
+    out.not_understood = reason
+    out.notes = [reason]
+    return out
 
 
 def _context(source: FunctionSource, module: ModuleSummary) -> Context:
@@ -151,7 +161,7 @@ class Lowerer(Control):
     def _assign_name(self, name: str, value: Node) -> None:
         if name in self.scope.boxed:
             self.effect("store", (), name, value)
-            self.leaked.add(value)
+            self.leak((value,))
         self.bind(name, value)
 
     def _store_item(self, target: cst.Subscript, base: Node, index: Any, value: Node, at: cst.CSTNode) -> None:
@@ -181,7 +191,7 @@ class Lowerer(Control):
             return False
         if not self.rebinds(old):
             return False
-        carried = [n for n in self.origins(old) if n.op == "loop"]
+        carried = self._carriers(old)
         loops = self.scope.loops
         stmt = self.scopes[0].statement
         if stmt is not None:
@@ -190,6 +200,21 @@ class Lowerer(Control):
             for loop in loops:
                 loop.changed.extend((n, stmt, new) for n in carried)
         return True
+
+    @staticmethod
+    def _carriers(node: Node) -> list[Node]:
+        """The loop nodes that a value may come from unchanged."""
+        out: dict[Node, None] = {}
+        stack, seen = [node], {node}
+        while stack:
+            n = stack.pop()
+            if n.op == "loop":
+                out[n] = None
+            if n.op in JOINS:
+                more = [i for i in n.inputs if i not in seen]
+                seen.update(more)
+                stack.extend(more)
+        return list(out)
 
     def augmented(self, node: cst.AugAssign) -> None:
         operator = BINARY[type(node.operator)]

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 Definition = cst.FunctionDef | cst.Lambda
 
 
+BUDGET = 500_000
+"""Nodes made, those taken back included, and values looked at for changes in place: seconds of work."""
+
+
+class TooMuch(Exception):
+    """The function is beyond the budget."""
+
+
 class GiveUp(Exception):
     """A call can't be inlined: what was lowered of it is taken back, and it becomes an opaque call."""
 
@@ -108,7 +116,7 @@ HOLDS = "holds an object that was changed in place"
 CHANGED = (ASSIGNED, MADE[0], HOLDS)
 """Reasons of opaque nodes: the first operand, with its items changed; a new container."""
 
-CONTAINERS = frozenset({"tuple", "list", "dict"})
+DISPLAYS = frozenset({"tuple", "list", "dict"})
 DETACHED = -1
 """The id of a node that is not in the graph: a tuple or list before it is known whether it is taken apart at once, or
 an opaque value that may never be read. `State.attach` puts it into the graph."""
@@ -125,9 +133,15 @@ class State:
         self.heap: dict[str, Node] = {}
         self.versions: dict[str, int] = {}
         self.clock = 0
+        self.already: dict[Node, Node] = {}  # detached opaque values that were read, and their nodes
         self.was: dict[Node, Node] = {}  # the value that an object had before it was changed in place to this one
         self.changed: list[Node] = []  # objects that were changed in place, in order
-        self.leaked: set[Node] = set()  # objects that something else than a name holds
+        self.leaked: set[Node] = set()  # values that something else than a name holds
+        self.leaks: list[Node] = []  # the same, in order
+        self.away: set[Node] = set()  # the roots of the first `counted` of them
+        self.counted = 0
+        self.cache: dict[tuple[Node, bool], frozenset[Node]] = {}
+        self.work = 0
         self.joined: dict[Node, list[Node]] = {}  # the joins that may be this very object
         self.closures: dict[Node, Closure] = {}
         self.inlined = 0  # nodes ever made in inlined calls, those taken back included
@@ -147,14 +161,27 @@ class State:
         scope = self.scopes[-1]
         node = Node(len(self.graph.nodes), op, tuple(inputs), attrs or {}, at, scope.statement, scope.frame)
         self.graph.nodes.append(node)
+        self.spend(1)
         if len(self.scopes) > 1:
             self.inlined += 1
         if op in JOINS or "join" in node.attrs:
             for n in inputs:
                 self.joined.setdefault(n, []).append(node)
         elif op in HOLDERS:
-            self.leaked.update(inputs[1:] if node.attrs.get("reason", "").startswith(CHANGED) else inputs)
+            self.leak(inputs[1:] if node.attrs.get("reason", "").startswith(CHANGED) else inputs)
         return node
+
+    def leak(self, nodes: Sequence[Node]) -> None:
+        """Something else than a name holds these objects from now on."""
+        for n in nodes:
+            if n not in self.leaked:
+                self.leaked.add(n)
+                self.leaks.append(n)
+
+    def spend(self, work: int) -> None:
+        self.work += work
+        if self.work > BUDGET:
+            raise TooMuch
 
     def opaque(self, reason: str, inputs: Sequence[Node] = (), at: cst.CSTNode | None = None) -> Node:
         return self.emit("opaque", inputs, {"reason": reason}, at)
@@ -213,7 +240,7 @@ class State:
         """An operand that was evaluated before others, which may have changed its object in place."""
         if not self.heap:
             return node
-        if node.id == DETACHED and node.op in CONTAINERS:
+        if node.id == DETACHED and node.op in DISPLAYS:
             return self.detached(node.op, [self.refreshed(n) for n in node.inputs], node.cst)
         return self.current(node)
 
@@ -237,13 +264,24 @@ class State:
         """The node itself, or a node in the graph for a detached one."""
         if node.id != DETACHED:
             return node
+        known = self.settled(node)
+        if known is not node:
+            return known
         inputs = node.inputs
-        if node.op in CONTAINERS and self.heap:
+        if node.op in DISPLAYS and self.heap:
             inputs = tuple(map(self.current, inputs))
         out = self.emit(node.op, [self.attach(n) for n in inputs], node.attrs, node.cst)
         if len(self.scopes) == 1 and node.cst is not None:
             self.graph.values[node.cst] = out
+        if node.op == "opaque":
+            self.already[node] = out
         return out
+
+    def settled(self, node: Node) -> Node:
+        """The node in the graph of an opaque value that has been read, or the node itself."""
+        known = self.already.get(node)
+        nodes = self.graph.nodes
+        return node if known is None or known.id >= len(nodes) or nodes[known.id] is not known else known
 
     # What the other files provide
 
