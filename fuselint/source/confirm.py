@@ -299,9 +299,16 @@ class _Comparison:
             return -1, ()
         way = (self.old_tree if old else self.new_tree).way(node.top_cst)
         found = keys.ordinals.get(stmt.index)
-        if found is None and old:
-            return self.first, way  # from a statement that goes: it may only have moved to the new call
+        if found is None and old:  # from a statement that goes: it may only have moved to the new call
+            if self._may_leave(stmt.index, min(self.sites)):
+                raise _Different("a call that may have an effect would run after the function may have returned")
+            return self.first, way
         return (-1 if found is None else found), way
+
+    def _may_leave(self, start: int, end: int) -> bool:
+        """Whether control may leave between two statements."""
+        exits = (cst.Return, cst.Raise, cst.Break, cst.Continue, cst.Assert)
+        return any(isinstance(s.cst, exits) for s in self.old.statements[start + 1 : end])
 
     def _effects(self) -> None:
         for a, b in zip(self.old.effects, self.new.effects, strict=False):

@@ -186,6 +186,29 @@ def test_an_operand_does_not_move_under_a_condition_of_its_statement() -> None:
         assert isinstance(done, NoFix) or "y = g(x)\n" in text, (expr, text)
 
 
+def test_an_operand_does_not_move_past_a_return() -> None:
+    becomes(
+        """
+        def f(x, flag, g):
+            y = nn.silu(g(x))
+            if flag:
+                return x
+            return y * x
+        """,
+        """
+        def f(x, flag, g):
+            y = g(x)
+            if flag:
+                return x
+            return mx.fast.gate(y, x)
+        """,
+        "y * x",
+        "{mx}.fast.gate({g}, {x})",
+        g="g(x)",
+        x="param:x",
+    )
+
+
 def test_code_in_a_lambda_is_left_alone() -> None:
     _, done = placed(
         "f = lambda x, w, eps: x * mx.rsqrt(mx.mean(x * x, -1, keepdims=True) + eps) * w\n",
