@@ -164,9 +164,9 @@ def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None], *, wi
     if weight is None or eps is None or facts.dtype(x).integral:
         return None
     policy = _policy(graph, chain, read, x)
-    kept = _dtype_stays(graph, root, x, weight)
+    kept = _dtype_stays(graph, root, x, weight, eps)
     if wide:
-        x, kept = written, _dtype_stays(graph, root, written, weight)
+        x, kept = written, _dtype_stays(graph, root, written, weight, eps)
         if kept.verdict != "proven":
             return None
     holes: dict[str, Hole] = {"x": x}
@@ -249,6 +249,10 @@ def _number(graph: Graph, eps: Hole) -> Obligation:
     claim = "eps is a Python number, inside the root"
     if isinstance(eps, Synthesised) or graph.facts.kind(eps) == "scalar":
         return Obligation(claim, "proven", "it is added to the mean")
+    if eps.op == "attr" and graph.facts.kind(eps) == "unknown":
+        return Obligation(
+            claim, "proven", f"{eps.attrs.get('path')} (assumed: a module's or configuration's own number)"
+        )
     return Obligation(claim, "unknown", graph.facts.why(eps))
 
 
@@ -270,17 +274,17 @@ def _weight(graph: Graph, root: Node, norm: Norm, x: Node) -> Weight | None:
     whole = c.algebra.product(1.0, norm.rest)
     nodes = [n for n in region(root, [x]) if c.of(n) is whole]
     if nodes:
-        node = _narrow(graph, min(nodes, key=lambda n: n.id))
+        node = _narrow(graph, nodes[-1])
         claim = _is_weight(graph, node, x)
         return None if claim is None else Weight(node, (node,), (claim,))
     parts: list[Node] = []
     claims: list[Obligation] = []
     for base, e in norm.rest:
         held = [n for n in region(root, [x]) if c.of(n) is base]
-        claim = _is_weight(graph, held[0], x) if held and e == 1 else None
+        claim = _is_weight(graph, held[-1], x) if held and e == 1 else None
         if claim is None:
             return None
-        parts.append(_narrow(graph, held[0]))
+        parts.append(_narrow(graph, held[-1]))
         claims.append(claim)
     if sum(k.verdict == "unknown" for k in claims) > 1:  # one bare parameter may be the weight, two hardly are
         return None
@@ -350,8 +354,10 @@ def _policy(graph: Graph, chain: list[Node], read: dict[Node, Norm | None], x: N
     return "float32" if facts.dtype(before[-1]) == FLOAT32 else "llama"
 
 
-def _dtype_stays(graph: Graph, root: Node, x: Node, weight: Weight) -> Obligation:
+def _dtype_stays(graph: Graph, root: Node, x: Node, weight: Weight, eps: Hole) -> Obligation:
     made, written = graph.facts.dtype(x), graph.facts.dtype(root)
+    if isinstance(eps, Node) and graph.facts.kind(eps) == "unknown" and _number(graph, eps).verdict == "proven":
+        written = DType(written - graph.facts.dtype(eps))
     for n in weight.nodes:
         made = made | graph.facts.dtype(n)
     if written and written == made:

@@ -75,6 +75,12 @@ CASTS = {
         "reassociated",
         [],
     ),
+    "Llama, the weight cast too": (
+        f"{F32}return (h * {NORM}).astype(x.dtype) * self.weight.astype(x.dtype)",
+        "llama",
+        "bit-identical",
+        [],
+    ),
     "no weight, cast back": (f"{F32}return (h * {NORM}).astype(x.dtype)", "llama", "bit-identical", []),
     "Gemma": (
         f"{F32}return (h * {NORM} * self.weight.astype(mx.float32)).astype(x.dtype)",
@@ -162,6 +168,16 @@ def test_eps_may_be_any_number() -> None:
     ):
         match = only(function(f"return x * mx.rsqrt(mx.mean(x * x, -1, keepdims=True) + {eps})", arguments))
         assert unproven(match) == [], eps
+    for init in ("self.eps = eps", "self.eps = args.eps", "self.args = args"):
+        read = "self.args.eps" if "args = args" in init else "self.eps"
+        source = f"""{HEAD}class N(nn.Module):
+    def __init__(self, eps, args):
+        {init}
+
+    def __call__(self, x):
+        return x * mx.rsqrt(mx.mean(x * x, -1, keepdims=True) + {read})
+"""
+        assert unproven(only(list(rms_norm.find(graph_of(source, "N.__call__"))))) == [], init
     match = only(function("return x * mx.rsqrt(mx.mean(x * x, -1, keepdims=True) + eps)", "x, eps"))
     assert unproven(match) == ["eps is a Python number, inside the root", "the result keeps its dtype"]
 
