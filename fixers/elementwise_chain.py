@@ -28,9 +28,8 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
         return NoFix(match.data["no_fix"])
     nodes: tuple[Node, ...] = match.data["nodes"]
     found = {name: hole for name, hole in match.holes.items() if isinstance(hole, Node)}
-    holes = _in_order(graph, found)
-    numbers = {n: text for h, n in holes.items() if h in match.data["scalars"] and (text := _number(graph, n))}
-    holes = {name: node for name, node in holes.items() if node not in numbers}
+    numbers = {n: text for h, n in found.items() if h in match.data["scalars"] and (text := _number(graph, n))}
+    holes = {name: node for name, node in found.items() if node not in numbers}
     names = _parameters(graph, nodes, holes)
     held = {node: names[hole] for hole, node in holes.items()}
     held |= {node: names[hole] for node, hole in match.data["aliases"].items() if hole in names}
@@ -39,23 +38,26 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
         formula = Formula(graph, nodes, held, numbers)
     except NoText as why:
         return NoFix(str(why))
+    order = _in_order(graph, holes, names, " ".join((*formula.statements, formula.body)))
     helper = HoistedHelper(
         name=_name(graph, nodes),
-        params=tuple(names[h] for h in holes),
+        params=tuple(names[h] for h in order),
         body=formula.body,
         shapeless=match.data["shapeless"],
         statements=tuple(formula.statements),
         numbers=frozenset(names[h] for h in holes if h in match.data["scalars"]),
     )
-    call = ", ".join(f"{{{h}}}" for h in holes)
+    call = ", ".join(f"{{{h}}}" for h in order)
     return Replacement(parts=(Part(match.root, f"{{helper}}({call})"),), holes=holes, helper=helper)
 
 
-def _in_order(graph: Graph, holes: dict[str, Node]) -> dict[str, Node]:
-    """By first use; operands that are calls keep the order in which the code evaluates them."""
-    calls = [h for h, n in holes.items() if not _is_named(graph, n)]
-    order = iter(sorted(calls, key=lambda h: holes[h].id))
-    return {name: holes[name] for name in [next(order) if h in calls else h for h in holes]}
+def _in_order(graph: Graph, holes: dict[str, Node], names: dict[str, str], body: str) -> list[str]:
+    """As the body reads them; operands that are calls keep the order in which the code evaluates them."""
+    read = {h: re.search(rf"\b{names[h]}\b", body) for h in holes}
+    order = sorted(holes, key=lambda h: m.start() if (m := read[h]) else len(body))
+    calls = [h for h in order if not _is_named(graph, holes[h])]
+    evaluated = iter(sorted(calls, key=lambda h: holes[h].id))
+    return [next(evaluated) if h in calls else h for h in order]
 
 
 def _is_named(graph: Graph, node: Node) -> bool:
@@ -80,11 +82,22 @@ def _name(graph: Graph, nodes: tuple[Node, ...]) -> str:
         gate = next(n.inputs[0] for n in nodes if n.op == "sigmoid")
         if sum(gate in n.inputs for n in nodes) == 2:
             return "swiglu"
+    if _is_modulation(nodes):
+        return "modulate"
     class_name, _, method = graph.context.qualname.rpartition(".")
     if len(nodes) <= 3 and not any(n is root for _, n in graph.returns):
         return "_".join(snake(_activation(n).rpartition(".")[2]) for n in nodes)
     last = class_name.rpartition(".")[2] if method == "__call__" else method
     return snake(last.strip("_<>")) or "fused"
+
+
+def _is_modulation(nodes: tuple[Node, ...]) -> bool:
+    """`x * (1 + scale) + shift`."""
+    if [n.op for n in nodes] not in (["add", "multiply", "add"],):
+        return False
+    scale, product, root = nodes
+    one = any(n.op == "const" and n.attrs["value"] == 1 for n in scale.inputs)
+    return one and scale in product.inputs and product in root.inputs
 
 
 def snake(name: str) -> str:

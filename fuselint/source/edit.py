@@ -7,6 +7,8 @@ checks the result.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -68,8 +70,28 @@ def compatible(a: Iterable[Edit], b: Iterable[Edit]) -> bool:
 
 
 def _defined(edits: Iterable[Edit]) -> set[str]:
-    """The helpers that edits define: two fixes that want one of the same name are made one after the other."""
-    return {name for e in edits for name in re.findall(r"^def (\w+)", e.text, re.MULTILINE)}
+    """The helpers that edits define, by name and by what they compute.
+
+    Two fixes that want one of the same are made one after the other: the second then finds that of the first.
+    """
+    out: set[str] = set()
+    for e in edits:
+        out.update(re.findall(r"^def (\w+)", e.text, re.MULTILINE))
+        with contextlib.suppress(SyntaxError):  # a helper between other code
+            out.update(_computation(f) for f in ast.parse(e.text).body if isinstance(f, ast.FunctionDef))
+    return out
+
+
+def _computation(function: ast.FunctionDef) -> str:
+    """The body of a function with its parameters numbered as it reads them."""
+    names = {a.arg for a in function.args.args}
+    order: dict[str, str] = {}
+    body = [s for s in function.body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
+    for s in body:
+        for n in ast.walk(s):
+            if isinstance(n, ast.Name) and n.id in names:
+                n.id = order.setdefault(n.id, f"p{len(order)}")
+    return "; ".join(map(ast.dump, body))
 
 
 def merge(a: Iterable[Edit], b: Iterable[Edit]) -> tuple[Edit, ...]:

@@ -136,7 +136,9 @@ class _Cut:
         read = dict.fromkeys([*self._operands(), *sorted(self.cuts, key=lambda n: n.id)])
         read |= dict.fromkeys(n for n in self.inside if n.op in LEAVES)
         own = self.graph.source.node.params.params
-        first = self.first = own[0].name.value if own and self.source.class_name else None
+        summary = self.graph.module.functions.get(self.source.qualname)
+        bound = self.source.class_name is not None and (summary is None or summary.kind != "staticmethod")
+        first = self.first = own[0].name.value if own and bound else None
         self.given: list[Node] = []
         for node in read:
             base = node.inputs[0] if node.op == "attr" else None
@@ -212,7 +214,9 @@ class _Cut:
             symbol = self.match.scalars.get(self.graph.canonical.of(node), symbol)
             return RegionInput(name, "scalar", value=const if known else None, symbol=symbol)
         shape = tuple(shapes[key]) if key in shapes else self._shape(node)
-        dtype = self.match.dtypes.get(key) or self._dtype(node)
+        dtype, said = self._dtype(node), self.match.dtypes.get(key, "")
+        if said and (said != "weight" or dtype == "activation"):  # a weight may be cast where it is used
+            dtype = said
         return RegionInput(name, "none" if self._may_be_none(node) else "array", shape, dtype)
 
     def probed(self, probe: Probe, inputs: tuple[RegionInput, ...]) -> tuple[RegionInput, ...]:
@@ -302,14 +306,16 @@ class _Cut:
         plain: list[str] = []
         methods: list[str] = []
         for source in self.helpers.values() if whole else ():
-            text = textwrap.dedent(self.source.file.text[source.start - len(source.indent) : source.end])
+            definition = textwrap.dedent(self.source.file.text[source.start - len(source.indent) : source.end])
             if source.class_name is not None:
-                methods.append(textwrap.indent(text, "    "))
+                methods.append(textwrap.indent(definition, "    "))
             else:
-                plain.append(text)
+                plain.append(definition)
         out = "\n\n".join(plain)
         if methods:
             out += "\n\nclass Self:\n" + "\n\n".join(methods)
+            classes = {s.class_name for s in self.helpers.values() if s.class_name} & _loads(f"{out}\n{text}")
+            out += "".join(f"\n\n{c} = Self" for c in sorted(classes))  # `Norm.normalize(x)`
         out = "\n\n".join(p for p in (out, helper) if p)
         lines = "\n".join(p for p in (self.imports_of(f"{out}\n{text}"), self._constants(out), out) if p)
         return lines + "\n" if lines else ""
@@ -523,8 +529,13 @@ class _Cut:
             return "(" + "".join(f"{texts[i] if i in texts else self._given(i)}, " for i in held.inputs) + ")"
         if held in self.names:
             return self.names[held]
-        if held.op == "const" and isinstance(n, cst.Name) and n.value in self.graph.module.constants:
-            return repr(held.attrs["value"])
+        if held.op == "const" and isinstance(n, cst.Name) and n.value not in self.assigned:
+            from fuselint.verify.reference import CannotEmit, constant
+
+            try:
+                return constant(held.attrs["value"], held.attrs.get("kind") == "dtype")
+            except CannotEmit:
+                raise NotRunnable(f"it reads the constant `{n.value}`") from None
         return None
 
     def _given(self, node: Node) -> str:
