@@ -70,13 +70,18 @@ def fused(gate: Any, up: Any) -> Any:
 
 
 def find(graph: Graph) -> Iterator[Match]:
-    if graph.context.compiled or graph.context.cold:
+    if graph.context.compiled or graph.context.cold or _is_a_loss(graph):
         return
     origins = Origins(graph)
     for chain in chains(graph):
         match = _Reading(graph, origins, chain).match()
         if match is not None:
             yield match
+
+
+def _is_a_loss(graph: Graph) -> bool:
+    """A free function with a log-sigmoid: the preference losses, on one number a sequence."""
+    return graph.context.class_name is None and any(n.op == "nn.log_sigmoid" for n in graph.nodes)
 
 
 SELECTIONS = frozenset({"argpartition", "argsort", "argmax", "argmin", "topk"})
@@ -158,8 +163,10 @@ class _Reading:
         root = self.chain.root
         if "foreign" in every or facts.dtype(root).integral or root in self.origins.identities:
             return False  # another library's, a mask, positions, indices, an image that leaves
-        if root in self.origins.totals or root in self.origins.angles:
-            return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation
+        if root in self.origins.totals or root in self.origins.angles or root in self.origins.points:
+            return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation, coordinates
+        if self.is_written_back():
+            return False  # a few entries of an array
         if any(map(_is_short_literal, arrays)):
             return False  # rows of coordinates or colours
         if not any(self.origins.of(n) & {"computed", "given"} for n in arrays if facts.kind(n) == "array"):
@@ -170,6 +177,11 @@ class _Reading:
         if self.only_selects():
             return False  # scores of a router or sampler: a few numbers a token
         return not (self.builds_a_mask() and not any("computed" in o for o in found))
+
+    def is_written_back(self) -> bool:
+        """Whether all that becomes of the result is `x[i] = result`."""
+        readers = self.graph.users.get(self.chain.root, ())
+        return bool(readers) and all(u.op == "index_update" and u.inputs[1] is self.chain.root for u in readers)
 
     def builds_a_mask(self) -> bool:
         for n in self.chain.nodes:

@@ -42,6 +42,7 @@ class Origins:
         self.angles = angles | _all_readers(graph, lambda r: r in angles)
         self.identities = _identities(graph)
         self.totals = _all_readers(graph, _is_total)
+        self.points = _all_readers(graph, lambda r: _makes_points(graph, r))
         self._of: dict[Node, frozenset[Origin]] = {}
         for node in graph.nodes:
             self._of[node] = self._find(node)
@@ -105,6 +106,8 @@ class Origins:
             return frozenset({"reduced"})
         if any(self.of(n) == {"table"} and self.facts.dtype(n).integral for n in node.inputs):
             return frozenset({"table"})  # positions: an arange, shifted and scaled
+        if op.kind == "gather" and self._is_fixed_lookup(node):
+            return frozenset({"weight"})
         if op.kind == "gather":
             return self.of(node.inputs[0]) if "table" in self.of(node.inputs[0]) else frozenset({"computed"})
         if op.kind in SAME_VALUES:
@@ -113,6 +116,11 @@ class Origins:
         if made or op.kind in ("layer", "fast"):
             return frozenset({"computed"})
         return inputs
+
+    def _is_fixed_lookup(self, node: Node) -> bool:
+        """Rows of a learned table at places that don't depend on activations."""
+        base, *places = (self.of(n) for n in node.inputs)
+        return base == {"weight"} and all(p <= {"table", "identity", "number"} for p in places)
 
     def _is_coordinate(self, node: Node) -> bool:
         """`boxes[..., 2]`, `rotation[:, 0, 1]`, `camera[:, 1:2]`: few numbers of each row. Of pairs it is half."""
@@ -191,6 +199,13 @@ def _keeps(node: Node) -> bool:
 def _is_total(reader: Node) -> bool:
     """A sum or mean of everything: a loss, or a figure for people."""
     return reader.op in ("sum", "mean") and reader.attrs.get("axis") is None
+
+
+def _makes_points(graph: Graph, reader: Node) -> bool:
+    """A stack of two to four values along a new last axis that stays: points, boxes. A reshape merges rotated pairs."""
+    if reader.op != "stack" or reader.attrs.get("axis") != -1 or not 2 <= len(reader.inputs) <= SHORT:
+        return False
+    return not any(u.op in ("reshape", "flatten") for u in graph.users.get(reader, ()))
 
 
 def _identities(graph: Graph) -> set[Node]:
