@@ -197,8 +197,8 @@ def claim(matches: Iterable[Match]) -> list[Match]:
     for m in ordered:
         if m.code == "FUS261" and any(m.region < c.region and not c.region & owned for c in chains):
             continue
-        if m.region <= owned:
-            continue
+        if m.region <= owned or (m in chains and m.region & owned):
+            continue  # a chain that is partly another's is looked at again when that is fixed
         owned |= m.region
         kept.append(m)
     return sorted(kept, key=lambda m: m.root.id)
