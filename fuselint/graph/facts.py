@@ -6,7 +6,7 @@ constants, the op table's rules, and use: what is passed to math.sqrt is a numbe
 House assumptions, which `why` names where a fact rests on one:
 
 * activations are real floating arrays of rank >= 1, no wider than float32;
-* a weight has the rank that `__init__` gives it, and the dtype that loading gives it: a symbol;
+* a weight has the rank that `__init__` gives it, axes longer than 1, and the dtype that loading gives it: a symbol;
 * an operand of unknown shape, such as a mask, adds no axes to the other operand of an elementwise op;
 * what a constructor computes from its arguments with operators is a Python number.
 """
@@ -50,7 +50,7 @@ MISSING: Final[Any] = _Missing()
 """The value of what isn't a constant."""
 
 FLOATING = "activations are real floating arrays of rank >= 1"
-WEIGHTS = "a weight has the rank that __init__ gives it and the dtype that loading gives it"
+WEIGHTS = "a weight has the rank that __init__ gives it, axes longer than 1, and the dtype that loading gives it"
 CONFIGURED = "a constructor's arguments and their attributes are Python values where it computes with them"
 FITS = "an operand of unknown shape adds no axes to the other"
 
@@ -83,10 +83,6 @@ class Fact:
 UNKNOWN = Fact("unknown")
 
 
-def _assume(*facts: Fact) -> frozenset[str]:
-    return frozenset().union(*(f.assumed for f in facts))
-
-
 def _scalar(dtype: str, *, const: Any = MISSING, size: Expr | None = None, why: str = "") -> Fact:
     if size is None and type(const) is int:
         size = Expr.of(const)
@@ -115,6 +111,7 @@ class Facts:
         self._facts: dict[Node, Fact] = {}
         self._names: dict[Any, str] = {}
         self._taken: dict[str, int] = {}
+        self._weight_sizes: set[Expr] = set()
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 
@@ -192,7 +189,11 @@ class Facts:
             if waiting:
                 stack.extend(waiting)
                 continue
-            self._facts[top] = self._refine(top, self._evaluate(top))
+            fact = self._refine(top, self._evaluate(top))
+            inherited = frozenset().union(*(self._facts[n].assumed for n in _needs(top)))
+            if not inherited <= fact.assumed:
+                fact = replace(fact, assumed=fact.assumed | inherited)
+            self._facts[top] = fact
             stack.pop()
         return self._facts[node]
 
@@ -263,9 +264,7 @@ class Facts:
                 fact = replace(fact, kind="array", why=f"{fact.why or node.op}: an array, {seen.array}")
             elif seen.scalar and not seen.array:
                 why = f"{fact.why or node.op}: a number, {seen.scalar}"
-                return replace(
-                    _scalar("weak number", size=fact.size or Expr.name(self._name(node)), why=why), assumed=fact.assumed
-                )
+                return replace(_scalar("weak number", size=fact.size or Expr.name(self._name(node)), why=why))
         if fact.kind not in ("array", "unknown"):
             return fact
         if not fact.dtype:
@@ -335,7 +334,7 @@ class Facts:
 
     def _operation(self, node: Node, op: Op) -> Fact:
         inputs = [self.of(n) for n in node.inputs]
-        assumed = _assume(*inputs)
+        assumed: frozenset[str] = frozenset()
         if op.operator is not None and not isinstance(node.cst, cst.Call):
             plain = self._python(node, op, inputs)
             if plain is not None:
@@ -347,7 +346,11 @@ class Facts:
         if op.kind in ("binary", "ternary"):
             fitting = self._fitting(node, inputs)
             if fitting is not None and fitting != shape:
-                shape, assumed = fitting, assumed | {FITS}
+                shape, assumed = fitting, frozenset({FITS})
+        if isinstance(shape, Shape) and self._weight_sizes:
+            longer = self._with_weights(shape)
+            if longer != shape:
+                shape, assumed = longer, assumed | {WEIGHTS}
         why = f"{op.name} of its operands"
         if op.result == "array" and isinstance(shape, (Shape, type(None))) and isinstance(dtype, DType):
             return Fact("array", shape, dtype, why=why, assumed=assumed)
@@ -355,13 +358,19 @@ class Facts:
             shapes = shape if isinstance(shape, tuple) else None
             types = dtype if isinstance(dtype, tuple) else (dtype,) * len(shapes or (None,))
             if shapes is not None:
-                parts = tuple(
-                    Fact("array", s, d, why=why, assumed=assumed) for s, d in zip(shapes, types, strict=False)
-                )
+                parts = tuple(Fact("array", s, d, why=why) for s, d in zip(shapes, types, strict=False))
                 return Fact("tuple", parts=parts, why=why)
             # a list whose length isn't known: each part alike
-            return Fact("tuple", shape if isinstance(shape, Shape) else None, types[0], why=why, assumed=assumed)
+            return Fact("tuple", shape if isinstance(shape, Shape) else None, types[0], why=why)
         return Fact("unknown", why=why)
+
+    def _with_weights(self, shape: Shape) -> Shape:
+        """A shape where the axis of a weight meets another that may be 1: it is the weight's, which is longer."""
+        dims = []
+        for d in shape.dims:
+            args = d.maximum_of
+            dims.append(next((a for a in args if a in self._weight_sizes), d))
+        return Shape(shape.lead, tuple(dims))
 
     def _fitting(self, node: Node, inputs: Sequence[Fact]) -> Shape | None:
         """The shape of the operands whose shape is known, where that of others isn't."""
@@ -369,6 +378,8 @@ class Facts:
         unknown: list[tuple[Node, Fact]] = []
         for n, f in zip(node.inputs, inputs, strict=True):
             if f.kind == "unknown" or f.shape is None or f.shape == Shape(self._name(n), ()):
+                if n.op in TABLE or n.op == "index":
+                    return None  # computed from something: it may well have more axes
                 unknown.append((n, f))
             else:
                 known = broadcast(known, f.shape)
@@ -392,15 +403,12 @@ class Facts:
             return self._number(node, op, inputs)
         if kinds <= {"scalar", "unknown"}:
             size = self._size_of(op, [self.size(n) for n in node.inputs])
-            assumed = _assume(*inputs)
             if node.frame.qualname.rpartition(".")[2] == "__init__":
                 sort = "weak float" if op.name == "divide" else "weak number"
                 number = _scalar(sort, size=self._labelled(node, size), why=f"{op.name} of a constructor's values")
-                return replace(number, assumed=assumed | {CONFIGURED})
+                return replace(number, assumed=frozenset({CONFIGURED}))
             merged = reduce(lambda a, b: a | b, (f.dtype for f in inputs))
-            return Fact(
-                "unknown", dtype=merged, size=size, why=f"{op.name}: nothing says if it is an array", assumed=assumed
-            )
+            return Fact("unknown", dtype=merged, size=size, why=f"{op.name}: nothing says if it is an array")
         return Fact(
             "object" if kinds & {"object", "none", "function"} else "unknown",
             why=f"{op.name} of {', '.join(sorted(kinds))}",
@@ -445,7 +453,7 @@ class Facts:
         elif op.name == "power" and "weak float" not in merged:
             merged = DType({"weak number"})
         size = self._labelled(node, size)
-        return Fact("scalar", SCALAR, merged, size=size, why=f"{op.name} of numbers", assumed=_assume(*inputs))
+        return Fact("scalar", SCALAR, merged, size=size, why=f"{op.name} of numbers")
 
     def _size_of(self, op: Op, sizes: Sequence[Expr | None]) -> Expr | None:
         if any(s is None for s in sizes):
@@ -496,6 +504,8 @@ class Facts:
         if fact.kind == "none":  # a place for what is assigned later
             return Fact("unknown", size=Expr.name(self._name(node)), why=f"{why} to None")
         if fact.kind == "array":
+            if fact.shape is not None:
+                self._weight_sizes.update(d for d in fact.shape.dims if d.value() is None)
             own = node.attrs.get("name") or path.rsplit(".", 1)[-1]
             if not own.startswith("_") and not fact.dtype.integral:
                 return replace(fact, dtype=DType({f"{path}.dtype"}), why=why, assumed=fact.assumed | {WEIGHTS})
@@ -517,7 +527,7 @@ class Facts:
 
     def _shape(self, node: Node) -> Fact:
         f = self.of(node.inputs[0])
-        return Fact("tuple", extent=f.shape, why="the shape of an array", assumed=f.assumed)
+        return Fact("tuple", extent=f.shape, why="the shape of an array")
 
     def _dim(self, node: Node) -> Fact:
         f = self.of(node.inputs[0])
@@ -540,7 +550,6 @@ class Facts:
             MISSING if value is None else value,
             size,
             why="a size",
-            assumed=f.assumed,
         )
 
     def _ndim(self, node: Node) -> Fact:
@@ -560,7 +569,7 @@ class Facts:
 
     def _dtype(self, node: Node) -> Fact:
         f = self.of(node.inputs[0])
-        return Fact("dtype", dtype=f.dtype, why="the dtype of an array", assumed=f.assumed)
+        return Fact("dtype", dtype=f.dtype, why="the dtype of an array")
 
     def _extent(self, elements: Sequence[Any]) -> Shape | None:
         lead: str | None = None
@@ -598,7 +607,7 @@ class Facts:
         if f.kind == "array":
             return self._indexed(node, (index,) if not isinstance(index, tuple) else index)
         if isinstance(index, Slice) and f.extent is not None:
-            return Fact("tuple", extent=_cut(f.extent, index), why="part of a tuple", assumed=f.assumed)
+            return Fact("tuple", extent=_cut(f.extent, index), why="part of a tuple")
         if isinstance(index, int) and f.parts is not None and -len(f.parts) <= index < len(f.parts):
             return f.parts[index]
         if isinstance(index, int) and f.extent is not None:
@@ -606,7 +615,7 @@ class Facts:
             if size is not None:
                 return _scalar("weak int", size=size, why="a size")
         if node.inputs[0].op in TABLE and f.kind == "tuple" and f.parts is None:
-            return Fact("array", f.shape, f.dtype, why=f.why, assumed=f.assumed)
+            return Fact("array", f.shape, f.dtype, why=f.why)
         return Fact("unknown", why="an element of something not understood")
 
     def _index(self, node: Node) -> Fact:
@@ -619,10 +628,7 @@ class Facts:
 
     def _indexed(self, node: Node, index: tuple[Any, ...]) -> Fact:
         f = self.of(node.inputs[0])
-        arrays = {n: self.of(n) for n in node.inputs[1:]}
-        return Fact(
-            "array", indexed(f.shape, index, self), f.dtype, why="indexing", assumed=_assume(f, *arrays.values())
-        )
+        return Fact("array", indexed(f.shape, index, self), f.dtype, why="indexing")
 
     def _phi(self, node: Node) -> Fact:
         facts = [self.of(n) for n in node.inputs]
@@ -635,7 +641,7 @@ class Facts:
         if kind == "scalar":
             shape, dtype = SCALAR, dtype or reduce(lambda a, b: a | b, (f.dtype for f in facts))
         extent = first.extent if all(f.extent == first.extent for f in rest) else None
-        return Fact(kind, shape, dtype, const, size, extent, why="a join of branches", assumed=_assume(*facts))
+        return Fact(kind, shape, dtype, const, size, extent, why="a join of branches")
 
     def _join(self, node: Node, a: Shape | None, b: Shape | None) -> Shape | None:
         """A shape that is either of two: the axes that differ get names of their own."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from fuselint.graph.symbols import Expr, Size, product
 
-_UNNAMED = re.compile(r"\.shape\[")
 _CUT = re.compile(r"^(.*)\[:-(\d+)\]$", re.DOTALL)
 
 
@@ -101,6 +100,12 @@ class Shape:
             return None
         return Shape(front[0], (*front[1], *new, *tail[1:]))
 
+    def certain(self, count: int) -> bool:
+        """Whether the last `count` axes surely exist: an array has at least one."""
+        if self.lead is None or count <= len(self.dims):
+            return count <= len(self.dims)
+        return count == 1 and not self.dims and _split(self.lead)[1] == 0
+
     def elements(self) -> Expr | None:
         """The number of elements, where the rank is known."""
         return product(self.dims) if self.lead is None else None
@@ -124,8 +129,6 @@ def _meet(a: Expr, b: Expr) -> Expr:
     for x, y in ((a, b), (b, a)):
         if x.value() is not None and y.value() is None:
             return x  # a number other than 1 says what the other, a name, is
-        if _UNNAMED.search(str(y)) and not _UNNAMED.search(str(x)):
-            return x  # a name that the code gives says what the other is
     return Expr.max(a, b)
 
 

@@ -233,6 +233,12 @@ class Expr:
         alone = coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1
         return monomial[0][0] if alone else None
 
+    @property
+    def maximum_of(self) -> tuple[Expr, ...]:
+        """The sizes that this is the maximum of; none if it isn't one."""
+        atom = self._single_atom
+        return atom.args if isinstance(atom, Apply) and atom.function == "max" else ()
+
     def value(self) -> int | None:
         """The number, where nothing is left to substitute. Fractions of bytes round up."""
         c = self._constant

@@ -350,7 +350,7 @@ X, ONE = Shape("x", ()), Expr.of(1)
         (Shape(None, (B, ONE, D)), Shape(None, (L, D)), "(B, L, D)"),
         (X, Shape.of(), "(*x,)"),
         (X, Shape("x[:-1]", (ONE,)), "(*x,)"),
-        (X, Shape(None, (D,)), "(*x[:-1], D)"),
+        (X, Shape(None, (D,)), "(*x[:-1], max(D, x.shape[-1]))"),
         (Shape("x[:-1]", (D,)), Shape(None, (D,)), "(*x[:-1], D)"),
         (Shape("x[:-1]", (D,)), Shape("x[:-1]", (ONE,)), "(*x[:-1], D)"),
         (X, Shape("y", ()), "(*x & y,)"),
