@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from keyword import iskeyword
 
 import libcst as cst
 
@@ -147,4 +148,4 @@ def _layer(node: Node) -> str:
         return ""
     last = path.rpartition(".")[2].strip("_")
     short = re.sub(r"_?(proj|projection|layer|linear)$", "", last)
-    return short if short.isidentifier() else last if last.isidentifier() else ""
+    return next((n for n in (short, last) if n.isidentifier() and not iskeyword(n)), "")

@@ -43,16 +43,17 @@ def guard(text: str, new_text: str, edits: Sequence[Edit], statements: Sequence[
         if b.start <= a.end:
             return NoFix("two of its edits touch")
     try:
-        old, new = _parse(text), _parse(new_text)
-        lost = Counter(comments(text)) - Counter(comments(new_text))
+        old, names, before = _read(text)
+        new = _parse(new_text)
+        lost = before - Counter(comments(new_text))
     except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError) as error:
         return NoFix(f"the result doesn't parse: {error}")
     kept = [c for c in lost if not PRAGMA.match(c)]
     if kept:
         return NoFix(f"a comment would be lost: {kept[0]}")
-    names = _names(new) - _names(old) - _bound(new) - _BUILTINS
-    if names:
-        return NoFix(f"the result reads a name that isn't there: {', '.join(sorted(names))}")
+    unknown = _unbound(new, names)
+    if unknown:
+        return NoFix(f"the result reads a name that isn't there: {', '.join(sorted(unknown))}")
     why = _Comparison(text, new_text, edits, statements).differs(old, new)
     return NoFix(why) if why else None
 
@@ -64,25 +65,30 @@ def _parse(text: str) -> ast.Module:
         return ast.parse(text)
 
 
-def _names(tree: ast.AST) -> set[str]:
-    return {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+@lru_cache(maxsize=2)
+def _read(text: str) -> tuple[ast.Module, frozenset[str], Counter[str]]:
+    """The tree of a file, its names, and its comments. Several fixes of one file are checked in a row."""
+    tree = _parse(text)
+    names = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
+    return tree, names, Counter(comments(text))
 
 
-def _bound(tree: ast.AST) -> set[str]:
-    """Names that the text itself binds, wherever."""
-    out: set[str] = set()
+def _unbound(tree: ast.AST, known: frozenset[str]) -> set[str]:
+    """Names that a text reads, besides those known, and binds nowhere."""
+    read: set[str] = set()
+    bound: set[str] = set()
     for n in ast.walk(tree):
-        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store):
-            out.add(n.id)
+        if isinstance(n, ast.Name):
+            (bound if isinstance(n.ctx, ast.Store) else read).add(n.id)
         elif isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            out.add(n.name)
+            bound.add(n.name)
         elif isinstance(n, ast.arg):
-            out.add(n.arg)
+            bound.add(n.arg)
         elif isinstance(n, ast.alias):
-            out.add((n.asname or n.name).split(".")[0])
+            bound.add((n.asname or n.name).split(".")[0])
         elif isinstance(n, ast.ExceptHandler) and n.name:
-            out.add(n.name)
-    return out
+            bound.add(n.name)
+    return read - known - bound - _BUILTINS
 
 
 class Offsets:
