@@ -416,13 +416,13 @@ def swiglu(gate: mx.array, up: mx.array) -> mx.array:
         fixed="from functools import partial\n\n"
         + HEAD
         + """@partial(mx.compile, shapeless=True)
-def fused_snake(x: mx.array, alpha: mx.array) -> mx.array:
+def fused_snake(alpha: mx.array, x: mx.array) -> mx.array:
     s = mx.sin(alpha * x)
     return x + s * s / (alpha + 1e-9)
 
 
 def snake(x: mx.array, alpha: mx.array) -> mx.array:
-    return fused_snake(x, alpha)
+    return fused_snake(alpha, x)
 """,
     ),
     Example(
