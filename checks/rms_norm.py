@@ -29,6 +29,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import libcst as cst
+
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.canonical import Canonical
 from fuselint.graph.dtypes import DType
@@ -73,10 +75,12 @@ def find(graph: Graph) -> Iterator[Match]:
     for node, norm in read.items():
         if norm is None or any(norm.same(read[i]) for i in node.inputs if i in read):
             continue
-        chain = [node]
-        while (above := _only_reader(graph, chain[-1])) is not None and norm.same(read[above]):
-            chain.append(above)
-        heads = {n: chain[: i + 1] for i, n in enumerate(chain)}
+        chain, roots = [node], [node]
+        while (above := _readers(graph, chain[-1])) and all(norm.same(read[n]) for n in above):
+            chain += above
+            if above[-1].op != "phi" or isinstance(above[-1].cst, cst.IfExp):  # a join of statements is no expression
+                roots.append(above[-1])
+        heads = {n: chain[: chain.index(n) + 1] for n in roots}
         found = [m for head in heads.values() if (m := _match(graph, head, read)) is not None]
         if found:
             best = max(found, key=lambda m: (m.data["keeps_dtype"], m.root.id))
@@ -85,9 +89,15 @@ def find(graph: Graph) -> Iterator[Match]:
             yield best
 
 
-def _only_reader(graph: Graph, node: Node) -> Node | None:
+def _readers(graph: Graph, node: Node) -> list[Node]:
+    """The one reader of a value, or both of `y * w if w is not None else y`; nothing where others read it too."""
     readers = graph.users.get(node, ())
-    return readers[0] if len(readers) == 1 and node not in graph.escaping else None
+    if node in graph.escaping or not 0 < len(readers) <= 2:
+        return []
+    first, join = readers[0], readers[-1]
+    if join is first or (join.op == "phi" and set(join.inputs) == {node, first} and graph.users.get(first) == (join,)):
+        return list(readers)
+    return []
 
 
 # -- the value ---------------------------------------------------------------------------------------------------------
@@ -272,6 +282,8 @@ def _weight(graph: Graph, root: Node, norm: Norm, x: Node) -> Weight | None:
         return Weight(None, ())
     c = graph.canonical
     whole = c.algebra.product(1.0, norm.rest)
+    if whole.op == "optional" and whole.args[0] is whole.param("by"):  # None is a weight too
+        whole = whole.args[0]
     nodes = [n for n in region(root, [x]) if c.of(n) is whole]
     if nodes:
         node = _narrow(graph, nodes[-1])
@@ -360,12 +372,18 @@ def _dtype_stays(graph: Graph, root: Node, x: Node, weight: Weight, eps: Hole) -
         written = DType(written - graph.facts.dtype(eps))
     for n in weight.nodes:
         made = made | graph.facts.dtype(n)
+    if root.op == "phi" and graph.canonical.of(root) is not graph.canonical.of(root.inputs[0]):  # an optional weight
+        written = max((graph.facts.dtype(n) for n in root.inputs), key=len)
+        if any(not graph.facts.dtype(n) <= written for n in root.inputs):
+            written = DType()
     if written and written == made:
         return Obligation("the result keeps its dtype", "proven", f"{written} before and after")
     return Obligation("the result keeps its dtype", "unknown", f"{written} as written, {made} from the fused kernel")
 
 
-EXACT = frozenset({"astype", "multiply", "square", "mean", "add", "rsqrt", "const", "attr", "param", "dtype"})
+EXACT = frozenset(
+    {"astype", "multiply", "square", "mean", "add", "rsqrt", "const", "attr", "param", "dtype", "phi", "compare"}
+)
 """The operations that mx.fast.rms_norm itself consists of: with these only, float32 arithmetic agrees to the bit."""
 
 

@@ -6,6 +6,7 @@ value, or None where its identity doesn't hold: then the node is an atom.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from fuselint.graph import identities_elementwise, identities_linear, identities_reduce, identities_views
@@ -101,7 +102,7 @@ def _ndim(c: Canonical, node: Node) -> Value | None:
 
 @identity("phi")
 def _phi(c: Canonical, node: Node) -> Value | None:
-    """Both branches the same; or `m is not None` guards a term: then = else + m."""
+    """Both branches the same; or `m is not None` guards a term or a factor: then = else + m, then = else * m."""
     then, other = (c.of(n) for n in node.inputs)
     if then is other:
         c.algebra.note("both branches give the same value")
@@ -115,6 +116,10 @@ def _phi(c: Canonical, node: Node) -> Value | None:
         if extra is not None:
             c.algebra.note("a term under `is not None` is an optional term")
             return c.algebra.add(without, c.algebra.atom("guarded", (extra,), (("by", marker),)))
+        factor = _quotient(c, with_it, without)
+        if factor is not None:
+            c.algebra.note("a factor under `is not None` is an optional factor")
+            return c.algebra.multiply(without, c.algebra.atom("optional", (factor,), (("by", marker),)))
     params = (("test", c.of(test)),) if isinstance(test, Node) else (("test", node.id),)
     scalar = then.scalar and other.scalar
     return c.algebra.atom(
@@ -146,6 +151,19 @@ def _difference(c: Canonical, whole: Value, part: Value) -> Value | None:
         if m not in have or not close(have.pop(m), k, 1e-9):
             return None
     return c.algebra.sum(0.0, list(have.items())) if have else None
+
+
+def _quotient(c: Canonical, whole: Value, part: Value) -> Value | None:
+    """What `whole` has beyond the factors of `part`, where it has all of those and no division."""
+    have = {(b, e > 0): e for b, e in whole.factors}
+    if not part.factors or not close(whole.coefficient, part.coefficient, 1e-12):
+        return None
+    for b, e in part.factors:
+        have[(b, e > 0)] = have.get((b, e > 0), Fraction(0)) - e
+    rest = [(b, e) for (b, positive), e in have.items() if e]
+    if not rest or any(e < 0 or not positive for (_, positive), e in have.items() if e):
+        return None
+    return c.algebra.product(1.0, rest)
 
 
 CALLS: dict[str, Identity] = {

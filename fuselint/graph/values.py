@@ -533,7 +533,7 @@ class Algebra:
 SAME_SHAPE = frozenset(
     "abs exp expm1 log log1p log2 log10 sigmoid erf erfinv tanh sin cos tan sinh cosh arcsin arccos arctan arcsinh "
     "arccosh arctanh floor ceil round sign stop_gradient softmax cumsum cumprod sort logical_not isnan isinf isfinite "
-    "guarded group nan_to_num".split()
+    "guarded optional group nan_to_num".split()
 )
 """Operations whose result has the shape of their one argument."""
 

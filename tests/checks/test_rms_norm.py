@@ -194,6 +194,16 @@ def test_a_normalised_value_that_is_read_twice_ends_the_match() -> None:
     assert operands(match) == ["x", "self.eps"] and match.root.op == "multiply"
 
 
+def test_an_optional_weight_is_the_weight() -> None:
+    body = (
+        f"{F32}y = h * {NORM.replace('self.eps', '1e-6')}\nif w is not None:\n    y = y * w\nreturn y.astype(x.dtype)"
+    )
+    match = only(function(body))
+    assert (operands(match), match.root.op) == (["x", "w", "1e-06"], "astype")
+    other = only(function(body.replace("w is not None", "x.ndim == 3")))
+    assert (operands(other), other.root.op) == (["astype", "1e-06"], "multiply")
+
+
 def test_two_norms_are_two_matches() -> None:
     body = "def n(a):\n    return a * mx.rsqrt(mx.mean(a * a, -1, keepdims=True) + 1e-6)\nreturn n(x) + n(w)"
     assert len(function(body)) == 2

@@ -204,6 +204,7 @@ ATOMS: dict[str, Callable[[Evaluation, Value], Any]] = {
     "sign": _unary(np.sign),
     "group": _unary(lambda x: x),
     "guarded": _unary(lambda x: x),
+    "optional": _unary(lambda x: x),
     "sum_of": _unary(lambda *x: sum(x)),
     "pow": _unary(np.power),
     "maximum": _unary(np.maximum),

@@ -193,6 +193,8 @@ def test_a_guarded_term_is_optional() -> None:
     )
     assert alike(returned(graph_of(flipped)), v)
     other = source.replace("s + mask", "s * mask")
+    assert str(returned(graph_of(other))) == "0.5 * matmul(q, k) * optional(mask, by=mask)"
+    other = source.replace("s + mask", "s @ mask")
     assert returned(graph_of(other)).op == "phi"
 
 
