@@ -35,55 +35,10 @@ ELSEWHERE = frozenset({"attr", "item", "call", "new"})
 class Effects(State):
     """What is known of objects, and what changes them."""
 
-    def is_array(self, node: Node) -> bool:
+    @staticmethod
+    def is_array(node: Node) -> bool:
         """Whether a value is known to be an MLX array."""
-        seen: set[Node] = set()
-        stack = [node]
-        while stack:
-            n = stack.pop()
-            if n in seen:
-                continue
-            seen.add(n)
-            op = ops.TABLE.get(n.op)
-            if op is not None:
-                if op.result != "array" or not (op.kind not in ("unary", "binary") or self._array_operand(n)):
-                    return False
-            elif n.op == "param":
-                if n.attrs["annotation"] != "mlx.core.array":
-                    return False
-            elif n.op == "item":
-                base = ops.TABLE.get(n.inputs[0].op)
-                if base is None or base.result != "arrays":
-                    return False
-            elif n.op == "attr":
-                init = n.attrs["init"]
-                if init is None:
-                    return False
-                stack.append(init)
-            elif n.op in ("phi", "loop"):
-                stack.extend(n.inputs)
-            elif n.op not in INDEXED:
-                return False
-        return True
-
-    def _array_operand(self, node: Node) -> bool:
-        """Whether arithmetic is that of arrays: one operand is, for sure, not a Python number."""
-        stack, budget = list(node.inputs), 40
-        while stack and budget:
-            n = stack.pop()
-            budget -= 1
-            op = ops.TABLE.get(n.op)
-            if n.op in INDEXED or (n.op == "param" and n.attrs["annotation"] == "mlx.core.array"):
-                return True
-            if op is not None:
-                if op.result == "array" and op.kind not in ("unary", "binary"):
-                    return True
-                stack.extend(n.inputs)
-            elif n.op == "attr" and n.attrs["init"] is not None:
-                stack.append(n.attrs["init"])
-            elif n.op == "phi":
-                stack.extend(n.inputs)
-        return False
+        return is_array(node)
 
     def is_container(self, node: Node, surely: bool = False) -> bool:
         """Whether a value is, or `surely` must be, a list, dict or set that this function made."""
@@ -165,6 +120,8 @@ class Effects(State):
                 base = ops.TABLE.get(n.inputs[0].op)
                 if base is None or base.result != "arrays" or self.holders(n.inputs[0]) > 0:
                     return False
+            elif n.attrs.get("fresh"):
+                continue
             elif n.op not in INDEXED and (op is None or op.result != "array" or n.op in SAME_OBJECT):
                 if self.immutable(n):
                     continue
@@ -284,6 +241,8 @@ class Effects(State):
                 stack.append((self.was[n], within))
                 if not within:
                     continue
+            if within and self.is_array(n):
+                continue
             leaf, more = _inside(n) if within else _alike(n)
             if leaf and n.op not in IMMUTABLE:
                 out.add(n)
@@ -398,6 +357,58 @@ def by_id(nodes: Iterable[Node]) -> list[Node]:
     return sorted(nodes, key=lambda n: n.id)
 
 
+def is_array(node: Node) -> bool:
+    """Whether a value is known to be an MLX array."""
+    seen: set[Node] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        op = ops.TABLE.get(n.op)
+        if op is not None:
+            if op.result != "array" or not (op.kind not in ("unary", "binary") or _array_operand(n)):
+                return False
+        elif n.op == "param":
+            if n.attrs["annotation"] != "mlx.core.array":
+                return False
+        elif n.op == "item":
+            base = ops.TABLE.get(n.inputs[0].op)
+            if base is None or base.result != "arrays":
+                return False
+        elif n.op == "attr":
+            init = n.attrs["init"]
+            if init is None:
+                return False
+            stack.append(init)
+        elif n.op in ("phi", "loop"):
+            stack.extend(n.inputs)
+        elif n.op not in INDEXED and not n.attrs.get("fresh"):
+            return False
+    return True
+
+
+def _array_operand(node: Node) -> bool:
+    """Whether arithmetic is that of arrays: one operand is, for sure, not a Python number."""
+    stack, budget = list(node.inputs), 40
+    while stack and budget:
+        n = stack.pop()
+        budget -= 1
+        op = ops.TABLE.get(n.op)
+        if n.op in INDEXED or (n.op == "param" and n.attrs["annotation"] == "mlx.core.array"):
+            return True
+        if op is not None:
+            if op.result == "array" and op.kind not in ("unary", "binary"):
+                return True
+            stack.extend(n.inputs)
+        elif n.op == "attr" and n.attrs["init"] is not None:
+            stack.append(n.attrs["init"])
+        elif n.op == "phi":
+            stack.extend(n.inputs)
+    return False
+
+
 class Origin:
     """The objects that a value may be, to be compared with those of others."""
 
@@ -427,7 +438,7 @@ def _from_elsewhere(node: Node) -> bool:
     """Whether an object may be any that was given away."""
     if node.op == "opaque":
         return not node.attrs["reason"].startswith((*MADE, "f-string"))
-    return node.op in ELSEWHERE
+    return node.op in ELSEWHERE and not node.attrs.get("fresh")
 
 
 Part = tuple[Node, bool]
@@ -443,7 +454,7 @@ def _alike(n: Node) -> tuple[bool, list[Part]]:
             return False, [(n.inputs[0], False)]
         if n.attrs["reason"].startswith((*MADE, "f-string")):
             return True, []
-    if n.op in ("call", "opaque"):
+    if n.op in ("call", "opaque") and not n.attrs.get("fresh"):
         return True, [(i, within) for i in n.inputs for within in (False, True)]
     if n.op == "item":
         return True, [(n.inputs[0], True)]
@@ -456,7 +467,7 @@ def _inside(n: Node) -> tuple[bool, list[Part]]:
         return False, [(i, True) for i in n.inputs[: 1 if n.op == "item" else None]]
     if n.op == "opaque" and n.attrs["reason"].startswith(CHANGED):
         return False, [(n.inputs[0], True), *((i, within) for i in n.inputs[1:] for within in (False, True))]
-    if n.op in DISPLAYS or n.op in ("call", "new", "opaque", "star"):
+    if n.op in DISPLAYS or (n.op in ("call", "new", "opaque", "star") and not n.attrs.get("fresh")):
         return False, [(i, within) for i in n.inputs for within in (False, True)]
     return False, []
 

@@ -191,12 +191,15 @@ class Inline(Names):
 
     def unknown_call(self, target: str | None, callee: Node | None, args: Arguments, at: cst.CSTNode) -> Node:
         inputs = [self.attach(n) for n in args.nodes()]
-        node = self.emit(
-            "call",
-            inputs,
-            {"target": target, "callee": callee, "keywords": tuple(args.keywords), "starred": args.starred},
-            at,
-        )
+        attrs: dict[str, Any] = {
+            "target": target,
+            "callee": callee,
+            "keywords": tuple(args.keywords),
+            "starred": args.starred,
+        }
+        if target in self.module.functions and self.program.makes_array(target):
+            attrs["fresh"] = True
+        node = self.emit("call", inputs, attrs, at)
         if target is None or not target.startswith(("builtins.", "mlx.core.")):
             self.handed_on(inputs)
         return node

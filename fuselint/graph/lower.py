@@ -73,7 +73,7 @@ class Lowerer(Control):
             stmt = self.begin(definition, definition)
             self.graph.returns.append((stmt, self.value(definition.body)))
         else:
-            self.body(definition.body)
+            self.graph.falls_off = self.body(definition.body)
 
     def _parameters(self, scope: Scope) -> None:
         summary = self.module.functions.get(scope.qualname)

@@ -23,7 +23,7 @@ Structural operations, beside those of `ops.TABLE` (which are named by their las
 | phi | then, else | test | a value after a join; test is the Node of the condition |
 | compare, not, and, or | operands | op | Python-level conditions: `is`, `is not`, `in`, `not in`, and truth tests of scalars |
 | loop | | name | a value carried around a loop, or changed inside it |
-| call | args..., kwargs values | target, callee, keywords | a call that is not understood; target is a qualified name or None |
+| call | args..., kwargs values | target, callee, keywords, fresh | a call that is not understood; target is a qualified name or None; fresh: of this file, and it returns an array that it made |
 | new | args... | target, args (by parameter name) | an instance of a class: `nn.Linear(a, b)` |
 | function | | qualname | a def or lambda as a value |
 | opaque | operands | reason | anything else |
@@ -229,6 +229,7 @@ class Graph:
     captured: set[str] = field(default_factory=set)  # names that nested functions, lambdas or comprehensions read
     stored: dict[str, Node] = field(default_factory=dict)  # self attributes assigned here, by name: last value
     notes: list[str] = field(default_factory=list)  # what was not understood, for the closing line and explain
+    falls_off: bool = False  # whether control may leave at the end, without a `return`
     program: Program | None = None  # the functions of the same file
     not_understood: str = ""  # why the whole function was given up, or ""
 

@@ -20,6 +20,7 @@ class Program:
         self.file = file
         self.summary = summary
         self._sources: dict[str, FunctionSource | None] = {}
+        self._makes_array: dict[str, bool] = {}
         self._graphs: dict[str, Graph | None] = {}
         self.too_complex: dict[str, str] = {}  # functions that were given up, with the reason
 
@@ -46,7 +47,41 @@ class Program:
                 self._graphs[qualname] = lower(source, self.summary, self)
         return self._graphs[qualname]
 
+    def makes_array(self, qualname: str) -> bool:
+        """Whether a function always returns an array that it made, and that it leaves nowhere else."""
+        if qualname not in self._makes_array:
+            self._makes_array[qualname] = False
+            summary = self.summary.functions.get(qualname)
+            plain = summary is not None and not (summary.is_async or summary.is_generator or summary.redefined)
+            graph = self.graph(qualname) if plain else None
+            self._makes_array[qualname] = graph is not None and _returns_new_array(graph)
+        return self._makes_array[qualname]
+
     def init(self, class_name: str) -> Graph | None:
         """The graph of a class's `__init__`, its own or that of a base in this file."""
         qualname = self.summary.method(class_name, "__init__")
         return None if qualname is None else self.graph(qualname)
+
+
+def _returns_new_array(graph: Graph) -> bool:
+    from fuselint.graph.effects import INDEXED, SAME_OBJECT, is_array
+    from fuselint.graph.ops import TABLE
+    from fuselint.graph.state import HOLDERS
+
+    if graph.falls_off or graph.not_understood or not graph.returns:
+        return False
+    kept = {i for n in graph.nodes if n.op in HOLDERS for i in n.inputs} | {e.value for e in graph.effects}
+    stack, seen = [n for _, n in graph.returns], set()
+    while stack:
+        n = stack.pop()
+        if n in kept:
+            return False
+        if n in seen:
+            continue
+        seen.add(n)
+        op = TABLE.get(n.op)
+        if n.op == "phi":
+            stack.extend(n.inputs)
+        elif not is_array(n) or not (op is not None or n.op in INDEXED or n.op == "call") or n.op in SAME_OBJECT:
+            return False
+    return True
