@@ -1,7 +1,8 @@
 """How two results are compared: structure, shape, dtype, then values against the float64 reference.
 
 A result passes where its error is at most that of the code before it plus one rounding of the dtype that it is stored
-in (ROUNDING, ILL_CONDITIONED). Errors are the largest absolute difference, divided by the largest value of the reference.
+in (ROUNDING, ILL_CONDITIONED). Errors are the largest absolute difference, divided by the largest value of the
+reference.
 """
 
 from __future__ import annotations

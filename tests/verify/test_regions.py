@@ -1,0 +1,80 @@
+"""Regions as they are cut out of source: each can be run, and its fix passes."""
+
+import textwrap
+
+import pytest
+
+pytest.importorskip("mlx.core")
+
+from fuselint.analysis import analyse  # noqa: E402
+from fuselint.config import Settings  # noqa: E402
+from fuselint.source.text import FileText  # noqa: E402
+from fuselint.verify import verify  # noqa: E402
+
+SOURCES = {
+    "a static method": """
+        class A(nn.Module):
+            @staticmethod
+            def rotate(x, y, cos, sin):
+                return x * cos + y * sin * 2
+        """,
+    "a helper called by its class": """
+        class Norm(nn.Module):
+            def __init__(self, dims):
+                super().__init__()
+                self.weight = mx.ones((dims,))
+
+            @staticmethod
+            def normalise(x, eps):
+                return x * mx.rsqrt(mx.mean(mx.square(x), axis=-1, keepdims=True) + eps)
+
+            def __call__(self, x):
+                return self.weight * Norm.normalise(x.astype(mx.float32), 1e-6).astype(x.dtype)
+        """,
+    "a dtype in a name": """
+        def route(logits):
+            dtype = mx.bfloat16
+            scores = (mx.sigmoid(logits.astype(mx.float32)) * 2 + 1).astype(dtype)
+            return scores @ scores.T
+        """,
+    "a constant beside a helper": """
+        LIMIT = 30.0
+
+        def _cap(x):
+            return mx.tanh(x / LIMIT)
+
+        def scores(x, y):
+            return _cap(x + y) * LIMIT
+        """,
+    "a weight that is cast": """
+        class Norm(nn.Module):
+            def __init__(self, dims, eps=1e-6):
+                super().__init__()
+                self.weight = mx.zeros((dims,))
+                self.eps = eps
+
+            def __call__(self, x):
+                dtype = x.dtype
+                wide = x.astype(mx.float32)
+                scale = mx.rsqrt(mx.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
+                return (wide * scale * (self.weight.astype(mx.float32) + 1)).astype(dtype)
+        """,
+    "an optional mask": """
+        def attend(q, k, v, scale, mask=None):
+            scores = (q * scale) @ k.transpose(0, 1, 3, 2)
+            if mask is not None:
+                scores = scores + mask
+            return mx.softmax(scores, axis=-1, precise=True) @ v
+        """,
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_it_passes(name):
+    text = "import mlx.core as mx\nimport mlx.nn as nn\n\n" + textwrap.dedent(SOURCES[name])
+    result, proposals = analyse(FileText("m.py", text), Settings(min_kernels=2), lambda _: False)
+    assert not result.errors
+    found = [p.region for p in proposals if p.finding.fix and p.finding.fix.edits]
+    assert found
+    for region, outcome in zip(found, verify(found, device="cpu"), strict=True):
+        assert outcome.outcome == "passed", (outcome, region)
