@@ -6,10 +6,10 @@ import pytest
 
 pytest.importorskip("mlx.core")
 
-from fuselint.analysis import analyse  # noqa: E402
-from fuselint.config import Settings  # noqa: E402
-from fuselint.source.text import FileText  # noqa: E402
-from fuselint.verify import verify  # noqa: E402
+from fuselint.analysis import analyse
+from fuselint.config import Settings
+from fuselint.source.text import FileText
+from fuselint.verify import verify
 
 SOURCES = {
     "a static method": """
