@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fuselint import __version__
-from fuselint.config import DTYPES, LONG_DTYPES, Settings, byte_size, dtype_name, find_file, load, shape_entries
+from fuselint.config import (
+    DTYPES,
+    LONG_DTYPES,
+    Settings,
+    byte_size,
+    dtype_name,
+    find_file,
+    load,
+    nearest,
+    shape_entries,
+)
 from fuselint.errors import ConfigError, FuselintError
 
 if TYPE_CHECKING:
@@ -28,7 +38,14 @@ FORMATS = ("full", "concise", "json")
 
 
 class Commands(click.Group):
-    """A group that turns our errors into one line and exit code 2."""
+    """A group that turns our errors into one line and exit code 2, and knows what a wrong name may have meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands:
+            raise FuselintError(f'no command "{args[0]}"{nearest(args[0], self.commands)}')
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from support import NORM, PLAIN, Ran
 
 Run = Callable[..., Ran]
+ROOT = Path(__file__).parent.parent
 
 
 def test_the_command_line_imports_nothing_heavy() -> None:
@@ -81,7 +83,7 @@ def test_selection_by_code_prefix_and_name(fuselint: Run, tmp_path: Path) -> Non
         (["check", "--min-saving", "much"], "expected a size in bytes"),
         (["check", "-", "a.py"], "can't be given together"),
         (["explain", "a.py"], "expected FILE:LINE"),
-        (["chekc"], "check"),
+        (["chekc"], 'no command "chekc"; did you mean "check"?'),
     ],
 )
 def test_a_wrong_call_ends_with_2_and_says_what_is_right(fuselint: Run, args: list[str], said: str) -> None:
@@ -193,3 +195,37 @@ def test_color_is_for_terminals(fuselint: Run, tmp_path: Path, monkeypatch: pyte
     assert "\x1b[" in fuselint("check").out
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[" not in fuselint("check").out
+
+
+def test_the_hooks_run_as_pre_commit_runs_them(fuselint: Run, tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    hooks = {h["id"]: h for h in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
+    assert set(hooks) == {"fuselint", "fuselint-fix"}
+    for hook in hooks.values():
+        assert hook["types_or"] == ["python"] and hook["require_serial"] and "--force-exclude" in hook["entry"]
+    path = tmp_path / "norm.py"
+    path.write_text(NORM)
+    assert fuselint(*hooks["fuselint"]["entry"].split()[1:], "norm.py").code == 1
+    assert path.read_text() == NORM
+    assert fuselint(*hooks["fuselint-fix"]["entry"].split()[1:], "norm.py").code == 0
+    assert "mx.fast.rms_norm" in path.read_text()
+
+
+def test_near_misses_say_what_is_against_them(fuselint: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fuselint import analysis
+    from fuselint.finding import Obligation
+    from fuselint.rulebook import rules
+
+    def contradicted(rule):  # type: ignore[no-untyped-def]
+        def find(graph):  # type: ignore[no-untyped-def]
+            for match in rule.find(graph):
+                yield replace(match, obligations=[Obligation("it may be", "contradicted", "it may not")])
+
+        return replace(rule, find=find)
+
+    monkeypatch.setattr(analysis, "rules", lambda: [contradicted(r) for r in rules() if r.code == "FUS201"])
+    (tmp_path / "norm.py").write_text(NORM)
+    assert fuselint("check") == Ran(0, "", fuselint("check").err)
+    ran = fuselint("check", "--near-misses")
+    assert ran.code == 0
+    assert "near miss: hand-written RMSNorm" in ran.out and "not so: it may be (it may not)" in ran.out
