@@ -110,6 +110,26 @@ class CompileInfo:
     by: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """A place that compiles: a decorator (how "decorator") or a call of mx.compile (how "call").
+
+    by: the function where it stands. target: the function of this file that is compiled, where known.
+    inputs, outputs: what captures the state: "" for no such argument, "random" where the random state is part of it,
+    "other" where it is known not to be, else "unknown". direct: by mx.compile or a partial of it, not through a
+    function that compiles.
+    """
+
+    how: str
+    by: str
+    line: int
+    target: str | None = None
+    shapeless: bool = False
+    inputs: str = ""
+    outputs: str = ""
+    direct: bool = True
+
+
 @dataclass(frozen=True)
 class ModuleSummary:
     """What is known of a file without looking into the data flow of its functions.
@@ -117,7 +137,7 @@ class ModuleSummary:
     imports: module-level names that stand for something of another module, aliases such as `sdpa = mx.fast.rope`
         included. function_imports: the same for names that a function binds, by its qualname.
     functions, classes: by qualname, nested ones too. constants: module-level literals that are never rebound.
-    compiled: functions that only run inside mx.compile. cold: why a function is not on the hot path.
+    compiled: functions that only run inside mx.compile. compilations: every place that compiles. cold: why a function is not on the hot path.
     calls, references: which functions of this file each function (or MODULE) calls, and which it otherwise names.
     attribute_reads, names: how often an attribute, or any name, is read in the file; a string that spells one counts.
     bound: all module-level names. unclear: those that are bound in several ways: they resolve to nothing.
@@ -131,6 +151,7 @@ class ModuleSummary:
     classes: Mapping[str, ClassSummary] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     compiled: Mapping[str, CompileInfo] = field(default_factory=dict)
+    compilations: tuple[Compilation, ...] = ()
     calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cold: Mapping[str, str] = field(default_factory=dict)
     attribute_reads: Mapping[str, int] = field(default_factory=dict)

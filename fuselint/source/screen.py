@@ -172,7 +172,7 @@ def _value(name: str) -> int:
 def _measure(span: FunctionSpan, node: Definition, heads: _Heads) -> _Work:
     """The work of one function, without that of functions inside it. Stops where there is enough."""
     work = _Work(span)
-    score = 0
+    score = _ENOUGH if _is_compiled(node) else 0
     stack: list[ast.AST] = [node.body] if isinstance(node, ast.Lambda) else list(node.body)
     while stack:
         at = stack.pop()
@@ -205,6 +205,15 @@ def _measure(span: FunctionSpan, node: Definition, heads: _Heads) -> _Work:
                 stack.append(value)
     work.score = score
     return work
+
+
+def _is_compiled(node: Definition) -> bool:
+    """Whether a decorator may compile the function: what is wrong with that is worth a look at any body."""
+    return not isinstance(node, ast.Lambda) and any(
+        "compile" in (getattr(at, "attr", "") or getattr(at, "id", ""))
+        for decorator in node.decorator_list
+        for at in ast.walk(decorator)
+    )
 
 
 _fields: dict[type, tuple[str, ...]] = {}

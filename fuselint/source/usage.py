@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from fuselint.source.cold import cold
-from fuselint.source.project import MODULE, CompileInfo, ModuleSummary
+from fuselint.source.project import MODULE, Compilation, CompileInfo, ModuleSummary
 from fuselint.source.scopes import Scope, Scopes, dotted
 from fuselint.source.spans import children
 
@@ -25,6 +25,7 @@ def usage(known: Scopes, module: ModuleSummary) -> ModuleSummary:
         calls={q: tuple(u) for q, u in uses.calls.items()},
         references=references,
         compiled=_compiled(uses, module),
+        compilations=tuple(_compilations(uses)),
         cold=cold(known, module, uses.calls, references),
     )
 
@@ -37,6 +38,7 @@ class _Uses:
     references: dict[str, dict[str, None]] = field(default_factory=dict)
     users: dict[str, set[str]] = field(default_factory=dict)  # function -> who calls or names it
     wrapped: dict[str, CompileInfo] = field(default_factory=dict)
+    wraps: list[Compilation] = field(default_factory=list)
     compilers: dict[str, bool] = field(default_factory=dict)  # names whose call compiles, and whether shapelessly
     telling: frozenset[str] = frozenset()  # last parts of names that may reach a function of this file
     compiling: set[str] = field(default_factory=lambda: {"compile"})  # last parts of names that may compile
@@ -92,6 +94,7 @@ class _Uses:
                 by = next(name for name, flag in _IN_COMPILE.items() if flag is shapeless)
                 compiled.update((id(n), by) for n in _inside(given))
             target = self.target(given, scope.qualname)
+            self.wraps.append(self.compilation("call", user, call, call, target, scope))
             if target is not None:
                 self.wrapped[target] = CompileInfo("wrapped", shapeless, call.lineno, user)
                 called.add(id(given))  # to wrap it isn't to use it
@@ -117,6 +120,49 @@ class _Uses:
         if isinstance(given, ast.Name):
             return any(how == "is" and what is call for how, what in scope.bindings.get(given.id, ()))
         return any(value is call and dotted(at) == dotted(given) for at, value in scope.stores)
+
+    def compilation(
+        self, how: str, by: str, at: ast.expr, given: ast.expr, target: str | None, scope: Scope
+    ) -> Compilation:
+        """What the compiling expression `given` says of state, as `scope` reads it."""
+        function = given.func if isinstance(given, ast.Call) else given
+        partial = isinstance(given, ast.Call) and self._resolves(function, scope.qualname, "functools.partial")
+        calls = [given] if isinstance(given, ast.Call) else []
+        if isinstance(function, ast.Call):  # partial(mx.compile, ...)(f)
+            calls.append(function)
+            function, partial = function.func, True
+        if partial and calls and calls[-1].args:
+            function = calls[-1].args[0]
+        direct = self._resolves(function, scope.qualname, COMPILE)
+        state = {"inputs": "", "outputs": ""}
+        for call in calls:
+            for keyword in call.keywords:
+                if keyword.arg in state:
+                    state[keyword.arg] = self._state(keyword.value, scope)
+                elif keyword.arg is None:
+                    state = dict.fromkeys(state, "unknown")
+            if not partial and len(call.args) > 1:
+                state = dict.fromkeys(state, "unknown")
+        shapeless = any(_flag(c, "shapeless") for c in calls) or bool(self.is_compile(function, scope.qualname))
+        return Compilation(how, by, at.lineno, target, shapeless, state["inputs"], state["outputs"], direct)
+
+    def _state(self, node: ast.expr, scope: Scope) -> str:
+        """Whether captured state holds the random one: "random", "other" or "unknown"."""
+        name = dotted(node)
+        if name is not None and self.module.resolve(name, scope.qualname) == "mlx.core.random.state":
+            return "random"
+        if isinstance(node, (ast.List, ast.Tuple)):
+            found = {self._state(e, scope) for e in node.elts}
+            return "random" if "random" in found else "unknown" if "unknown" in found else "other"
+        if isinstance(node, ast.Name):
+            values = [what for how, what in scope.bindings.get(node.id, ()) if how == "is"]
+            stores = sum(how == "value" for how, _ in scope.bindings.get(node.id, ()))
+            if len(values) == stores == 1 and isinstance(values[0], (ast.List, ast.Tuple)):
+                return self._state(values[0], scope)
+            return "unknown"
+        if isinstance(node, ast.Attribute) and node.attr == "state":
+            return "other"  # of a model or an optimizer
+        return "unknown"
 
     def target(self, node: ast.expr, scope: str) -> str | None:
         """The function of this file that an expression names: f, self.m, Class.m, super().m, an instance of a class."""
@@ -210,6 +256,18 @@ def _inside(node: ast.AST) -> Iterator[ast.AST]:
         at = stack.pop()
         yield at
         stack.extend(children(at))
+
+
+def _compilations(uses: _Uses) -> Iterator[Compilation]:
+    by_name = {s.qualname: s for s in uses.known.functions}
+    for scope in uses.known.functions:
+        if isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and scope.span is not None:
+            around = by_name.get(scope.span.outer or "", uses.known.module)
+            for decorator in scope.node.decorator_list:
+                if uses.is_compile(decorator, around.qualname) is not None:
+                    by = around.qualname or MODULE
+                    yield uses.compilation("decorator", by, decorator, decorator, scope.qualname, around)
+    yield from uses.wraps
 
 
 def _compiled(uses: _Uses, module: ModuleSummary) -> dict[str, CompileInfo]:
