@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from fuselint.graph.model import FOREIGN, Effect, Graph, Node, Slice, Statement, operands
+from fuselint.graph.ops import TABLE
 from fuselint.source.function import children, walk
 from fuselint.source.project import ModuleSummary, summarise
 from fuselint.source.text import FileText
@@ -41,6 +42,9 @@ def is_impure(node: Node) -> bool:
         return node.attrs.get("reason") != "f-string"
     return node.op == "new" or node.op.startswith(("random.", "nn.Dropout"))
 
+
+SAME_OBJECT = frozenset({"nn.Identity", "nn.Dropout", "nn.Dropout2d", "nn.Dropout3d"})
+"""Layers that may give back the very array that they are given."""
 
 SIZES = frozenset({"shape", "dim", "ndim", "size"})
 
@@ -203,6 +207,9 @@ class _Comparison:
         self.written: set[cst.CSTNode] = set()  # syntax of the new function that the templates wrote
 
     def run(self) -> None:
+        for slot in self.slots:
+            if slot.template in slot.values:
+                self._same_object(slot.root, slot.values[slot.template])
         self._fuse()
         for a, b in self.pairs:
             self._statement(a, b)
@@ -210,6 +217,17 @@ class _Comparison:
         self._happenings()
         self._effects()
         self._loops()
+
+    def _same_object(self, root: Node, hole: Node) -> None:
+        """An operand that stands for the root itself is another object than the root was: nobody may tell."""
+        changed = [n.inputs[0] for n in self.old.nodes if isinstance(n.cst, cst.AugAssign) or n.op == "index_update"]
+        changed += [t for e in self.old.effects if e.kind == "mutation" for t in e.targets]
+        if {root, hole} & _may_be(changed):
+            raise _Different("an array that is changed in place would have another name")
+        either = {n for n in self.old.nodes if n.op == "phi" and {root, hole} == set(n.inputs)}  # one in the new code
+        leaving = _may_be(self.old.escaping, either)
+        if (root in leaving or either & leaving) and (hole in leaving or not _is_fresh(hole)):
+            raise _Different("an array that leaves the function would be the one that came in")
 
     # The new calls
 
@@ -383,6 +401,25 @@ def _control(stmt: cst.CSTNode) -> list[cst.CSTNode]:
     if isinstance(stmt, cst.Raise):
         return [e for e in (stmt.exc, stmt.cause.item if stmt.cause else None) if e is not None]
     return []
+
+
+def _may_be(nodes: Iterable[Node], closed: Collection[Node] = ()) -> set[Node]:
+    """The values whose objects the nodes may be or hold, without looking into those that are closed."""
+    out: set[Node] = set()
+    stack = list(nodes)
+    while stack:
+        n = stack.pop()
+        if n not in out:
+            out.add(n)
+            if not _is_fresh(n) and n not in closed:
+                stack.extend(n.inputs)
+    return out
+
+
+def _is_fresh(node: Node) -> bool:
+    """Whether MLX makes a new array for the value."""
+    op = TABLE.get(node.op)
+    return op is not None and op.result == "array" and node.op not in SAME_OBJECT
 
 
 def _bound(graph: Graph, stmt: Statement) -> dict[str, list[Node]]:

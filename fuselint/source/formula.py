@@ -147,7 +147,7 @@ class Formula:
             if p.role == "arrays":
                 raise NoText(f"`{op.name}` takes a list")
             shown = text.text if text is not None else self.setting(attrs, p) if p.role == "value" else None
-            if shown is None or (shown == "None" and not p.required):
+            if shown is None or (shown == "None" and p.role == "value" and not p.required):  # mx.clip needs both bounds
                 by_name = True
             elif by_name or p.keyword_only:
                 yield f"{p.name}={shown}"

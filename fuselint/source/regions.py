@@ -114,7 +114,8 @@ class _Cut:
 
     def _side_inputs(self, inside: set[Node]) -> set[Node]:
         """Values that do not depend on the operands: other arrays, dtypes and sizes. They are inputs too."""
-        depends: set[Node] = set()
+        paths = {k.attrs["path"] for k in self.keys if k.op == "attr" and k.attrs["path"]}
+        depends = {n for n in inside if n.op == "attr" and n.attrs["path"] in paths}  # an operand, read once more
         for n in sorted(inside, key=lambda n: n.id):
             if any(i in depends or i in self.keys for i in operands(n)):
                 depends.add(n)

@@ -456,3 +456,64 @@ def test_indentation_by_two_is_kept_in_helpers() -> None:
     )
     assert isinstance(done, Placement), done
     assert "-> mx.array:\n  return mx.exp(x) * g\n" in text
+
+
+class TestAnOperandInPlaceOfTheRoot:
+    """`y = x.astype(...)` that becomes `y = x`: y was an array of its own."""
+
+    def test_nobody_can_tell(self) -> None:
+        becomes(
+            """
+            def f(x: mx.array):
+                y = x.astype(mx.float32)
+                return mx.exp(y)
+            """,
+            """
+            def f(x: mx.array):
+                y = x
+                return mx.exp(y)
+            """,
+            "x.astype(mx.float32)",
+            "{x}",
+            x="param:x",
+        )
+
+    def test_it_is_changed_in_place(self) -> None:
+        stays(
+            """
+            def f(x: mx.array):
+                y = x.astype(mx.float32)
+                y += 1
+                return mx.exp(y)
+            """,
+            "changed in place",
+            "x.astype(mx.float32)",
+            "{x}",
+            x="param:x",
+        )
+
+    def test_it_leaves_the_function(self) -> None:
+        stays(
+            """
+            def f(x: mx.array):
+                y = x.astype(mx.float32)
+                return y, 1
+            """,
+            "leaves the function",
+            "x.astype(mx.float32)",
+            "{x}",
+            x="param:x",
+        )
+
+    def test_it_is_kept_in_an_attribute(self) -> None:
+        stays(
+            """
+            def f(self, x: mx.array):
+                self.last = x.astype(mx.float32)
+                return mx.exp(x)
+            """,
+            "leaves the function",
+            "x.astype(mx.float32)",
+            "{x}",
+            x="param:x",
+        )

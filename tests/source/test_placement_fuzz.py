@@ -210,6 +210,8 @@ def moved(text: str, seed: int) -> tuple[str, Placement] | NoFix | None:
     graph = program.graph("f")
     if graph is None or graph.not_understood:
         return None
+    if seed % 5 == 0:
+        return dropped(text, graph, r)
     roots = [n for n in graph.nodes if n.op in ("add", "subtract", "multiply", "exp", "abs", "maximum", "astype")]
     r.shuffle(roots)
     for root in roots[:4]:
@@ -233,6 +235,19 @@ def moved(text: str, seed: int) -> tuple[str, Placement] | NoFix | None:
             return done
         return apply(text, done.edits), done
     return None
+
+
+def dropped(text: str, graph: Graph, r: random.Random) -> tuple[str, Placement] | NoFix | None:
+    """The text with a cast replaced by what it casts. Here a cast copies: its result must not become its operand
+    where one of them is changed in place later."""
+    casts = [n for n in graph.nodes if n.op == "astype" and n.frame.depth == 0]
+    if not casts or graph.program is None:
+        return None
+    root = r.choice(casts)
+    given: dict[str, Any] = {"x": root.inputs[0]}
+    match = Match("FUS000", root, given, "", [], frozenset({root}))
+    done = place(graph, match, Replacement((Part(root, "{x}"),), given), graph.program)
+    return done if isinstance(done, NoFix) else (apply(text, done.edits), done)
 
 
 def behaviour(text: str, values: tuple[float, ...], s: float, flag: bool, other: bool) -> Any:
