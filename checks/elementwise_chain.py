@@ -102,6 +102,7 @@ class _Reading:
     scalars: set[str] = field(default_factory=set)
     obligations: list[Obligation] = field(default_factory=list)
     no_fix: str = ""
+    changing: bool = False  # whether a number among the operands may be another at every call
 
     def match(self) -> Match | None:
         nodes = self.chain.nodes
@@ -112,6 +113,8 @@ class _Reading:
             return None
         self.read_operands()
         self.look_for_obstacles()
+        if self.changing and not self.is_gated():
+            return None  # a step with a number that changes: nothing to rewrite, and little to say
         return Match(
             code=CODE,
             root=self.chain.root,
@@ -165,8 +168,8 @@ class _Reading:
             return False  # another library's, a mask, positions, indices, an image that leaves
         if root in self.origins.totals or root in self.origins.angles or root in self.origins.points:
             return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation, coordinates
-        if self.is_written_back():
-            return False  # a few entries of an array
+        if self.is_written_back() or self.is_normalisation(found):
+            return False  # a few entries of an array; an image or a latent, once
         if any(map(_is_short_literal, arrays)):
             return False  # rows of coordinates or colours
         if not any(self.origins.of(n) & {"computed", "given"} for n in arrays if facts.kind(n) == "array"):
@@ -177,6 +180,11 @@ class _Reading:
         if self.only_selects():
             return False  # scores of a router or sampler: a few numbers a token
         return not (self.builds_a_mask() and not any("computed" in o for o in found))
+
+    def is_normalisation(self, found: list[frozenset[str]]) -> bool:
+        """`(image - mean) / std` with constants: work of a processor, before or after the model."""
+        names = sorted(n.op for n in self.chain.nodes if n.op != "astype")
+        return names in (["divide", "subtract"], ["add", "multiply"]) and sum(o <= {"table"} for o in found) >= 2
 
     def is_written_back(self) -> bool:
         """Whether all that becomes of the result is `x[i] = result`."""
@@ -248,6 +256,7 @@ class _Reading:
         if kind == "scalar":
             self.scalars.add(name)
             if self.changes(node):
+                self.changing = True
                 self.no_fix = (
                     self.no_fix
                     or f"`{name}` is a number that may change at every call: each value would be compiled again"
@@ -469,9 +478,10 @@ def gate(g: mx.array, u):
         why="u may be a number, and each number would be compiled again",
     ),
     Example(
-        HEAD + "def guide(u: mx.array, c: mx.array, strength: float):\n    return u + strength * (c - u) * 0.5\n",
+        HEAD
+        + "def limited(gate: mx.array, up: mx.array, limit: float):\n    return nn.silu(mx.minimum(gate, limit)) * up\n",
         applicability="none",
-        why="strength is a number that may change at every call",
+        why="limit is a number that may change: each value would be compiled again",
     ),
 )
 COUNTEREXAMPLES = (

@@ -155,12 +155,14 @@ SHORT = 4
 
 
 def _is_whole(part: Any) -> bool:
-    return isinstance(part, Slice) and (part.start, part.stop) == (None, None)
+    return part is None or (isinstance(part, Slice) and (part.start, part.stop) == (None, None))
 
 
 def _is_few(part: Any) -> bool:
     if isinstance(part, Slice):
         start, stop = part.start or 0, part.stop
+        if stop is None:  # `boxes[..., 2:]`
+            return isinstance(start, int) and 1 < start <= SHORT
         return isinstance(start, int) and isinstance(stop, int) and 0 < stop - start <= SHORT
     return isinstance(part, int)
 

@@ -114,9 +114,9 @@ def test_a_cast_to_the_dtype_of_another_value_takes_that_value_along() -> None:
 
 
 ADVICE = {
-    "a number from outside": ("return mx.tanh(x * s) + y", "x: mx.array, y: mx.array, s: float", "may change"),
+    "a number from outside": ("return nn.silu(x * s) * y", "x: mx.array, y: mx.array, s: float", "may change"),
     "a loop's number": (
-        "for i in range(4):\n    x = mx.tanh(x * (i + 1)) + y\nreturn x", "x: mx.array, y: mx.array", "may change",
+        "for i in range(4):\n    x = nn.silu(x * (i + 1)) * y\nreturn x", "x: mx.array, y: mx.array", "may change",
     ),
     "a dtype from outside": ("return mx.exp(x.astype(mx.float32) * 2).astype(d)", "x: mx.array, d: mx.Dtype", "dtype"),
     "a negative zero": ("return mx.tanh(x * -0.0) + y", "x: mx.array, y: mx.array", "-0.0"),
