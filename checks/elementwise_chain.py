@@ -479,12 +479,16 @@ def gate(g: mx.array, u):
     ),
     Example(
         HEAD
-        + "def limited(gate: mx.array, up: mx.array, limit: float):\n    return nn.silu(mx.minimum(gate, limit)) * up\n",
+        + "def limited(gate: mx.array, up: mx.array, most: float):\n    return nn.silu(mx.minimum(gate, most)) * up\n",
         applicability="none",
-        why="limit is a number that may change: each value would be compiled again",
+        why="most is a number that may change: each value would be compiled again",
     ),
 )
 COUNTEREXAMPLES = (
+    Example(
+        HEAD + "def guide(u: mx.array, c: mx.array, strength: float):\n    return u + strength * (c - u) * 0.5\n",
+        why="a step with a number that changes at every call",
+    ),
     Example(
         HEAD + "def f(x: mx.array, y: mx.array):\n    return mx.exp(x) @ y\n",
         why="one elementwise operation is one kernel already",
