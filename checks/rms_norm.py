@@ -25,7 +25,7 @@ functions, and are not reported.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -36,7 +36,7 @@ from fuselint.graph.canonical import Canonical
 from fuselint.graph.dtypes import DType
 from fuselint.graph.model import Graph, Node, operands, region
 from fuselint.graph.ops import TABLE
-from fuselint.graph.values import Value, close
+from fuselint.graph.values import HALF, Value, close
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS201", "unfused-rms-norm"
@@ -58,14 +58,15 @@ def fused(x: Any, weight: Any, eps: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A value read as x * (mean(x^2) + eps)^(-1/2) * rest."""
+    """A value read as x * (mean(x^2) + eps)^(-1/2) * rest. `length` is what a sum was divided by, if not x's own."""
 
     x: Value
     eps: Value
     rest: tuple[tuple[Value, Fraction], ...]
+    length: Value | None = None
 
     def same(self, other: Norm | None) -> bool:
-        return other is not None and self.x is other.x and self.eps is other.eps
+        return other is not None and (self.x, self.eps, self.length) == (other.x, other.eps, other.length)
 
 
 def find(graph: Graph) -> Iterator[Match]:
@@ -105,9 +106,41 @@ def _readers(graph: Graph, node: Node) -> list[Node]:
 
 def _read(c: Canonical, value: Value) -> Norm | None:
     for base, e in value.factors:
-        if e == Fraction(-1, 2) and (norm := _with_root(c, value, base)) is not None:
+        if e == -HALF and (norm := _with_root(c, value, base)) is not None:
             return norm
+    for supposed, length in _supposing(c, value):
+        norm = _read(c, supposed)
+        if norm is not None and norm.length is None:
+            return replace(norm, length=length)
     return None
+
+
+def _supposing(c: Canonical, value: Value) -> Iterator[tuple[Value, Value]]:
+    """The value with sum / n as a mean, and n: for numbers that may be the length of the axis, as `self.dims` is."""
+    for base, e in value.factors:
+        if e != -HALF:
+            continue
+        if base.op == "reduce_sum":
+            for n in [b for b, k in value.factors if b.scalar and k == HALF]:
+                yield _replaced(c, c.algebra.divide(value, c.algebra.power(n, HALF)), base, _as_mean(c, base)), n
+        for m, k in base.terms:
+            total = [b for b, _ in m.factors if b.op == "reduce_sum"]
+            below = [b for b, x in m.factors if b.scalar and x == -1]
+            number = base.op == "sum" and len(m.factors) == 1 and k > 0
+            if len(total) != 1 or not (number or (len(below) == 1 and len(m.factors) == 2)):
+                continue
+            n = c.algebra.number(1 / k) if number else below[0]
+            others = [(t, q) for t, q in base.terms if t is not m]
+            root = c.algebra.sum(base.constant, [*others, (_as_mean(c, total[0]), 1.0 if number else k)])
+            yield _replaced(c, value, base, root), n
+
+
+def _as_mean(c: Canonical, total: Value) -> Value:
+    return c.algebra.atom("mean", total.args, total.params, nonnegative=total.nonnegative)
+
+
+def _replaced(c: Canonical, value: Value, old: Value, new: Value) -> Value:
+    return c.algebra.product(value.coefficient, [(new if b is old and e == -HALF else b, e) for b, e in value.factors])
 
 
 def _with_root(c: Canonical, value: Value, root: Value) -> Norm | None:
@@ -132,7 +165,7 @@ def _with_root(c: Canonical, value: Value, root: Value) -> Norm | None:
     eps = c.algebra.sum(root.constant / k, [(m, q / k) for m, q in others])
     if eps.number is not None and eps.number < 0:
         return None
-    core = c.algebra.multiply(x, c.algebra.power(c.algebra.add(mean, eps), Fraction(-1, 2)))
+    core = c.algebra.multiply(x, c.algebra.power(c.algebra.add(mean, eps), -HALF))
     if not close(value.coefficient, core.coefficient, 1e-9):
         return None
     left = {(b, e > 0): e for b, e in value.factors}
@@ -173,6 +206,9 @@ def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None], *, wi
     eps = _eps(graph, root, c.algebra.scale(norm.eps, ratio * ratio))
     if weight is None or eps is None or facts.dtype(x).integral:
         return None
+    length = _length(graph, norm.length, weight)
+    if length is not None and length.verdict == "contradicted":
+        return None
     policy = _policy(graph, chain, read, x)
     kept = _dtype_stays(graph, root, x, weight, eps)
     if wide:
@@ -194,6 +230,7 @@ def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None], *, wi
         obligations=[
             Obligation("the mean is over the last axis", "proven", "its axis is -1, or the rank says so"),
             Obligation("the value that is squared is the value that is scaled", "proven", "they are one value"),
+            *([length] if length is not None else []),
             _number(graph, eps),
             *weight.obligations,
             kept,
@@ -201,11 +238,28 @@ def _match(graph: Graph, chain: list[Node], read: dict[Node, Norm | None], *, wi
         region=frozenset(owned),
         fused=(FusedKernel("fast.rms_norm", reads, root),),
         shapes={"x": ("...", "D"), **({"weight": ("D",)} if weight.hole is not None else {})},
+        scalars={norm.length: "D"} if norm.length is not None and norm.length.number is None else {},
         dtypes={"weight": "weight"} if weight.hole is not None else {},
         numerics=_numerics(graph, owned, "none" if wide else policy, x, kept),
         related=_helpers(root, owned),
         data={"policy": policy, "keeps_dtype": kept.verdict == "proven"},
     )
+
+
+def _length(graph: Graph, n: Value | None, weight: Weight) -> Obligation | None:
+    """Whether a sum was divided by x's length, where it wasn't by x.shape[-1]."""
+    if n is None:
+        return None
+    claim = "the sum is divided by the length of x's last axis"
+    for node in weight.nodes:
+        shape = graph.facts.shape(node)
+        if shape is not None and shape.rank == 1 and graph.canonical.size_value(shape.dims[0]) is n:
+            return Obligation(claim, "proven", "the weight, which multiplies that axis, has as many entries")
+    named = [k for k in graph.canonical.nodes(n) if k.op in ("attr", "param")]
+    origin = named[0].attrs.get("init") if named else None
+    if n.op == "size" or not named or (isinstance(origin, Node) and origin.op not in ("attr", "param")):
+        return Obligation(claim, "contradicted", f"it is divided by {n}")
+    return Obligation(claim, "unknown", f"it is divided by {n}")
 
 
 def _held(hole: Hole) -> Iterable[Node]:

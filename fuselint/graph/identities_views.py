@@ -42,13 +42,31 @@ def _reshape(c: Canonical, node: Node) -> Value | None:
 
 
 def expanded(c: Canonical, v: Value, axes: tuple[int, ...]) -> Value:
-    def make(u: Value) -> Value:
-        if u.op == "squeeze" and u.param("axes") == axes:
-            c.algebra.note("a squeezed axis comes back")
-            return u.args[0]
-        return c.algebra.atom("expand_dims", (u,), (("axes", axes),), nonnegative=u.nonnegative)
+    whole = _unsqueezed(c, v, axes, 0)
+    if whole is not None and not v.scalar:
+        c.algebra.note("a squeezed axis comes back")
+        return whole
+    return linear(c, v, lambda u: c.algebra.atom("expand_dims", (u,), (("axes", axes),), nonnegative=u.nonnegative))
 
-    return linear(c, v, make)
+
+def _unsqueezed(c: Canonical, v: Value, axes: tuple[int, ...], depth: int) -> Value | None:
+    """expand_dims(v), where v is arithmetic on values that were squeezed on these very axes."""
+    if v.scalar:
+        return v
+    if v.op == "squeeze":
+        return v.args[0] if v.param("axes") == axes else None
+    if depth > 8 or v.op not in ("product", "sum", "exp", "log", "sigmoid", "tanh", "abs"):
+        return None
+    below = [b for b, _ in v.factors] if v.op == "product" else [m for m, _ in v.terms] if v.op == "sum" else v.args
+    inner = [_unsqueezed(c, b, axes, depth + 1) for b in below]
+    made = [i for i in inner if i is not None]
+    if len(made) < len(inner):
+        return None
+    if v.op == "product":
+        return c.algebra.product(v.coefficient, zip(made, (e for _, e in v.factors), strict=True))
+    if v.op == "sum":
+        return c.algebra.sum(v.constant, zip(made, (k for _, k in v.terms), strict=True))
+    return c.algebra.atom(v.op, made, v.params, nonnegative=v.nonnegative)
 
 
 @identity("expand_dims")

@@ -16,6 +16,8 @@ INIT = """class N(nn.Module):
         self.scale = mx.zeros((dims,))
         self.table = mx.zeros((4, dims))
         self.gain = 3.0
+        self.dims = dims
+        self.half = dims // 2
         self.eps = eps
         self.gate = nn.Linear(dims, dims)
 
@@ -180,6 +182,18 @@ def test_eps_may_be_any_number() -> None:
         assert unproven(only(list(rms_norm.find(graph_of(source, "N.__call__"))))) == [], init
     match = only(function("return x * mx.rsqrt(mx.mean(x * x, -1, keepdims=True) + eps)", "x, eps"))
     assert unproven(match) == ["eps is a Python number, inside the root", "the result keeps its dtype"]
+
+
+def test_a_sum_may_be_divided_by_the_length_of_the_weight() -> None:
+    body = "return x * mx.rsqrt(mx.sum(x * x, -1, keepdims=True) / {} + self.eps)"
+    for n in ("self.dims", "self.weight.shape[0]", "x.shape[-1]"):
+        match = only(method(body.format(n) + " * self.weight"))
+        assert (unproven(match), operands(match)) == ([], ["x", "self.weight", "self.eps"]), n
+    assert operands(only(method("return x / mx.linalg.norm(x, axis=-1, keepdims=True) * self.dims**0.5 * self.weight")))
+    for n in ("self.half", "x.shape[1]", "64", "self.table.shape[0]"):
+        assert method(body.format(n) + " * self.weight") == [], n
+    match = only(method(body.format("self.dims")))
+    assert unproven(match) == ["the sum is divided by the length of x's last axis"]
 
 
 def test_an_axis_of_known_rank_is_the_last() -> None:
