@@ -137,7 +137,8 @@ class ModuleSummary:
     imports: module-level names that stand for something of another module, aliases such as `sdpa = mx.fast.rope`
         included. function_imports: the same for names that a function binds, by its qualname.
     functions, classes: by qualname, nested ones too. constants: module-level literals that are never rebound.
-    compiled: functions that only run inside mx.compile. compilations: every place that compiles. cold: why a function is not on the hot path.
+    compiled: functions that only run inside mx.compile. compilations: every place that compiles.
+    cold: why a function is not on the hot path.
     calls, references: which functions of this file each function (or MODULE) calls, and which it otherwise names.
     attribute_reads, names: how often an attribute, or any name, is read in the file; a string that spells one counts.
     bound: all module-level names. unclear: those that are bound in several ways: they resolve to nothing.
