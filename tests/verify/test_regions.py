@@ -59,6 +59,21 @@ SOURCES = {
                 scale = mx.rsqrt(mx.mean(wide * wide, axis=-1, keepdims=True) + self.eps)
                 return (wide * scale * (self.weight.astype(mx.float32) + 1)).astype(dtype)
         """,
+    "one bound": """
+        def gate(gate, up):
+            gate = mx.clip(gate, a_min=None, a_max=7.0)
+            up = mx.clip(up, a_min=-7.0, a_max=None)
+            return (up + 1.0) * gate * mx.sigmoid(1.702 * gate)
+        """,
+    "an attribute that is read twice": """
+        class Snake(nn.Module):
+            def __init__(self, dims):
+                super().__init__()
+                self.alpha = mx.ones((dims,))
+
+            def __call__(self, x):
+                return x + mx.sin(self.alpha * x) ** 2 / (self.alpha + 1e-9)
+        """,
     "an optional mask": """
         def attend(q, k, v, scale, mask=None):
             scores = (q * scale) @ k.transpose(0, 1, 3, 2)
