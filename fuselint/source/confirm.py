@@ -69,7 +69,7 @@ class Slot:
 class Changes:
     """What a fix says that it does to a function.
 
-    gone: the statements that it deletes. inserted: names that new statements `name = other` bind. rewritten: the
+    gone: the statements that it deletes. inserted: names that new statements `name = value` bind. rewritten: the
     statements that now bind their name to something else. helper: the compiled function that it calls, or "".
     """
 
@@ -191,7 +191,9 @@ class _Comparison:
         self.old, self.new, self.changes = old, new, changes
         self.slots = changes.slots
         kept = [s for s in old.statements if s.cst not in changes.gone]
-        fresh = [s for s in new.statements if not isinstance(s.cst, cst.Pass) and not _renames(s.cst, changes.inserted)]
+        fresh = [
+            s for s in new.statements if not isinstance(s.cst, cst.Pass) and not _is_inserted(s.cst, changes.inserted)
+        ]
         kept = [s for s in kept if not isinstance(s.cst, cst.Pass)]
         if len(kept) != len(fresh):
             raise _Different("other statements are gone than it says")
@@ -201,7 +203,10 @@ class _Comparison:
         self.sites = [s.index for slot in self.slots if (s := slot.root.top_stmt) is not None]
         self.first = min((ordinals[i] for i in self.sites if i in ordinals), default=-1)
         self.a = _Keys(old, table, ordinals)
-        self.b = _Keys(new, table, {s.index: i for i, s in enumerate(fresh)})
+        placed = {s.index: i for i, s in enumerate(fresh)}
+        for s in reversed(new.statements):  # what is inserted counts as a part of the statement that follows
+            placed.setdefault(s.index, placed.get(s.index + 1, len(fresh)))
+        self.b = _Keys(new, table, placed)
         self.partner = {a.index: b for a, b in self.pairs}
         self.old_tree, self.new_tree = Tree(old.source), Tree(new.source)
         self.written: set[cst.CSTNode] = set()  # syntax of the new function that the templates wrote
@@ -357,9 +362,9 @@ class _Comparison:
                     self._same(f"`{n.attrs['name']}` in a loop", ours[key].inputs, n.inputs)
 
 
-def _renames(stmt: cst.CSTNode, names: Collection[str]) -> bool:
-    """Whether a statement is `name = other`, for one of the names."""
-    if not isinstance(stmt, cst.Assign) or len(stmt.targets) != 1 or not isinstance(stmt.value, cst.Name):
+def _is_inserted(stmt: cst.CSTNode, names: Collection[str]) -> bool:
+    """Whether a statement is `name = value`, for one of the names."""
+    if not isinstance(stmt, cst.Assign) or len(stmt.targets) != 1:
         return False
     target = stmt.targets[0].target
     return isinstance(target, cst.Name) and target.value in names

@@ -85,6 +85,8 @@ class Writer:
                 found = attempt(node, place, depth)
                 if found is not None:
                     return found
+        if node.frame.depth > 0:
+            raise Refused(f"{self._shown(node)} is made inside `{node.frame.qualname}`")
         raise Refused(f"no name holds {self._shown(node)} where the new call stands")
 
     def _shown(self, node: Node) -> str:

@@ -10,7 +10,7 @@ import libcst as cst
 from fuselint.finding import Edit
 from fuselint.graph.model import Binding, Graph, Node, Statement
 from fuselint.source.dead import names_read
-from fuselint.source.express import Place, Writer
+from fuselint.source.express import Place, Writer, Written
 from fuselint.source.layout import one_line
 from fuselint.source.removal import above, line_start
 from fuselint.source.tree import CONDITIONAL
@@ -46,6 +46,17 @@ def save(writer: Writer, node: Node, wished: str, place: Place, taken: Iterable[
     if found is None and node.op not in ("const", "attr", "global"):
         found = _before(writer, node, wished, place, frozenset(taken))
     return found
+
+
+def bind(writer: Writer, node: Node, found: Written, wished: str, place: Place, taken: Iterable[str]) -> Saved | None:
+    """A name for an expression that is read more than once, given right above the statement of the new call."""
+    stmt, names = writer.graph.statements[place.at.index], set(taken)
+    if writer.tree.between(place.expr, stmt.cst, CONDITIONAL) or not isinstance(stmt.line, cst.SimpleStatementLine):
+        return None
+    if stmt.line.body[0] is not stmt.cst or isinstance(writer.tree.parents.get(stmt.line), cst.SimpleStatementSuite):
+        return None
+    name = next(n for n in (wished, *(f"{wished}{i}" for i in range(2, 1000))) if n not in names)
+    return Saved(name, node, found.text, found.names, before=stmt.cst, moved=found.moved)
 
 
 def _instead(writer: Writer, node: Node, place: Place) -> Saved | None:
@@ -127,5 +138,5 @@ def saving_edit(writer: Writer, saved: Saved) -> Edit:
     assert saved.before is not None
     start = source.span(saved.before)[0]
     first = line_start(file, start)
-    at = above(file, first)
+    at = first if saved.moved else above(file, first)
     return Edit(at, at, f"{file.text[first:start]}{saved.name} = {saved.text}{file.newline}")

@@ -16,7 +16,7 @@ from fuselint.source.confirm import Slot
 from fuselint.source.express import Place, Writer, Written
 from fuselint.source.hoist import CORE, NN, Refused, Surroundings, taken_names
 from fuselint.source.layout import delimited
-from fuselint.source.saving import Saved, save
+from fuselint.source.saving import Saved, bind, save
 from fuselint.source.sites import Site
 
 MODULES = {"mx": CORE, "nn": NN}
@@ -52,7 +52,7 @@ class Wording:
                     continue
                 written[name] = self._hole(hole, at, name)
                 if written[name].moved and uses[name] > 1:
-                    raise Refused(f"`{written[name].text}` would be evaluated twice")
+                    written[name] = self._bound(hole, written[name], at, name)
                 moved += written[name].moved
             site.text = _filled(site.template, written)
             site.names = frozenset().union(*(w.names for w in written.values()))
@@ -110,6 +110,15 @@ class Wording:
             frozenset().union(*(p.names for p in parts.values())),
             tuple(e for p in parts.values() for e in p.moved),
         )
+
+    def _bound(self, hole: Hole, found: Written, at: Place, name: str) -> Written:
+        """A name for an operand that the template reads more than once."""
+        taken = self.writer.local | taken_names(self.writer.source.file)
+        saved = bind(self.writer, hole, found, name, at, taken) if isinstance(hole, Node) else None
+        if saved is None or len(self.sites) > 1:
+            raise Refused(f"`{found.text}` would be evaluated twice")
+        self.saved.append(saved)
+        return Written(saved.name, frozenset({saved.name}))
 
     def _operand(self, hole: Synthesised, name: str, at: Place) -> Written:
         node = hole.operands.get(name)

@@ -174,15 +174,32 @@ def test_an_unknown_call_does_not_pass_another() -> None:
 
 
 def test_an_operand_is_not_evaluated_twice() -> None:
-    stays(
+    becomes(
         """
         def f(x, w):
+            # gated
             return nn.silu(g(x)) * w
+        """,
+        """
+        def f(x, w):
+            # gated
+            gate = g(x)
+            return mx.fast.gate(gate, gate, w)
+        """,
+        "nn.silu(g(x)) * w",
+        "{mx}.fast.gate({gate}, {gate}, {w})",
+        gate="g(x)",
+        w="param:w",
+    )
+    stays(
+        """
+        def f(x, w, flag):
+            return nn.silu(g(x)) * w if flag else w
         """,
         "evaluated twice",
         "nn.silu(g(x)) * w",
-        "{mx}.fast.gate({g}, {g}, {w})",
-        g="g(x)",
+        "{mx}.fast.gate({gate}, {gate}, {w})",
+        gate="g(x)",
         w="param:w",
     )
 
