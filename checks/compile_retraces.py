@@ -105,19 +105,28 @@ def _changes(graph: Graph, node: Node, seen: set[Node]) -> str:
             return _changes(graph, inner, seen)
         if _method(node) == "item":
             return "it is read out of an array"
-    if node.op == "loop" and node.inputs[-1].op in ARITHMETIC and all(_is_number(graph, n, node) for n in node.inputs):
+    if (
+        node.op == "loop"
+        and node.inputs[-1].op in ARITHMETIC
+        and all(_is_number(graph, n, node, seen) for n in node.inputs)
+    ):
         return "a loop carries it along"
     return ""
 
 
-def _is_number(graph: Graph, node: Node, carried: Node) -> bool:
+def _is_number(graph: Graph, node: Node, carried: Node, seen: set[Node]) -> bool:
     """Whether a value is made of constants, counted numbers and the carried value alone."""
-    if node is carried or _changes(graph, node, {carried}):
+    if node is carried:
         return True
-    if node.op in ARITHMETIC:
-        return all(_is_number(graph, n, carried) for n in node.inputs)
     known = graph.facts.const(node)
-    return isinstance(known, (int, float)) and not isinstance(known, bool)
+    if isinstance(known, (int, float)):
+        return not isinstance(known, bool)
+    if node in seen:
+        return False
+    if node.op in ARITHMETIC:
+        seen.add(node)
+        return all(_is_number(graph, n, carried, seen) for n in node.inputs)
+    return bool(_changes(graph, node, seen))
 
 
 def _method(node: Node) -> str:
