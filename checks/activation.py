@@ -110,7 +110,7 @@ def _match(graph: Graph, root: Node) -> Match | None:
             form = kind.form(c, u)
             if not alike(value, form, ROUNDED):
                 continue
-            x = _node_of(graph, root, u)
+            x = graph.canonical.last_in(root, u)
             if x is not None:
                 return _made(graph, root, x, kind, alike(value, form, EXACT))
     return None
@@ -141,12 +141,6 @@ def _scaled_back(w: Value, factor: float, c: Canonical) -> Iterator[Value]:
         yield c.algebra.product(1.0, w.factors)
     else:
         yield c.algebra.scale(w, 1 / factor)
-
-
-def _node_of(graph: Graph, root: Node, value: Value) -> Node | None:
-    known = set(region(root, ()))
-    nodes = [n for n in graph.nodes if n in known and n is not root and graph.canonical.of(n) is value]
-    return nodes[-1] if nodes else None
 
 
 def _made(graph: Graph, root: Node, x: Node, kind: Kind, exact: bool) -> Match | None:

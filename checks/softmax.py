@@ -56,7 +56,7 @@ def _softmax(graph: Graph, root: Node) -> Match | None:
     value = graph.canonical.of(root)
     if value.op != "softmax" or root.op not in ("divide", "multiply") or value.param("axes") != (-1,):
         return None
-    x = _node_of(graph, root, value.args[0])
+    x = graph.canonical.last_in(root, value.args[0])
     if x is None:
         return None
     shifted = any(n.op == "max" for n in region(root, [x]))
@@ -123,13 +123,6 @@ def _made(graph: Graph, root: Node, x: Node, message: str, because: str, to: str
         numerics=numerics if same else "different dtype",
         data={"to": to, **data},
     )
-
-
-def _node_of(graph: Graph, root: Node, value: object) -> Node | None:
-    """The last value like this that the root is computed from."""
-    known = set(region(root, ()))
-    nodes = [n for n in graph.nodes if n in known and n is not root and graph.canonical.of(n) is value]
-    return nodes[-1] if nodes else None
 
 
 EXAMPLES = [

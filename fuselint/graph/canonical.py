@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from fuselint.graph import identities
-from fuselint.graph.model import FOREIGN, Graph, Node, Slice, operands
+from fuselint.graph.model import FOREIGN, Graph, Node, Slice, operands, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.symbols import Apply, Expr
 from fuselint.graph.values import Algebra, Value, text
@@ -70,6 +70,11 @@ class Canonical:
     def nodes(self, value: Value) -> list[Node]:
         """The nodes that have this value, in evaluation order. Casts of it are among them."""
         return list(self._nodes.get(value, ()))
+
+    def last_in(self, root: Node, value: Value) -> Node | None:
+        """The last node with this value that `root` is computed from."""
+        known = set(region(root, ()))
+        return next((n for n in reversed(self.nodes(value)) if n in known and n is not root), None)
 
     def explain(self, node: Node) -> list[str]:
         """The identities that led to the node's value, its operands' first, each once."""
