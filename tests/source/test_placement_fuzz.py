@@ -224,9 +224,12 @@ def moved(text: str, seed: int) -> tuple[str, Placement] | NoFix | None:
             body = Formula(graph, inside, names)
         except NoText:
             continue
-        helper = HoistedHelper("helped", tuple(names.values()), body.body, statements=tuple(body.statements))
+        params, more = tuple(names.values()), ()
+        if seed % 5 == 1:  # one operand is read twice
+            params, more = (*params, "again"), (params[r.randrange(len(params))],)
+        helper = HoistedHelper("helped", params, body.body, statements=tuple(body.statements))
         given = {names[n]: n for n in holes}
-        call = ", ".join(f"{{{n}}}" for n in given)
+        call = ", ".join(f"{{{n}}}" for n in (*given, *more))
         match = Match("FUS000", root, dict(given), "", [], frozenset(inside))
         done = place(
             graph, match, Replacement((Part(root, f"{{helper}}({call})"),), dict(given), helper=helper), program
