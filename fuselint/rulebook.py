@@ -180,26 +180,31 @@ CLAIM_ORDER = ("FUS211", "FUS20", "FUS221", "FUS241", "FUS231", "FUS251", "FUS25
 """Who owns a node first: codes, by prefix."""
 
 
+GIVEN = frozenset({"const", "param", "attr", "global", "function"})
+"""Operations of nodes that compute nothing: nobody owns them, whether a region lists them or not."""
+
+
 def claim(matches: Iterable[Match]) -> list[Match]:
     """Drop the matches that lie wholly inside what another owns. All finders have run; suppressed matches count too.
 
     Within a rule the larger region goes first. FUS261 yields to a longer FUS301 that contains it.
     """
+    work = {m: frozenset(n for n in m.region if n.op not in GIVEN) or m.region for m in matches}
 
     def rank(m: Match) -> tuple[int, int, int]:
         order = next((i for i, p in enumerate(CLAIM_ORDER) if m.code.startswith(p)), len(CLAIM_ORDER))
-        return order, -len(m.region), m.root.id
+        return order, -len(work[m]), m.root.id
 
-    ordered = sorted(matches, key=rank)
-    chains = [m for m in ordered if m.code == "FUS301"]
+    ordered = sorted(work, key=rank)
+    chains = [work[m] for m in ordered if m.code == "FUS301"]
     owned: set[Node] = set()
     kept: list[Match] = []
     for m in ordered:
-        if m.code == "FUS261" and any(m.region < c.region and not c.region & owned for c in chains):
+        if m.code == "FUS261" and any(work[m] < c and not c & owned for c in chains):
             continue
-        if m.region <= owned or (m in chains and m.region & owned):
+        if work[m] <= owned or (m.code == "FUS301" and work[m] & owned):
             continue  # a chain that is partly another's is looked at again when that is fixed
-        owned |= m.region
+        owned |= work[m]
         kept.append(m)
     return sorted(kept, key=lambda m: m.root.id)
 
