@@ -105,27 +105,23 @@ def _changes(graph: Graph, node: Node, seen: set[Node]) -> str:
             return _changes(graph, inner, seen)
         if _method(node) == "item":
             return "it is read out of an array"
-    if (
-        node.op == "loop"
-        and node.inputs[-1].op in ARITHMETIC
-        and all(_is_number(graph, n, node, seen) for n in node.inputs)
-    ):
-        return "a loop carries it along"
+    if node.op == "loop" and node.inputs[-1].op in ARITHMETIC:
+        done: set[Node] = set()
+        if all(_is_number(graph, n, node, seen, done) for n in node.inputs):
+            return "a loop carries it along"
     return ""
 
 
-def _is_number(graph: Graph, node: Node, carried: Node, seen: set[Node]) -> bool:
+def _is_number(graph: Graph, node: Node, carried: Node, seen: set[Node], done: set[Node]) -> bool:
     """Whether a value is made of constants, counted numbers and the carried value alone."""
-    if node is carried:
+    if node is carried or node in done:
         return True
     known = graph.facts.const(node)
     if isinstance(known, (int, float)):
         return not isinstance(known, bool)
-    if node in seen:
-        return False
     if node.op in ARITHMETIC:
-        seen.add(node)
-        return all(_is_number(graph, n, carried, seen) for n in node.inputs)
+        done.add(node)  # one that is no number ends the search
+        return all(_is_number(graph, n, carried, seen, done) for n in node.inputs)
     return bool(_changes(graph, node, seen))
 
 
