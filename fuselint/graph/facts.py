@@ -29,7 +29,7 @@ from fuselint.graph.indexing import indexed
 from fuselint.graph.model import FOREIGN, Graph, Node, Slice, operands
 from fuselint.graph.op import Call, Op, Value
 from fuselint.graph.ops import TABLE
-from fuselint.graph.shapes import SCALAR, Shape, broadcast
+from fuselint.graph.shapes import JOINED, SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
 from fuselint.graph.usage import Usage
 
@@ -321,7 +321,12 @@ class Facts:
     def call(self, node: Node) -> Call:
         """A node of the table as its rules see it."""
         op = TABLE[node.op]
-        return Call(op, tuple(map(self._value, node.inputs)), node.attrs, self.size, self.sizes, self._named_dtype)
+
+        def fresh(axis: int) -> Expr:
+            return Expr.name(self._unique(("dim", node, axis), f"{self._name(node)}.shape[{axis}]"))
+
+        values = tuple(map(self._value, node.inputs))
+        return Call(op, values, node.attrs, self.size, self.sizes, self._named_dtype, fresh)
 
     def _named_dtype(self, value: Any) -> DType:
         """The dtype that an argument names."""
@@ -351,6 +356,8 @@ class Facts:
             longer = self._with_weights(shape)
             if longer != shape:
                 shape, assumed = longer, assumed | {WEIGHTS}
+        if isinstance(shape, Shape) and shape.lead is not None and JOINED in shape.lead:
+            shape = self._led_by(node, shape)
         why = f"{op.name} of its operands"
         if op.result == "array" and isinstance(shape, (Shape, type(None))) and isinstance(dtype, DType):
             return Fact("array", shape, dtype, why=why, assumed=assumed)
@@ -363,6 +370,15 @@ class Facts:
             # a list whose length isn't known: each part alike
             return Fact("tuple", shape if isinstance(shape, Shape) else None, types[0], why=why)
         return Fact("unknown", why=why)
+
+    def _led_by(self, node: Node, shape: Shape) -> Shape:
+        """The shape of a value whose leading axes are those of several others: they are called the value's own."""
+        name, count = self._name(node), len(shape.dims)
+        dims = tuple(
+            Expr.name(f"{name}.shape[{i - count}]") if any(JOINED in n for n in d.names) else d
+            for i, d in enumerate(shape.dims)
+        )
+        return Shape(f"{name}[:-{count}]" if count else name, dims)
 
     def _with_weights(self, shape: Shape) -> Shape:
         """A shape where the axis of a weight meets another that may be 1: it is the weight's, which is longer."""
@@ -390,7 +406,7 @@ class Facts:
             return arrays[0] if len(arrays) == 1 and len(unknown) > 1 else None
         if known.lead is None:
             return known if len(known.dims) > 1 else None
-        return None if any(self._name(n) in re.split(r"\[| & ", known.lead) for n, _ in unknown) else known
+        return None if any(self._name(n) in re.split(rf"\[|{JOINED}", known.lead) for n, _ in unknown) else known
 
     def _python(self, node: Node, op: Op, inputs: Sequence[Fact]) -> Fact | None:
         """An operator on Python values: arithmetic of numbers, of tuples, of strings. None if an array takes part."""

@@ -58,7 +58,8 @@ class Value:
 class Call:
     """A call of an op, as its rules see it.
 
-    size: a number or Node as a size; sizes: a tuple of them as a Shape; dtype_value: a dtype name or Node as a DType.
+    size: a number or Node as a size; sizes: a tuple of them as a Shape; dtype_value: a dtype name or Node as a DType;
+    fresh: the name of an axis of the result that is like no other size.
     """
 
     op: Op
@@ -67,6 +68,7 @@ class Call:
     size: Callable[[Any], Expr | None]
     sizes: Callable[[Any], Shape | None]
     dtype_value: Callable[[Any], DType]
+    fresh: Callable[[int], Expr]
 
     @property
     def arrays(self) -> tuple[Value, ...]:

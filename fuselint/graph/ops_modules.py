@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -331,7 +332,7 @@ def _given_or_broadcast(c: Call) -> Shape | None:
         return create.created(c)
     key = c.op.position("key")
     given = tuple(v for i, v in enumerate(c.values) if i != key)
-    return r.broadcasted(Call(c.op, given, c.attrs, c.size, c.sizes, c.dtype_value)) if given else SCALAR
+    return r.broadcasted(replace(c, values=given)) if given else SCALAR
 
 
 def _categorical(c: Call) -> Shape | None:

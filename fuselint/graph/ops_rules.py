@@ -86,7 +86,7 @@ def scanned(c: Call) -> Shape | None:
 def reshaped(c: Call) -> Shape | None:
     """The new shape; -1 is what is left of the elements."""
     target = sizes_of(c, "shape")
-    return None if target is None else fill(c.shape(0), target)
+    return None if target is None else fill(c.shape(0), target, c.fresh)
 
 
 def sizes_of(c: Call, name: str) -> Shape | None:
@@ -99,20 +99,16 @@ def sizes_of(c: Call, name: str) -> Shape | None:
     return None if size is None else Shape(None, (size,))
 
 
-def fill(source: Shape | None, target: Shape) -> Shape | None:
-    """A target of reshape with its -1 worked out."""
+def fill(source: Shape | None, target: Shape, fresh: Callable[[int], Expr]) -> Shape:
+    """A target of reshape with its -1 worked out; `fresh` names the size of an axis that can't be."""
     at = [i for i, d in enumerate(target.dims) if d == -1]
     if not at:
         return target
     before, after = target.dims[: at[0]], target.dims[at[0] + 1 :]
     rest = _missing(source, target.lead, (*before, *after))
-    if rest is None and target.lead is None:
-        known = " * ".join(str(d) for d in (*before, *after)) or "1"
-        of = str(source) if source is not None else "?"
-        if source is None:
-            return None
-        rest = Expr.name(f"size{of}//({known})")
-    return None if rest is None else Shape(target.lead, (*before, rest, *after))
+    if rest is None:
+        rest = fresh(at[0] if target.lead is None else at[0] - len(target.dims))
+    return Shape(target.lead, (*before, rest, *after))
 
 
 def _missing(source: Shape | None, lead: str | None, others: Sequence[Expr]) -> Expr | None:
@@ -258,8 +254,7 @@ def unflattened(c: Call) -> Shape | None:
     if shape is None or axis is None or parts is None or parts.lead is not None:
         return None
     size = shape.axis(axis)
-    filled = None if size is None else fill(Shape(None, (size,)), parts)
-    return None if filled is None else shape.replace(axis, filled.dims)
+    return None if size is None else shape.replace(axis, fill(Shape(None, (size,)), parts, c.fresh).dims)
 
 
 def broadcast_to(c: Call) -> Shape | None:

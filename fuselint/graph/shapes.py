@@ -119,6 +119,9 @@ class Shape:
 
 SCALAR = Shape(None, ())
 
+JOINED = " & "
+"""Between the names of leading axes that broadcast together."""
+
 
 def _meet(a: Expr, b: Expr) -> Expr:
     """The size of an axis where two operands meet: equal, or one is 1."""
@@ -176,7 +179,7 @@ def _lead(a: tuple[str | None, tuple[Expr, ...]], b: tuple[str | None, tuple[Exp
         return _front_name(b) if b[1] else b[0]
     if b == (None, ()):
         return _front_name(a) if a[1] else a[0]
-    return " & ".join(sorted({_front_name(a), _front_name(b)}))
+    return JOINED.join(sorted({_front_name(a), _front_name(b)}))
 
 
 def _front_name(front: tuple[str | None, tuple[Expr, ...]]) -> str:

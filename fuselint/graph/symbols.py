@@ -23,12 +23,16 @@ class Apply:
     function: str  # "//" or "max"
     args: tuple[Expr, ...]
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
         if self.function == "max":
             return f"max({', '.join(map(str, self.args))})"
         left, right = self.args
         num, den = str(left), str(right)
         return f"{_bracket(num, '+-/')}//{_bracket(den, '+-*/')}"
+
+    def __str__(self) -> str:
+        return self.text
 
 
 Atom = str | Apply
@@ -290,6 +294,10 @@ class Expr:
         return str(self)
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         if not self.terms:
             return "0"
         out = ""
