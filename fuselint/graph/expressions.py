@@ -279,7 +279,7 @@ class Expressions(Inline):
         walrus = [n for n in assigned_in(node) if n in scope.env]
         known, scope.env = scope.env, env
         for name in walrus:
-            self.bind(name, self.opaque("assigned in a comprehension", (known[name],), node))
+            self.bind(name, self.opaque("assigned in a comprehension", (self.attach(known[name]),), node))
         for changed in dict.fromkeys(self.changed[objects:]):
             self.replace(changed, self.lazy("may have been changed in a comprehension", (changed, self.now(changed))))
         return self.opaque("comprehension", read, node)
@@ -338,6 +338,7 @@ class Expressions(Inline):
                 and index.step != 0
             ):
                 return self.emit(base.op, base.inputs[index.start : index.stop : index.step], {}, at)
+        base = self.attach(base)
         if base.op == "dict" and isinstance(index, str) and None not in base.attrs["keys"]:
             keys = base.attrs["keys"]
             if index in keys and not any(isinstance(k, Node) for k in keys):
@@ -389,7 +390,7 @@ class Expressions(Inline):
         if value.op == "phi" and any(n.op in SEQUENCES or n.op == "shape" for n in value.inputs):
             then, other = (self.element(n, i, count, at) for n in value.inputs)
             return self.phi(value.attrs["test"], then, other, at)
-        return self.emit("item", (value,), {"index": i, "count": count}, at)
+        return self.emit("item", (self.attach(value),), {"index": i, "count": count}, at)
 
     def element_of(self, value: Node, at: cst.CSTNode) -> Node:
         """What one step of a loop over `value` gets."""
@@ -400,7 +401,7 @@ class Expressions(Inline):
                 return self.detached("tuple", (count, self.element_of(args[0], at)), at)
             if target == "builtins.zip" and not value.attrs["keywords"]:
                 return self.detached("tuple", [self.element_of(a, at) for a in args], at)
-        return self.emit("item", (value,), {"index": None}, at)
+        return self.emit("item", (self.attach(value),), {"index": None}, at)
 
 
 def _array_like(index: tuple[Any, ...]) -> bool:

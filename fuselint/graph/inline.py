@@ -147,7 +147,8 @@ class Inline(Names):
         try:
             bound = ops.bind(op, args.positional, args.keywords, method=method)
         except ops.CannotBind as e:
-            self.note(str(e))
+            if not method:  # else it may be another object's method of that name
+                self.note(str(e))
             return self.unknown_call(target, None, args, at)
         inputs = [self.constant(None, at) if n is None else self.attach(n) for n in bound.inputs]
         attrs = {k: self.attached(v) for k, v in bound.attrs.items()}
@@ -197,7 +198,7 @@ class Inline(Names):
             "keywords": tuple(args.keywords),
             "starred": args.starred,
         }
-        if target in self.module.functions and self.program.makes_array(target):
+        if target is not None and target in self.module.functions and self.program.makes_array(target):
             attrs["fresh"] = True
         node = self.emit("call", inputs, attrs, at)
         if target is None or not target.startswith(("builtins.", "mlx.core.")):
@@ -476,12 +477,15 @@ class Inline(Names):
             self.scope.count,
             (len(g.statements), len(g.returns), len(self.scope.returns), len(self.changed)),
             [(len(x.breaks), len(x.continues), len(x.changed)) for x in self.scope.loops],
+            [dict(s.env) for s in self.scopes],
         )
 
     def take_back(self, taken: tuple[Any, ...]) -> None:
         g = self.graph
         nodes, effects, frames, g.stored, bindings, self.heap, self.versions, *rest = taken
-        self.scope.statement, self.scope.count, (statements, returns, pending, objects), loops = rest
+        self.scope.statement, self.scope.count, (statements, returns, pending, objects), loops, envs = rest
+        for scope, env in zip(self.scopes, envs, strict=True):
+            scope.env = env
         del self.changed[objects:]
         del g.statements[statements:], g.returns[returns:], self.scope.returns[pending:], self.scope.loops[len(loops) :]
         for loop, (breaks, continues, changed) in zip(self.scope.loops, loops, strict=True):
