@@ -199,7 +199,8 @@ class _Comparison:
                     return f"a statement that it doesn't name changes: {self.text[start:end][:60]!r}"
                 continue
             if inside:
-                if partner is not None and not self.added(*self.new_at.span(partner)):
+                deleted = any(e.start <= start < e.end and not e.text for e in self.edits)  # then what follows moved up
+                if partner is not None and (deleted or not self.added(*self.new_at.span(partner))):
                     placed[self.new_at.span(partner)[0]] = partner
                 continue
             header = any(a <= start < b < end for a, b in self.allowed)  # a compound statement's own line may change

@@ -52,6 +52,7 @@ def region_of(
         before, after = work.before(), work.after()
         support = work.support(before)
         inputs = work.inputs()
+        inputs += work.idle(before, inputs)
         if match.probe is not None:
             inputs = work.probed(match.probe, inputs)
     except NotRunnable as why:
@@ -192,6 +193,12 @@ class _Cut:
             name = self.names[node]
             out.setdefault(name, self._input(node, name))
         return tuple(out.values())
+
+    def idle(self, text: str, inputs: tuple[RegionInput, ...]) -> tuple[RegionInput, ...]:
+        """Names that the text hands to a helper which makes no use of them: any number will do."""
+        known = {i.name.partition(".")[0] for i in inputs} | {n for s in self.statements for n in _bound_in(s)}
+        idle = (_loads(text) - known - {self.first}) & set(self.graph.bindings)
+        return tuple(RegionInput(n, "scalar") for n in sorted(idle))
 
     def _input(self, node: Node, name: str) -> RegionInput:
         facts, key = self.graph.facts, self.keys.get(node, "")

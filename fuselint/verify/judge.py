@@ -298,6 +298,10 @@ class _Judge:
             self._case(case)
         if not self.tally.cases:
             raise Unfit("the code before raises for every input tried")
+        if self.half_unjudged and not self.tally.errors:
+            raise Unfit(
+                f"its inputs are in half precision, where the CPU's {', '.join(self.half_unjudged)} {_CPU_HALF}"
+            )
         self._gradients(Case(sizes[0], lead, scalars=scalars))
         if self.compiled:
             self._compiled(Case(sizes[0], lead, scalars=scalars))
@@ -359,7 +363,7 @@ class _Judge:
             for (path, a), (_, b) in zip(compare.leaves(source), compare.leaves(reference), strict=True):
                 if isinstance(a, mx.array) and (gap := compare.relative(a, b)) > SAME_CODE:
                     raise Wrong(f"the analysed code is not the source: {path} differs by {gap:.1e}{where}")
-        judged = case.dtype == "float32" or not self.half_unjudged
+        judged = not self.half_unjudged or all(inputs.array(n).dtype == mx.float32 for n in inputs.names)
         if not judged and case.style == "large":
             return  # overflows here, and not on a GPU
         for (path, a), (_, b), (_, r) in zip(

@@ -92,3 +92,13 @@ def test_text_beyond_ascii_and_other_line_endings() -> None:
     edits = (Edit(start, start + 5, "abs(ü)"),)
     assert guard(text, apply(text, edits), edits, [(text.index("ö = "), start + 5)]) is None
     assert guard(text, apply(text, edits), edits, []) is not None
+
+
+def test_a_function_may_go_in_front_of_one_that_changes() -> None:
+    text = "import mlx.core as mx\n\n\ndef _n(x):\n    return x\n\n\ndef f(x):\n    return _n(x) @ x\n"
+    gone, named = text[text.index("def _n") : text.index("def f")], "return _n(x) @ x"
+    at, call = text.index(gone), text.index("_n(x) @")
+    edits = (Edit(at, at + len(gone), ""), Edit(call, call + 5, "mx.g(x)"))
+    spans = [(at, at + len(gone)), (text.index(named), text.index(named) + len(named))]
+    assert guard(text, apply(text, edits), edits, spans) is None
+    assert guard(text, apply(text, edits), edits, spans[:1]) is not None

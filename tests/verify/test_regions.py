@@ -74,6 +74,15 @@ SOURCES = {
             def __call__(self, x):
                 return x + mx.sin(self.alpha * x) ** 2 / (self.alpha + 1e-9)
         """,
+    "an argument without a use": """
+        def _norm(x, dims, eps=1e-6):
+            return x * mx.rsqrt(x.square().mean(-1, keepdims=True) + eps)
+
+        def block(x, config):
+            dims = config.dims
+            y = x.reshape(-1, dims)
+            return _norm(x, dims) @ y
+        """,
     "an optional mask": """
         def attend(q, k, v, scale, mask=None):
             scores = (q * scale) @ k.transpose(0, 1, 3, 2)
