@@ -192,6 +192,8 @@ def _measure(span: FunctionSpan, node: Definition, heads: _Heads) -> _Work:
             score += not isinstance(at.operand, ast.Constant) and not isinstance(at.op, ast.Not)  # type: ignore
         elif kind is ast.Compare:
             score += _comparison(at)  # type: ignore[arg-type]
+        elif kind is ast.Subscript:
+            score += _ENOUGH * _takes_the_last(at.slice)  # type: ignore[attr-defined]
         if score >= _ENOUGH:
             break
         names = _fields.get(kind)
@@ -205,6 +207,14 @@ def _measure(span: FunctionSpan, node: Definition, heads: _Heads) -> _Work:
                 stack.append(value)
     work.score = score
     return work
+
+
+def _takes_the_last(index: ast.expr) -> bool:
+    """`[:, -1]`: one position of all that were computed."""
+    if not isinstance(index, ast.Tuple):
+        return False
+    kinds = {type(e) for e in index.elts}
+    return ast.Slice in kinds and ast.UnaryOp in kinds
 
 
 def _is_compiled(node: Definition) -> bool:
