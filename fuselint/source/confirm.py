@@ -231,7 +231,7 @@ class _Comparison:
             raise _Different("an array that is changed in place would have another name")
         either = {n for n in self.old.nodes if n.op == "phi" and {root, hole} == set(n.inputs)}  # one in the new code
         leaving = _may_be(self.old.escaping, either)
-        if (root in leaving or either & leaving) and (hole in leaving or not _is_fresh(hole)):
+        if (root in leaving or either & leaving) and (hole in leaving or not is_fresh(hole)):
             raise _Different("an array that leaves the function would be the one that came in")
 
     # The new calls
@@ -416,12 +416,12 @@ def _may_be(nodes: Iterable[Node], closed: Collection[Node] = ()) -> set[Node]:
         n = stack.pop()
         if n not in out:
             out.add(n)
-            if not _is_fresh(n) and n not in closed:
+            if not is_fresh(n) and n not in closed:
                 stack.extend(n.inputs)
     return out
 
 
-def _is_fresh(node: Node) -> bool:
+def is_fresh(node: Node) -> bool:
     """Whether MLX makes a new array for the value."""
     op = TABLE.get(node.op)
     return op is not None and op.result == "array" and node.op not in SAME_OBJECT

@@ -11,7 +11,7 @@ import libcst as cst
 from fuselint.graph.model import Block, Graph, Node, Statement, operands
 from fuselint.source.confirm import SIZES, is_impure, uncast
 from fuselint.source.function import children
-from fuselint.source.sites import Site
+from fuselint.source.sites import Site, is_own
 
 
 @dataclass
@@ -87,6 +87,10 @@ class Dying:
         if isinstance(node, cst.Assign) and not all(_plain_target(t.target) for t in node.targets):
             return False
         if isinstance(node, (cst.AnnAssign, cst.AugAssign)) and not isinstance(node.target, cst.Name):
+            return False
+        if isinstance(node, cst.AugAssign) and not all(
+            is_own(self.graph, n, stmt) for n in self._by_statement.get(node, ()) if n.cst is node
+        ):
             return False
         if any(is_impure(n) and n not in kept for n in self._by_statement.get(node, ())):
             return False

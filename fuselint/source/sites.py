@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from fuselint.graph.model import Graph, Statement
+from fuselint.graph.model import Graph, Node, Statement
 from fuselint.rulebook import Part
+from fuselint.source.confirm import is_fresh
 from fuselint.source.hoist import Refused
 from fuselint.source.tree import Tree
 
@@ -49,6 +50,8 @@ def _site(graph: Graph, part: Part) -> Site:
     if isinstance(expr, cst.AugAssign):
         if root.frame.depth > 0 or not isinstance(expr.target, cst.Name):
             raise Refused("it is computed by an assignment in place")
+        if not is_own(graph, root, stmt):
+            raise Refused("it is computed in place, in an array that may have other names")
         return Site(part, expr, stmt)
     if not isinstance(expr, cst.BaseExpression):
         raise Refused("its value joins several branches, and no expression computes it")
@@ -59,3 +62,12 @@ def _site(graph: Graph, part: Part) -> Site:
     if root.frame.depth > 0:
         raise Refused(f"it lies inside `{root.frame.qualname}`, which does more than that")
     raise Refused("the expression that computes it is evaluated in another way")
+
+
+def is_own(graph: Graph, changed: Node, stmt: Statement) -> bool:
+    """Whether `name op= value` changes an array that MLX made here and that only this name holds.
+
+    changed: the value after it. A value that joins branches or goes around a loop may be an array of other names.
+    """
+    before = changed.inputs[0] if changed.inputs else changed
+    return graph.facts.kind(before) == "scalar" or (is_fresh(before) and len(graph.names_of(before, stmt)) <= 1)

@@ -517,3 +517,20 @@ class TestAnOperandInPlaceOfTheRoot:
             "{x}",
             x="param:x",
         )
+
+
+def test_an_assignment_in_place_in_an_array_with_other_names_is_left_alone() -> None:
+    stays(
+        """
+        def f(x: mx.array, n):
+            y = x * 2
+            z = y
+            for i in range(n):
+                y *= mx.maximum(x, z)
+            return y, z
+        """,
+        "may have other names",
+        "y *= mx.maximum(x, z)",
+        "{mx}.fast.g({x})",
+        x="param:x",
+    )
