@@ -5,6 +5,7 @@ A call that isn't understood, or a helper beyond the budget, is a `call` node.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -135,26 +136,20 @@ class Inline(Names):
         return self.apply(op, target, args, at)
 
     def apply(
-        self,
-        op: Op,
-        target: str,
-        args: Arguments,
-        at: cst.CSTNode,
-        more: Mapping[str, Any] | None = None,
-        method: bool = False,
+        self, op: Op, target: str, args: Arguments, at: cst.CSTNode, more: Mapping[str, Any] | None = None
     ) -> Node:
-        """A call of an op of the table."""
+        """A call of an op of the table; `more` are attributes besides its own."""
         try:
-            bound = ops.bind(op, args.positional, args.keywords, method=method)
+            bound = ops.bind(op, args.positional, args.keywords)
         except ops.CannotBind as e:
-            if not method:  # else it may be another object's method of that name
-                self.note(str(e))
+            self.note(str(e))
             return self.unknown_call(target, None, args, at)
+        return self.operation(op, bound, at, more or {})
+
+    def operation(self, op: Op, bound: ops.Bound, at: cst.CSTNode, more: Mapping[str, Any]) -> Node:
         inputs = [self.constant(None, at) if n is None else self.attach(n) for n in bound.inputs]
         attrs = {k: self.attached(v) for k, v in bound.attrs.items()}
-        if more:
-            attrs.update(more)
-        return self.emit(op.name, inputs, attrs, at)
+        return self.emit(op.name, inputs, {**attrs, **more}, at)
 
     def attached(self, value: Any) -> Any:
         """An attribute without detached nodes."""
@@ -244,8 +239,9 @@ class Inline(Names):
             return self.call_instance(known, self.path(base, name), None, args, node)
         op = ops.method(name)
         if op is not None and self.may_have_method(base, args):
-            method = Arguments([base, *args.positional], args.keywords, args.starred)
-            return self.apply(op, f".{name}", method, node, method=True)
+            with contextlib.suppress(ops.CannotBind):  # another object's method of that name
+                bound = ops.bind(op, [base, *args.positional], args.keywords, method=True)
+                return self.operation(op, bound, node, {})
         if name in CHANGES and self.is_container(base):
             inputs = [base, *(self.attach(n) for n in args.nodes())]
             new = self.opaque(f"a container after .{name}()", inputs, node)

@@ -74,6 +74,7 @@ class Lowerer(Control):
             self.graph.returns.append((stmt, self.value(definition.body)))
         else:
             self.graph.falls_off = self.body(definition.body)
+        self.graph.effects.sort(key=lambda e: e.at)  # some are known only at the end of a loop
 
     def _parameters(self, scope: Scope) -> None:
         summary = self.module.functions.get(scope.qualname)

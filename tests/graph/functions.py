@@ -62,12 +62,17 @@ def random_function(seed: int) -> RandomFunction:
     return RandomFunction(f"{HEAD}def f({arguments}):\n{''.join(lines)}    return {returned}\n", shapes)
 
 
-def graph_of(source: str, qualname: str = "f") -> Graph:
-    """The graph of a function of the source."""
+def program_of(source: str) -> Program:
+    """The functions of the source."""
     file = FileText("example.py", source)
     screened = screen(file)
     assert screened.tree is not None
-    graph = Program(file, summarise(file, screened.tree)).graph(qualname)
+    return Program(file, summarise(file, screened.tree))
+
+
+def graph_of(source: str, qualname: str = "f") -> Graph:
+    """The graph of a function of the source."""
+    graph = program_of(source).graph(qualname)
     assert graph is not None
     assert not graph.not_understood, graph.not_understood
     return graph
