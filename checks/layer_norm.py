@@ -44,6 +44,7 @@ from fuselint.graph.norm_operands import (
 )
 from fuselint.graph.norms import LAST, chains, readings
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
+from fuselint.standing import is_value_of_its_call
 
 CODE, NAME = "FUS202", "unfused-layer-norm"
 
@@ -70,7 +71,8 @@ def find(graph: Graph) -> Iterator[Match]:
             best = max(found, key=lambda m: (m.data["keeps_dtype"], m.root.id))
             if best.data["policy"] == "float32" and not best.data["keeps_dtype"]:
                 best = _match(graph, heads[best.root], wide=True) or best
-            yield best
+            if is_value_of_its_call(graph, best.root):  # else it is the helper's own finding
+                yield best
 
 
 def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | None:

@@ -98,29 +98,49 @@ def _with_bias(c: Canonical, value: Value) -> Norm | None:
     return replace(norm, bias=c.algebra.sum(0.0, others))
 
 
-def _with_root(c: Canonical, value: Value, root: Value) -> Norm | None:
-    """value as a norm whose root is of `root`."""
-    for m, k in root.terms:
+@dataclass(frozen=True, slots=True)
+class Squares:
+    """A value read as coefficient * (mean(x^2) + eps), or with a sum for the mean."""
+
+    kind: Literal["mean", "sum"]
+    axes: Axes
+    x: Value
+    eps: Value
+    coefficient: float
+
+
+def root_mean_squares(c: Canonical, value: Value) -> Iterator[Squares]:
+    """The readings of a value, which stands under a root, as a mean or a sum of squares and a number.
+
+    eps is what there is beside the mean, whether it may be a number or not: see `may_be_eps`.
+    """
+    for m, k in value.terms:
         if m.op not in ("mean", "reduce_sum") or k <= 0 or not isinstance(m.param("axes"), tuple):
             continue
         x = _root_of(c, m.args[0])
-        if x is None:
-            continue
-        others = [(t, q / k) for t, q in root.terms if t is not m]
-        axes = m.param("axes")
-        kind: Kind = "l2" if m.op == "reduce_sum" else "layer" if is_centred(c, x, axes) else "rms"
-        norm = _checked(c, value, root, k, Norm(kind, axes, x, c.algebra.sum(root.constant / k, others), ()))
+        if x is not None:
+            eps = c.algebra.sum(value.constant / k, [(t, q / k) for t, q in value.terms if t is not m])
+            yield Squares("sum" if m.op == "reduce_sum" else "mean", m.param("axes"), x, eps, k)
+
+
+def _with_root(c: Canonical, value: Value, root: Value) -> Norm | None:
+    """value as a norm whose root is of `root`."""
+    for s in root_mean_squares(c, root):
+        kind: Kind = "l2" if s.kind == "sum" else "layer" if is_centred(c, s.x, s.axes) else "rms"
+        norm = _checked(c, value, root, s.coefficient, Norm(kind, s.axes, s.x, s.eps, ()))
         if norm is not None:
             return norm
         if kind == "rms":
-            squared = c.algebra.power(kept(c, "mean", x, axes), Fraction(2))
-            rest = [(t, q) for t, q in others if not (t is squared and close(q, -1.0, 1e-9))]
-            if len(rest) < len(others):
-                centred = c.algebra.subtract(x, kept(c, "mean", x, axes))
-                eps = c.algebra.sum(root.constant / k, rest)
-                norm = _checked(c, value, root, k, Norm("layer", axes, centred, eps, (), moments=True))
-                if norm is not None:
-                    return norm
+            mean = kept(c, "mean", s.x, s.axes)
+            square = c.algebra.power(mean, Fraction(2))
+            rest = [(t, q) for t, q in s.eps.terms if not (t is square and close(q, -1.0, 1e-9))]
+            if len(rest) == len(s.eps.terms):
+                continue
+            eps = c.algebra.sum(s.eps.constant, rest)  # E[x^2] - E[x]^2 + eps
+            centred = c.algebra.subtract(s.x, mean)
+            norm = _checked(c, value, root, s.coefficient, Norm("layer", s.axes, centred, eps, (), moments=True))
+            if norm is not None:
+                return norm
     return None
 
 
@@ -137,8 +157,7 @@ def _root_of(c: Canonical, square: Value) -> Value | None:
 
 def _checked(c: Canonical, value: Value, root: Value, k: float, norm: Norm) -> Norm | None:
     """The norm with its rest, where value is norm * rest and eps a number that isn't negative."""
-    number = norm.eps.number
-    if not all(_may_be_number(c, m) for m, _ in norm.eps.terms) or (number is not None and number < 0):
+    if not may_be_eps(c, norm.eps):
         return None
     core = c.algebra.multiply(norm.x, c.algebra.power(c.algebra.scale(root, 1 / k), ROOT))
     scale = value.coefficient / core.coefficient
@@ -153,8 +172,13 @@ def _checked(c: Canonical, value: Value, root: Value, k: float, norm: Norm) -> N
     return replace(norm, rest=tuple((b, e) for (b, _), e in left.items() if e), scale=scale)
 
 
+def may_be_eps(c: Canonical, value: Value) -> bool:
+    """Whether a value may be a Python number that isn't negative."""
+    return all(_may_be_number(c, m) for m, _ in value.terms) and (value.number is None or value.number >= 0)
+
+
 def _may_be_number(c: Canonical, value: Value) -> bool:
-    """eps: a Python number, or a name that nothing is known of."""
+    """A Python number, or a name that nothing is known of."""
     return value.scalar or any(
         c.facts.kind(n) == "unknown" and n.op in ("param", "attr", "global", "phi") for n in c.nodes(value)[:1]
     )
