@@ -315,20 +315,29 @@ class _Judge:
             self.region = reading  # the one that fits is the one that is judged
             choices = assignments(self.region)
             for sizes in choices:
-                for lead, scalars in itertools.product(leads(self.region), scalar_choices(self.region)):
-                    first = self._raises(Case(sizes, lead, scalars=scalars))
+                for lead, tried in itertools.product(leads(self.region), scalar_choices(self.region)):
+                    first = self._raises(Case(sizes, lead, scalars=tried))
                     if not first:
+                        scalars = self._guess(sizes, lead, tried)
                         fits = (s for s in choices if s != sizes and not self._raises(Case(s, lead, scalars=scalars)))
                         return [sizes, *fits], lead, scalars
                     why = why or first
         raise Unfit(f"the code before raises on every input tried: {why}")
 
-    def _raises(self, case: Case) -> str:
+    def _guess(self, sizes: Mapping[str, int], lead: tuple[int, ...], first: dict[str, Any]) -> dict[str, Any]:
+        """Scalars that are not stated: whether one is an int is a guess, and the code after may know better."""
+        for scalars in [first, *scalar_choices(self.region)]:
+            case = Case(sizes, lead, scalars=scalars)
+            if not self._raises(case) and not self._raises(case, "after"):
+                return scalars
+        return first
+
+    def _raises(self, case: Case, which: str = "before") -> str:
         try:
             inputs = Inputs(self.region, case, self.seed)
         except DoesNotFit as e:
             return str(e)
-        return self._try("before", inputs)[2]
+        return self._try(which, inputs)[2]
 
     def _case(self, case: Case) -> None:
         try:

@@ -128,6 +128,15 @@ RIGHT["shapes that do not fit"] = region(
     (array("a", "L", "D"), array("b", "L", "(D * 3 + 1)")), "result = a * b + a", "result = a + b * a"
 )
 RIGHT["a size that can not be computed"] = region((array("x", "D ** 2"),), "result = x + x", "result = 2 * x")
+RIGHT["an offset that must be an int"] = region(
+    (
+        array("x", "B", "H", "T", "2*D"),
+        RegionInput("offset", "scalar"),
+        RegionInput("self.dims", "scalar", symbol="2*D"),
+    ),
+    ROTATE,
+    rope(),
+)
 RIGHT["sizes that can be negative"] = region(
     (array("a", "L - M - 90"), array("b", "M")), "result = a * b", "result = b * a"
 )
