@@ -18,7 +18,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Final, Literal
 
 import libcst as cst
@@ -321,12 +321,13 @@ class Facts:
     def call(self, node: Node) -> Call:
         """A node of the table as its rules see it."""
         op = TABLE[node.op]
-
-        def fresh(axis: int) -> Expr:
-            return Expr.name(self._unique(("dim", node, axis), f"{self._name(node)}.shape[{axis}]"))
-
         values = tuple(map(self._value, node.inputs))
+        fresh = partial(self._fresh, node)
         return Call(op, values, node.attrs, self.size, self.sizes, self._named_dtype, fresh)
+
+    def _fresh(self, node: Node, axis: int) -> Expr:
+        """The size of an axis of a value, of which nothing else is known."""
+        return Expr.name(self._unique(("fresh", node, axis), f"{self._name(node)}.shape[{axis}]"))
 
     def _named_dtype(self, value: Any) -> DType:
         """The dtype that an argument names."""
@@ -404,9 +405,15 @@ class Facts:
         if known == SCALAR:
             arrays = [f.shape for _, f in unknown if f.kind == "array"]
             return arrays[0] if len(arrays) == 1 and len(unknown) > 1 else None
-        if known.lead is None:
-            return known if len(known.dims) > 1 else None
-        return None if any(self._name(n) in re.split(rf"\[|{JOINED}", known.lead) for n, _ in unknown) else known
+        if known.lead is None and len(known.dims) < 2:
+            return None
+        if known.lead is not None:
+            bases = re.split(rf"\[|{JOINED}", known.lead)
+            if any(self._name(n) in bases for n, _ in unknown):
+                return None
+        count = len(known.dims)
+        dims = tuple(self._fresh(node, i - count) if d == 1 else d for i, d in enumerate(known.dims))
+        return Shape(known.lead, dims)  # an axis of 1 may meet a longer one
 
     def _python(self, node: Node, op: Op, inputs: Sequence[Fact]) -> Fact | None:
         """An operator on Python values: arithmetic of numbers, of tuples, of strings. None if an array takes part."""
@@ -620,8 +627,8 @@ class Facts:
         if isinstance(index, Node):
             known = self.const(index)
             index = known if isinstance(known, int) else index
-        if f.kind == "array":
-            return self._indexed(node, (index,) if not isinstance(index, tuple) else index)
+        if f.kind == "array":  # a step of a loop over it has no index
+            return self._indexed(node, index if isinstance(index, tuple) else (0 if index is None else index,))
         if isinstance(index, Slice) and f.extent is not None:
             return Fact("tuple", extent=_cut(f.extent, index), why="part of a tuple")
         if isinstance(index, int) and f.parts is not None and -len(f.parts) <= index < len(f.parts):
@@ -644,7 +651,7 @@ class Facts:
 
     def _indexed(self, node: Node, index: tuple[Any, ...]) -> Fact:
         f = self.of(node.inputs[0])
-        return Fact("array", indexed(f.shape, index, self), f.dtype, why="indexing")
+        return Fact("array", indexed(f.shape, index, self, partial(self._fresh, node)), f.dtype, why="indexing")
 
     def _phi(self, node: Node) -> Fact:
         facts = [self.of(n) for n in node.inputs]
@@ -668,10 +675,7 @@ class Facts:
         pairs = zip(a.dims[len(a.dims) - known :], b.dims[len(b.dims) - known :], strict=True)
         whole = a.lead == b.lead and len(a.dims) == len(b.dims)
         spelt = range(known) if whole and a.lead is None else range(-known, 0)
-        dims = tuple(
-            x if x == y else Expr.name(self._unique(("dim", node, i), f"{name}.shape[{i}]"))
-            for (x, y), i in zip(pairs, spelt, strict=True)
-        )
+        dims = tuple(x if x == y else self._fresh(node, i) for (x, y), i in zip(pairs, spelt, strict=True))
         return Shape(a.lead if whole else f"{name}[:-{known}]" if known else name, dims)
 
     def _condition(self, node: Node) -> Fact:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
 
 
-def indexed(shape: Shape | None, index: Sequence[Any], facts: Facts) -> Shape | None:
-    """The shape of `x[index]`: ints drop an axis, None makes one, slices cut, arrays gather."""
+Fresh = Callable[[int], Expr]
+
+
+def indexed(shape: Shape | None, index: Sequence[Any], facts: Facts, fresh: Fresh) -> Shape | None:
+    """The shape of `x[index]`: ints drop an axis, None makes one, slices cut, arrays gather.
+
+    `fresh` names an axis of the result whose size can't be worked out.
+    """
     if shape is None:
         return None
     if Ellipsis in [p for p in index if not isinstance(p, Node)]:
@@ -24,15 +30,15 @@ def indexed(shape: Shape | None, index: Sequence[Any], facts: Facts) -> Shape | 
     else:
         before, after = list(index), []
     if after and shape.lead is not None and not any(map(_uses, before)):
-        return _from_end(shape, before, after, facts)
+        return _from_end(shape, before, after, facts, fresh)
     if shape.lead is not None:
-        return None if any(map(_uses, before)) else _from_end(shape, before, after, facts)
+        return None if any(map(_uses, before)) else _from_end(shape, before, after, facts, fresh)
     used, used_after = sum(map(_uses, before)), sum(map(_uses, after))
     middle = len(shape.dims) - used - used_after
     if middle < 0:
         return None
     parts = [*before, *[Slice()] * middle, *after]
-    return _axes(parts, shape.dims, facts)
+    return _axes(parts, shape.dims, facts, fresh)
 
 
 def _uses(part: Any) -> bool:
@@ -40,7 +46,7 @@ def _uses(part: Any) -> bool:
     return part is not None and part is not Ellipsis
 
 
-def _from_end(shape: Shape, before: Sequence[Any], after: Sequence[Any], facts: Facts) -> Shape | None:
+def _from_end(shape: Shape, before: Sequence[Any], after: Sequence[Any], facts: Facts, fresh: Fresh) -> Shape | None:
     """`x[None, ..., a:b]` of an x whose rank isn't known: the last axes alone change."""
     count = sum(map(_uses, after))
     tail, front = shape.tail(count), shape.front(count)
@@ -48,7 +54,7 @@ def _from_end(shape: Shape, before: Sequence[Any], after: Sequence[Any], facts: 
         return None
     if any(_is_array(p, facts) for p in after):
         return None
-    inner = _axes(after, tail, facts)
+    inner = _axes(after, tail, facts, lambda i: fresh(i - len(after)))
     return None if inner is None else Shape(front[0], (*front[1], *inner.dims))
 
 
@@ -56,7 +62,7 @@ def _is_array(part: Any, facts: Facts) -> bool:
     return isinstance(part, Node) and facts.kind(part) in ("array", "unknown")
 
 
-def _axes(parts: Sequence[Any], dims: Sequence[Expr], facts: Facts) -> Shape | None:
+def _axes(parts: Sequence[Any], dims: Sequence[Expr], facts: Facts, fresh: Fresh) -> Shape | None:
     rest = iter(dims)
     out: list[Expr] = []
     gathered: list[Shape | None] = []
@@ -68,9 +74,7 @@ def _axes(parts: Sequence[Any], dims: Sequence[Expr], facts: Facts) -> Shape | N
         d = next(rest)
         if isinstance(p, Slice):
             size = sliced(d, p, facts)
-            if size is None:
-                return None
-            out.append(size)
+            out.append(fresh(len(out)) if size is None else size)
         elif isinstance(p, Node) and facts.kind(p) != "scalar":
             if facts.kind(p) != "array":
                 return None
@@ -120,8 +124,12 @@ def _bound(value: Any, size: Expr, facts: Facts, default: Expr) -> Expr | None:
     if number is not None and number < 0:
         at = size + at
         return Expr.of(max(0, whole + number)) if whole is not None else at
-    if isinstance(value, Node) and all(c < 0 for _, c in at.terms):
-        return size + at  # `x[-n:]`
+    if isinstance(value, Node) and at.terms and at.value() is None:
+        signs = {c > 0 for m, c in at.terms if m}
+        if value.op == "negative" or signs == {False}:
+            return size + at  # `x[-n:]`
+        if False in signs:
+            return None  # `x[a - b :]` counts from either end
     if number is not None and whole is not None:
         return Expr.of(min(number, whole))
     return at

@@ -44,7 +44,8 @@ _LETTERS = "BNTHGWLSQKCRMVDEF"
 
 
 def _bracket(text: str, marks: str) -> str:
-    return f"({text})" if any(m in text for m in marks) else text
+    outside = re.sub(r"\[[^\]]*\]", "", text)  # the minus of `x.shape[-1]` is part of a name
+    return f"({text})" if any(m in outside for m in marks) else text
 
 
 def _atom_key(atom: Atom) -> tuple[int, int, str]:

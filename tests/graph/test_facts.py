@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from graph.functions import graph_of
 
@@ -119,6 +121,9 @@ def test_kind(arguments: str, body: str, kind: str) -> None:
         ("B, L, D = x.shape\nreturn x[:, None, 0]", "(B, 1, D)"),
         ("D = x.shape[-1]\nreturn x[..., : D // 2]", "(*x[:-1], D//2)"),
         ("D = x.shape[-1]\nreturn mx.concatenate([-x[..., D // 2 :], x[..., : D // 2]], axis=-1)", "(*x[:-1], D)"),
+        ("B, L, D = x.shape\nK = 4\nreturn x[:, -(K - 1) :]", "(B, 3, D)"),
+        ("B, L, D = x.shape\nreturn x[:, -n:]", "(B, n, D)"),
+        ("B, L, D = x.shape\nreturn x[:, n - m :]", "(B, %.shape[1], D)"),
         ("return x[..., None]", "(*x, 1)"),
         ("B, L, D = x.shape\nreturn mx.triu(mx.full((L, L), -1e9), k=1)", "(L, L)"),
         ("B, L, D = x.shape\nreturn mx.arange(L)[:, None] < mx.arange(L)[None]", "(L, L)"),
@@ -130,7 +135,7 @@ def test_kind(arguments: str, body: str, kind: str) -> None:
     ],
 )  # fmt: skip
 def test_shape_in_the_codes_own_names(body: str, text: str) -> None:
-    assert shape(function(body, "x: mx.array")) == text
+    assert re.sub(r"%\d+", "%", shape(function(body, "x: mx.array, n, m"))) == text
 
 
 def test_a_name_that_is_bound_again_is_another_size() -> None:

@@ -30,6 +30,7 @@ B, T, H, L, S, D, G = (Expr.name(n) for n in "BTHLSDG")
         (Expr.max(L, S) * D, "D*max(L, S)"),
         (Expr.name("args.hidden_size") * B, "B*args.hidden_size"),
         (Expr.name("x.shape[-1]") * 4 * T, "4*T*x.shape[-1]"),
+        (Expr.name("x.shape[-1]") // 2, "x.shape[-1]//2"),
         (Expr.of(0), "0"),
         (Expr.of(7), "7"),
     ],
