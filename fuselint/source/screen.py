@@ -161,6 +161,10 @@ def _worth_lowering(file: FileText, tree: ast.Module, heads: _Heads) -> list[Fun
     meanings = _meanings(tree, found, heads)
     for w in work:
         w.score += sum(_value(meanings.get(name, "")) for name in w.calls)
+    compiled = _compiled_names(tree) if "compile" in file.text else ()
+    for w in work:
+        if w.span.qualname.rpartition(".")[2] in compiled:
+            w.score = _ENOUGH
     _count_callees(work)
     return [w.span for w in work if w.score >= _ENOUGH and not w.span.qualname.endswith("__init__")]
 
@@ -215,6 +219,15 @@ def _takes_the_last(index: ast.expr) -> bool:
         return False
     kinds = {type(e) for e in index.elts}
     return ast.Slice in kinds and ast.UnaryOp in kinds
+
+
+def _compiled_names(tree: ast.Module) -> set[str]:
+    """The last parts of the names that are given to something called `compile`."""
+    return {
+        getattr(at.args[0], "attr", "") or getattr(at.args[0], "id", "")
+        for at in ast.walk(tree)
+        if isinstance(at, ast.Call) and at.args and _called(at.func, set()) == "compile"
+    }
 
 
 def _is_compiled(node: Definition) -> bool:
