@@ -72,7 +72,9 @@ class Names(Effects):
         found = self.module.resolve(name, self.scope.qualname)
         if found is not None:
             return found
-        if name not in self.module.unclear and not self.is_free(name) and hasattr(builtins, name):
+        if name in self.module.unclear or self.is_free(name) or not hasattr(builtins, name):
+            return None
+        if not self.program.assigns(name):
             return f"builtins.{name}"
         return None
 

@@ -131,6 +131,11 @@ def test_module_constants_and_names_of_numpy() -> None:
     assert value(lowered(source)) == "add(sqrt(add(x, 1e-05)), numpy.sum(x))"
 
 
+def test_a_module_level_name_hides_the_builtin() -> None:
+    source = "\nabs = make()\n\ndef f(x):\n    return abs(x) + max(x, max=3 == x)\n"
+    assert value(lowered(source)) == "add(None(x), builtins.max(x, equal(3, x), keywords=('max')))"
+
+
 def test_a_local_name_hides_the_module() -> None:
     graph = body("mx = y\nreturn mx.exp(x)")
     assert "exp(" not in [n.op for n in graph.nodes]
@@ -477,7 +482,7 @@ def test_a_loop_reads_what_its_steps_change() -> None:
 
 
 def test_attributes_are_read_again_after_they_may_have_changed() -> None:
-    source = "class C:\n    def f(self, g):\n        a = self.w\n        g(self)\n        b = self.w\n        return a, b\n"
+    source = "class C:\n    def f(self, g):\n        a = self.w\n        g(self)\n        return a, self.w\n"
     first, second = lowered(source, "C.f").returns[0][1].inputs
     assert first.attrs.get("version", 0) != second.attrs.get("version", 0)
 
