@@ -134,14 +134,14 @@ def _counts(graph: Graph, node: Node, array: Node) -> bool:
     counter = node.inputs[0]
     name = counter.attrs.get("target")
     if name == "builtins.enumerate":
-        return node.attrs["index"] == 0
+        return bool(node.attrs["index"] == 0)
     if name != "builtins.range" or node.attrs["index"] is not None:
         return False
     end = counter.inputs[min(1, len(counter.inputs) - 1)]
     if end.op == "dim" and end.attrs["axis"] == 0 and end.inputs[0] is not array:
         return False
     known = graph.facts.const(end)
-    return not isinstance(known, int) or known > FEW
+    return bool(known > FEW) if isinstance(known, int) else True
 
 
 def _loop_of(element: Node) -> Block | None:

@@ -41,6 +41,7 @@ BAKED = {"tril": "tril", "triu": "triu", "diagonal": "diagonal", "repeat": "repe
 """Operations that read sizes of their operand themselves."""
 
 SIZES = frozenset({"dim", "size"})
+COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
 SCALARS = frozenset({"add", "subtract", "multiply", "divide", "floor_divide", "power", "negative", "remainder"})
 
 
@@ -129,6 +130,8 @@ def _is_used(graph: Graph, node: Node) -> bool:
             counts_on = user.op in SCALARS and graph.facts.kind(user) == "scalar"
             if counts_on or user.op in ("tuple", "list") or (user.op == "phi" and at in user.inputs):
                 waiting.append(user)
+            elif user.op in COMPARISONS and all(graph.facts.kind(n) == "scalar" for n in user.inputs):
+                continue
             elif user.op not in ("phi", "compare", "not", "and", "or", "opaque", "call"):
                 return True
     return False
