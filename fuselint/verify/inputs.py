@@ -269,10 +269,13 @@ def cases(
     scalars: Mapping[str, Any],
     compiled: bool = False,
     lead: tuple[int, ...] = (),
+    empty: bool = True,
 ) -> Iterator[Case]:
     """The cases of a region, for the sizes and scalars that its code before runs with, and a `lead` that it takes.
 
     compiled: a helper goes through mx.compile, where each new dtype and layout costs a compiler run on the CPU.
+    empty: whether to try arrays without elements. MLX 0.32.4 itself fails on them on CUDA: fast.rms_norm raises,
+    a compiled kernel ends the process.
     """
     main, others = sizes[0], [*sizes[1:]] or [sizes[0]]
     second, third = others[0], others[len(others) // 2]
@@ -292,7 +295,7 @@ def cases(
     yield Case(third, deep, style="special", layout="offset view", turn=1, scalars=scalars)
     for n, one in enumerate(others[1:]):
         yield Case(one, lead, turn=n, scalars=other if n % 2 else scalars)
-    if free and not any("not empty" in n for n in region.needs):
+    if free and empty and not any("not empty" in n for n in region.needs):
         yield Case(main, (0,) * max(1, len(lead)), turn=0, scalars=scalars)
     for dtype in ("float16", "bfloat16"):
         yield Case(main, lead, dtype, turn=0, scalars=scalars)

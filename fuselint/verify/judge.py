@@ -291,7 +291,7 @@ class _Judge:
 
     def run(self) -> None:
         sizes, lead, scalars = self._fitting()
-        for case in cases(self.region, sizes, scalars, self.compiled, lead):
+        for case in cases(self.region, sizes, scalars, self.compiled, lead, empty=self.on_cpu):
             if self.half_impossible and (case.dtype != "float32" or case.weight_dtype):
                 self.tally.notes[f"only float32: the CPU has no other {', '.join(sorted(self.half_impossible))}"] = None
                 continue
