@@ -87,7 +87,7 @@ def find(graph: Graph) -> Iterator[Match]:
 
 def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | None:
     """wide: x with its cast to float32, so that a result that stays float32 keeps its dtype."""
-    read, root = readings(graph), chain[-1]
+    read, root = readings(graph, "layer"), chain[-1]
     norm = read[root]
     if norm is None or norm.rest or norm.bias is not None or (found := numerator(graph, root, norm)) is None:
         return None

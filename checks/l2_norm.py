@@ -81,7 +81,7 @@ def find(graph: Graph) -> Iterator[Match]:
 
 def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | None:
     """wide: x with its cast to float32, so that a result that stays float32 keeps its dtype."""
-    c, read, root = graph.canonical, readings(graph), chain[-1]
+    c, read, root = graph.canonical, readings(graph, "l2"), chain[-1]
     norm = read[root]
     if norm is None or norm.axes != LAST or (found := numerator(graph, root, norm)) is None:
         return None

@@ -23,13 +23,13 @@ import libcst as cst
 from fuselint.graph.canonical import Canonical
 from fuselint.graph.identities_reduce import kept
 from fuselint.graph.model import Graph, Node
-from fuselint.graph.values import Factor, Term, Value, close
+from fuselint.graph.values import HALF, Factor, Term, Value, close
 
 Kind = Literal["rms", "layer", "l2"]
 Axes = tuple[int, ...]
 
 LAST: Axes = (-1,)
-ROOT = Fraction(-1, 2)
+ROOT = -HALF
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,7 @@ class Norm:
     """x: what is squared: for a layer norm x - mean(x). moments: the variance is E[x^2] - E[x]^2.
 
     scale: a number that an l2 norm is multiplied by; the other norms have none.
+    length: what a sum of squares was divided by, if not by x's own length: it may be that, as `self.dims` is.
     """
 
     kind: Kind
@@ -47,40 +48,74 @@ class Norm:
     scale: float = 1.0
     bias: Value | None = None
     moments: bool = False
+    length: Value | None = None
 
     def same(self, other: Norm | None) -> bool:
         return (
             other is not None
             and (self.kind, self.axes) == (other.kind, other.axes)
-            and self.x is other.x
-            and self.eps is other.eps
+            and (self.x, self.eps, self.length) == (other.x, other.eps, other.length)
         )
 
 
 Readings = Mapping[Node, Norm | None]
 
-_readings: WeakKeyDictionary[Graph, Readings] = WeakKeyDictionary()
+_readings: WeakKeyDictionary[Graph, dict[Kind, Readings]] = WeakKeyDictionary()
 
 
-def readings(graph: Graph) -> Readings:
-    """What each node of the graph is, read as a norm."""
-    found = _readings.get(graph)
+def readings(graph: Graph, kind: Kind) -> Readings:
+    """What each node of the graph is, read as a norm of that kind."""
+    known = _readings.setdefault(graph, {})
+    found = known.get(kind)
     if found is None:
         c = graph.canonical
-        found = _readings[graph] = {n: read(c, c.of(n)) for n in graph.nodes}
+        found = known[kind] = {n: read(c, c.of(n), kind) for n in graph.nodes}
     return found
 
 
 # -- one value ---------------------------------------------------------------------------------------------------------
 
 
-def read(c: Canonical, value: Value) -> Norm | None:
-    if value.op == "sum":
+def read(c: Canonical, value: Value, kind: Kind) -> Norm | None:
+    if kind == "layer" and value.op == "sum":
         return _with_bias(c, value)
     for base, e in value.factors:
-        if e == ROOT and (norm := _with_root(c, value, base)) is not None:
+        if e == ROOT and (norm := _with_root(c, value, base, kind)) is not None:
             return norm
+    if kind == "rms":
+        for supposed, length in _supposing(c, value):
+            norm = read(c, supposed, kind)
+            if norm is not None and norm.length is None:
+                return replace(norm, length=length)
     return None
+
+
+def _supposing(c: Canonical, value: Value) -> Iterator[tuple[Value, Value]]:
+    """The value with sum / n as a mean, and n: for numbers that may be the length of the axis, as `self.dims` is."""
+    for base, e in value.factors:
+        if e != ROOT:
+            continue
+        if base.op == "reduce_sum":
+            for n in [b for b, k in value.factors if b.scalar and k == HALF]:
+                yield _replaced(c, c.algebra.divide(value, c.algebra.power(n, HALF)), base, _as_mean(c, base)), n
+        for m, k in base.terms:
+            total = [b for b, _ in m.factors if b.op == "reduce_sum"]
+            below = [b for b, x in m.factors if b.scalar and x == -1]
+            number = base.op == "sum" and len(m.factors) == 1 and k > 0
+            if len(total) != 1 or not (number or (len(below) == 1 and len(m.factors) == 2)):
+                continue
+            n = c.algebra.number(1 / k) if number else below[0]
+            others = [(t, q) for t, q in base.terms if t is not m]
+            root = c.algebra.sum(base.constant, [*others, (_as_mean(c, total[0]), 1.0 if number else k)])
+            yield _replaced(c, value, base, root), n
+
+
+def _as_mean(c: Canonical, total: Value) -> Value:
+    return c.algebra.atom("mean", total.args, total.params, nonnegative=total.nonnegative)
+
+
+def _replaced(c: Canonical, value: Value, old: Value, new: Value) -> Value:
+    return c.algebra.product(value.coefficient, [(new if b is old and e == ROOT else b, e) for b, e in value.factors])
 
 
 def _with_bias(c: Canonical, value: Value) -> Norm | None:
@@ -89,8 +124,8 @@ def _with_bias(c: Canonical, value: Value) -> Norm | None:
         return None
     found: list[tuple[Norm, list[Term]]] = []
     for m, k in value.terms:
-        norm = read(c, c.algebra.scale(m, k)) if m.op == "product" else None
-        if norm is not None and norm.kind == "layer":
+        norm = read(c, c.algebra.scale(m, k), "layer") if m.op == "product" else None
+        if norm is not None:
             found.append((norm, [t for t in value.terms if t[0] is not m]))
     if len(found) != 1:
         return None
@@ -123,25 +158,30 @@ def root_mean_squares(c: Canonical, value: Value) -> Iterator[Squares]:
             yield Squares("sum" if m.op == "reduce_sum" else "mean", m.param("axes"), x, eps, k)
 
 
-def _with_root(c: Canonical, value: Value, root: Value) -> Norm | None:
+def _with_root(c: Canonical, value: Value, root: Value, kind: Kind) -> Norm | None:
     """value as a norm whose root is of `root`."""
     for s in root_mean_squares(c, root):
-        kind: Kind = "l2" if s.kind == "sum" else "layer" if is_centred(c, s.x, s.axes) else "rms"
-        norm = _checked(c, value, root, s.coefficient, Norm(kind, s.axes, s.x, s.eps, ()))
+        of: Kind = "l2" if s.kind == "sum" else "layer" if is_centred(c, s.x, s.axes) else "rms"
+        norm: Norm | None = None
+        if of == kind:
+            norm = _checked(c, value, root, s.coefficient, Norm(kind, s.axes, s.x, s.eps, ()))
+        elif of == "rms" and kind == "layer":
+            norm = _from_moments(c, value, root, s)
         if norm is not None:
             return norm
-        if kind == "rms":
-            mean = kept(c, "mean", s.x, s.axes)
-            square = c.algebra.power(mean, Fraction(2))
-            rest = [(t, q) for t, q in s.eps.terms if not (t is square and close(q, -1.0, 1e-9))]
-            if len(rest) == len(s.eps.terms):
-                continue
-            eps = c.algebra.sum(s.eps.constant, rest)  # E[x^2] - E[x]^2 + eps
-            centred = c.algebra.subtract(s.x, mean)
-            norm = _checked(c, value, root, s.coefficient, Norm("layer", s.axes, centred, eps, (), moments=True))
-            if norm is not None:
-                return norm
     return None
+
+
+def _from_moments(c: Canonical, value: Value, root: Value, s: Squares) -> Norm | None:
+    """A layer norm whose variance is E[x^2] - E[x]^2."""
+    mean = kept(c, "mean", s.x, s.axes)
+    square = c.algebra.power(mean, Fraction(2))
+    rest = [(t, q) for t, q in s.eps.terms if not (t is square and close(q, -1.0, 1e-9))]
+    if len(rest) == len(s.eps.terms):
+        return None
+    eps = c.algebra.sum(s.eps.constant, rest)
+    norm = Norm("layer", s.axes, c.algebra.subtract(s.x, mean), eps, (), moments=True)
+    return _checked(c, value, root, s.coefficient, norm)
 
 
 def _root_of(c: Canonical, square: Value) -> Value | None:
@@ -201,9 +241,9 @@ def is_centred(c: Canonical, x: Value, axes: Axes) -> bool:
 
 def chains(graph: Graph, kind: Kind) -> Iterator[dict[Node, list[Node]]]:
     """For each norm of a kind: the nodes that a match may end at, each with the readings up to it."""
-    found = readings(graph)
+    found = readings(graph, kind)
     for node, norm in found.items():
-        if norm is None or norm.kind != kind or any(norm.same(found.get(i)) for i in node.inputs):
+        if norm is None or any(norm.same(found.get(i)) for i in node.inputs):
             continue
         chain, roots = [node], [node]
         while (above := _readers(graph, chain[-1])) and all(norm.same(found.get(n)) for n in above):
