@@ -4,8 +4,9 @@ What it does: finds functions compiled with `shapeless=True` in which a size of 
 `len(x)`, `x.size`), or an operation that MLX can't trace without shapes.
 
 Why: a shapeless trace serves every later shape, so a size that Python read is a constant of the first call: later calls
-with another shape compute with it, or read outside the array, and say nothing. `arange`, `zeros`, `full`, `reshape` and
-`tril` take such constants; slices, splits, padding and random numbers have no shape rule and raise at the first call.
+with another shape compute with it, or read outside the array, and most say nothing. `arange`, `zeros`, `full`,
+`reshape` and `tril` take such constants. Slices, splits, padding and random numbers have no shape rule: they raise at
+the first call.
 
 Traffic: none. It is wrong, not slow.
 
@@ -37,7 +38,7 @@ WITHOUT_SHAPE_RULE = {
 }  # fmt: skip
 """Operations that raise "cannot infer output shapes" at the first call."""
 
-BAKED = {"tril": "tril", "triu": "triu", "diagonal": "diagonal", "repeat": "repeat", "tile": "tile"}
+BAKED = frozenset({"tril", "triu", "diagonal", "repeat", "tile"})
 """Operations that read sizes of their operand themselves."""
 
 SIZES = frozenset({"dim", "size"})
@@ -66,7 +67,7 @@ def find(graph: Graph) -> Iterator[Match]:
     if not found:
         return
     root, what, raises = found[0]
-    later = "raises at the first call" if raises else "later shapes compute with the first call's, in silence"
+    later = "raises at the first call" if raises else "a call with another shape goes on with the first one's"
     yield Match(
         code=CODE,
         root=root,
@@ -89,15 +90,19 @@ def _fault(graph: Graph, node: Node) -> tuple[str, bool] | None:
         return f"{WITHOUT_SHAPE_RULE[node.op]} has no shape rule", True
     if node.op == "index" and graph.facts.kind(node.inputs[0]) == "array" and _slices(node.attrs.get("index")):
         return "a slice has no shape rule", True
-    if node.op in BAKED and node.op not in ("repeat", "tile"):
-        return f"{BAKED[node.op]} reads its operand's shape", False
-    if node.op in BAKED:
-        return f"{BAKED[node.op]} keeps the first call's shape", False
+    if node.op in BAKED and not _has_one_shape(graph, node.inputs[0]):
+        return f"{node.op} reads its operand's shape", False
     if _is_size(graph, node) and _is_used(graph, node):
         return f"{_text(node)} is a number of the first call", False
     if node.op == "shape" and any(_takes_whole(u, node) for u in graph.users.get(node, ())):
         return "a shape is a constant of the first call", False
     return None
+
+
+def _has_one_shape(graph: Graph, node: Node) -> bool:
+    """Whether an array's shape is the same at every call: it is made of constants."""
+    shape = graph.facts.shape(node)
+    return shape is not None and shape.lead is None and all(d.value() is not None for d in shape.dims)
 
 
 def _slices(index: Any) -> bool:
@@ -193,5 +198,10 @@ COUNTEREXAMPLES = [
         "    B, L, D = x.shape\n"
         "    return mx.zeros_like(x) + x.flatten(1)[..., None].reshape(-1, 2, 4) * mx.arange(4)\n",
         why="the sizes are not used",
+    ),
+    Example(
+        HEAD + "@partial(mx.compile, shapeless=True)\n"
+        "def masked(x):\n    return x * mx.tril(mx.ones((8, 8))) + mx.repeat(mx.array([1.0, 2.0]), 4)\n",
+        why="constants have the same shape at every call",
     ),
 ]
