@@ -300,7 +300,7 @@ class Control(Expressions):
             later = self._kept(step) if len(self.changed) > objects else kept
             if not more and later.items() <= kept.items():
                 break
-            stale.update((k, self.graph.nodes[int(k[1:])]) for k in more)
+            stale.update((k, self.graph.nodes[int(k[1:])]) for k in sorted(more))
             kept = later
             self.spend(AGAIN)
             self.take_back(taken)
@@ -453,7 +453,7 @@ class Control(Expressions):
         names = set(stored)
         for key in [k for k in self.heap if "." in k and (calls or k.partition(".")[2] in names)]:
             del self.heap[key]
-        for name in names:
+        for name in sorted(names):
             self.tick(f"*.{name}")
 
     def _newer_reads(self, first: int, ends: Sequence[Snapshot]) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
 import random
+import subprocess
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -307,3 +310,27 @@ def test_values_are_known_where_nothing_changes_in_place() -> None:
     counts = [compare(seed, wild=False) for seed in range(60)]
     known, total = sum(k for k, _ in counts), sum(t for _, t in counts)
     assert known > 0.9 * total, f"only {known} of {total} returned values are understood"
+
+
+def test_a_graph_does_not_depend_on_hashes() -> None:
+    """Strings hash differently in each process, nodes by their address."""
+    code = (
+        "import sys; sys.path.insert(0, 'tests')\n"
+        "from graph.functions import program_of\n"
+        "from graph.test_lower_programs import METHOD, Writer\n"
+        "from fuselint.graph.show import show\n"
+        "for seed in range(20):\n"
+        "    print(show(program_of(Writer(seed).source() + METHOD).graph('Model.__call__')))\n"
+    )
+    root = Path(__file__).parents[2]
+    texts = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=root,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(texts) == 1
