@@ -5,8 +5,8 @@ What it does: finds functions compiled with `shapeless=True` in which a size of 
 
 Why: a shapeless trace serves every later shape, so a size that Python read is a constant of the first call: later calls
 with another shape compute with it, or read outside the array, and most say nothing. `arange`, `zeros`, `full`,
-`reshape` and `tril` take such constants. Slices, splits, padding and random numbers have no shape rule: they raise at
-the first call.
+`reshape`, `tril` and `addmm` (so `nn.Linear` with a bias) take such constants. Slices, splits, padding and random
+numbers have no shape rule: they raise at the first call.
 
 Traffic: none. It is wrong, not slow.
 
@@ -92,11 +92,21 @@ def _fault(graph: Graph, node: Node) -> tuple[str, bool] | None:
         return "a slice has no shape rule", True
     if node.op in BAKED and not _has_one_shape(graph, node.inputs[0]):
         return f"{node.op} reads its operand's shape", False
+    if node.op == "addmm" or (node.op == "nn.Linear" and _has_bias(node)):
+        name = "mx.addmm" if node.op == "addmm" else "nn.Linear with a bias"
+        return f"{name} adds to an array of the first call's shape", False
     if _is_size(graph, node) and _is_used(graph, node):
         return f"{_text(node)} is a number of the first call", False
     if node.op == "shape" and any(_takes_whole(u, node) for u in graph.users.get(node, ())):
         return "a shape is a constant of the first call", False
     return None
+
+
+def _has_bias(node: Node) -> bool:
+    """Whether a layer has a bias, which it has unless it is made without."""
+    new = node.attrs.get("new")
+    given = new.attrs["args"].get("bias") if isinstance(new, Node) else None
+    return given is None or (given.op == "const" and bool(given.attrs["value"]))
 
 
 def _has_one_shape(graph: Graph, node: Node) -> bool:
@@ -135,11 +145,18 @@ def _is_used(graph: Graph, node: Node) -> bool:
             counts_on = user.op in SCALARS and graph.facts.kind(user) == "scalar"
             if counts_on or user.op in ("tuple", "list") or (user.op == "phi" and at in user.inputs):
                 waiting.append(user)
-            elif user.op in COMPARISONS and all(graph.facts.kind(n) == "scalar" for n in user.inputs):
-                continue
-            elif user.op not in ("phi", "compare", "not", "and", "or", "opaque", "call"):
+            elif not _only_decides(graph, user):
                 return True
     return False
+
+
+def _only_decides(graph: Graph, user: Node) -> bool:
+    """Whether a reader of a size compares it, prints it, or hands it to a call that isn't understood."""
+    if user.op in COMPARISONS:
+        return all(graph.facts.kind(n) == "scalar" for n in user.inputs)
+    if user.op == "call":
+        return bool(user.attrs.get("target") != "builtins.range")
+    return user.op in ("phi", "compare", "not", "and", "or", "opaque")
 
 
 def _takes_whole(user: Node, shape: Node) -> bool:
@@ -171,6 +188,10 @@ EXAMPLES = [
         "def gate(x: mx.array):\n"
         "    a, b = mx.split(x, 2, axis=-1)\n"
         "    return a * mx.sigmoid(b)\n",
+        applicability="none",
+    ),
+    Example(
+        HEAD + "@partial(mx.compile, shapeless=True)\ndef project(x, w, b):\n    return nn.silu(mx.addmm(b, x, w))\n",
         applicability="none",
     ),
     Example(

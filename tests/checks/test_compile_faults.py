@@ -233,3 +233,26 @@ def test_an_update_of_a_dict_is_no_update_of_weights() -> None:
             return [step(x) for x in batches]
         """
     assert messages("FUS406", text) == []
+
+
+def test_a_bias_is_added_in_the_first_shape(mx: Any) -> None:
+    """With two axes, where it raises nothing, MLX reads outside the array: three tell the same without that."""
+    project = mx.compile(lambda x, w, b: mx.addmm(b, x, w), shapeless=True)
+    w, b = mx.ones((6, 6)), mx.ones((6,))
+    mx.eval(project(mx.ones((2, 4, 6)), w, b))
+    with pytest.raises(ValueError, match="Cannot reshape"):
+        mx.eval(project(mx.ones((3, 5, 6)), w, b))
+
+
+@pytest.mark.parametrize(("bias", "found"), [("", 1), (", bias=True", 1), (", bias=False", 0)])
+def test_a_layer_without_bias_has_no_shape(bias: str, found: int) -> None:
+    text = f"""
+        class Gate(nn.Module):
+            def __init__(self, dims: int):
+                super().__init__()
+                self.up = nn.Linear(dims, dims{bias})
+                self.gate = mx.compile(self._gate, shapeless=True)
+            def _gate(self, x):
+                return nn.silu(self.up(x)) * x
+        """
+    assert len(messages("FUS405", text)) == found
