@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from fuselint.finding import Region, RegionInput, Verification
@@ -32,7 +33,10 @@ def region_of(data: dict[str, Any]) -> Region:
 
 
 def limit(memory: int, output: int, device: str | None) -> None:
-    """Cap memory and written files. A GPU maps far more address space than it uses: there only the watchdog counts."""
+    """Cap memory and written files. A GPU maps far more address space than it uses: there only the watchdog counts.
+
+    What MLX has mapped when it was loaded doesn't count: its CUDA build alone is gigabytes.
+    """
     try:
         import resource
     except ImportError:  # Windows
@@ -42,7 +46,8 @@ def limit(memory: int, output: int, device: str | None) -> None:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux" and device == "cpu":
         with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+            mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (mapped + memory, mapped + memory))
     scale = 1 if sys.platform == "darwin" else 1024
 
     def watch() -> None:
