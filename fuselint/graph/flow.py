@@ -42,7 +42,7 @@ def arguments(graph: Graph, call: Node) -> dict[str, Node] | None:
 def callee(graph: Graph, call: Node) -> Graph | None:
     """The graph of the function of this file that a `call` enters."""
     target = call.attrs.get("target")
-    if graph.program is None or target not in graph.module.functions:
+    if graph.program is None or not isinstance(target, str) or target not in graph.module.functions:
         return None
     return graph.program.graph(target)
 
