@@ -217,9 +217,7 @@ def is_allowed(finding: Finding, settings: Settings) -> bool:
     return fix.applicability == "safe" or (fix.applicability == "unsafe" and settings.unsafe_fixes)
 
 
-def _verified(
-    busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]], settings: Settings
-) -> list[list[Proposal]]:
+def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]], settings: Settings) -> list[list[Proposal]]:
     """Without the fixes that compute something else than the code they replace. The others say what running showed."""
     from fuselint.verify import verify
 
