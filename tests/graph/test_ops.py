@@ -248,8 +248,10 @@ def test_every_function_of_mlx_is_an_op_or_does_no_array_work() -> None:
         default_device default_stream device_count
         device_info disable_compile distributed einsum_path enable_compile eval
         export_function export_to_dot exporter finfo from_dlpack get_active_memory
-        get_array_buffer_size get_cache_memory get_memory_limit get_peak_memory get_printoptions grad iinfo import_function is_available isdtype
-        issubdtype jvp load new_stream new_thread_local_stream new_thread_unsafe_stream printoptions reset_peak_memory result_type save save_gguf
+        get_array_buffer_size get_cache_memory get_memory_limit get_peak_memory get_printoptions
+        grad iinfo import_function is_available isdtype
+        issubdtype jvp load new_stream new_thread_local_stream new_thread_unsafe_stream printoptions
+        reset_peak_memory result_type save save_gguf
         save_safetensors savez savez_compressed set_cache_limit set_default_device set_default_stream set_memory_limit
         set_printoptions set_wired_limit stream synchronize value_and_grad vjp vmap seed metal_kernel cuda_kernel
         precompiled_cuda_kernel
