@@ -37,6 +37,7 @@ from fuselint.graph.norm_operands import (
     numerator,
     numerics_of,
     policy_of,
+    wide_operand,
 )
 from fuselint.graph.norms import Axes, chains, readings
 from fuselint.graph.shapes import Shape
@@ -73,7 +74,7 @@ TRANSPOSED: dict[tuple[Axes, int | None], str] = {
 
 
 def find(graph: Graph) -> Iterator[Match]:
-    if graph.context.cold:
+    if graph.context.cold or graph.context.shapeless:  # a shape would stay that of the first call
         return
     for heads in chains(graph, "layer"):
         found = [m for head in heads.values() if (m := _match(graph, head)) is not None]
@@ -98,10 +99,10 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     eps = eps_hole(graph, root, graph.canonical.algebra.scale(norm.eps, ratio * ratio))
     if shape is None or rows is None or eps is None or graph.facts.dtype(x).integral:
         return None
-    policy = policy_of(graph, chain, read, x)
+    policy, cast = policy_of(graph, chain, read, x), False
     kept = dtype_stays(graph, root, (x,), eps)
     if wide:
-        x, kept = written, dtype_stays(graph, root, (written,), eps)
+        (x, cast), kept = wide_operand(graph, written, x), dtype_stays(graph, root, (written,), eps)
         if kept.verdict != "proven":
             return None
     holes: dict[str, Hole] = {"x": x, "eps": eps}
@@ -124,7 +125,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
         shapes={"x": _example(shape)},
         numerics="reassociated" if numerics == "bit-identical" else numerics,
         related=helpers(root, owned),
-        data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "call": rows},
+        data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "cast": cast, "call": rows},
     )
 
 

@@ -7,7 +7,7 @@ Why it is bad: square, sum, root and division are kernels, each with its own tri
 norm, but `sum(x^2) + eps = d * (mean(x^2) + eps / d)`: it is an RMS norm with eps / d whose weight is d ** -0.5
 everywhere. The number stands in the weight, not behind the call: a multiplication would move x twice more.
 
-Traffic: 10 bytes an element in half precision, 32 with float32 inside, against 4.
+Traffic: 10 bytes an element in half precision, 32 with float32 inside, against 4; the weight is one row more.
 
 Fix safety: safe where everything is in x's dtype: the fused kernel is never less accurate, and half precision can't
 overflow in the square any more. With float32 inside and a cast back it is safe only where d is known to be a power of
@@ -39,6 +39,7 @@ from fuselint.graph.norm_operands import (
     numerator,
     policy_of,
     weight_of,
+    wide_operand,
 )
 from fuselint.graph.norms import LAST, Norm, chains, readings
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
@@ -107,12 +108,14 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     if not norm.eps.is_number(0.0):
         holes["eps"] = eps
     length = _length(graph, x)
+    if length is None and graph.context.shapeless:  # the length of the first call would stay for all
+        return None
     if length is not None and length < SHORT:
         return None
-    policy = policy_of(graph, chain, read, x)
+    policy, cast = policy_of(graph, chain, read, x), False
     kept = dtype_stays(graph, root, (x, *weight.nodes), eps)
     if wide:
-        x, kept = written, dtype_stays(graph, root, (written, *weight.nodes), eps)
+        (x, cast), kept = wide_operand(graph, written, x), dtype_stays(graph, root, (written, *weight.nodes), eps)
         holes["x"] = x
         if kept.verdict != "proven":
             return None
@@ -137,7 +140,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
         dtypes={"weight": "weight"} if weight.hole is not None else {},
         numerics=_numerics(graph, "none" if wide else policy, x, kept, length),
         related=helpers(root, owned),
-        data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "length": length},
+        data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "cast": cast, "length": length},
     )
 
 
@@ -207,6 +210,26 @@ EXAMPLES = [
 """,
         applicability="unsafe",
         why="float32 inside, and nothing says that the length is a power of 4",
+    ),
+    Example(
+        HEAD
+        + """def _unit(x):
+    x = x.astype(mx.float32)
+    return x * mx.rsqrt(mx.sum(x * x, axis=-1, keepdims=True) + 1e-6)
+
+
+def queries(q):
+    return _unit(q) * 0.125
+""",
+        HEAD
+        + """def queries(q):
+    return mx.fast.rms_norm(
+        q.astype(mx.float32),
+        mx.full(q.shape[-1:], 0.125 * q.shape[-1] ** -0.5, mx.float32),
+        1e-6 / q.shape[-1],
+    )
+""",
+        why="the result stays float32, and the factor is a part of the weight",
     ),
 ]
 

@@ -41,6 +41,7 @@ from fuselint.graph.norm_operands import (
     numerics_of,
     policy_of,
     weight_of,
+    wide_operand,
 )
 from fuselint.graph.norms import LAST, chains, readings
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
@@ -90,10 +91,13 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     bias = bias_of(graph, root, norm, x, weight)
     if bias is None:
         return None
-    policy = policy_of(graph, chain, read, x)
+    policy, cast = policy_of(graph, chain, read, x), False
     kept = dtype_stays(graph, root, (x, *weight.nodes, *bias.nodes), eps)
     if wide:
-        x, kept = written, dtype_stays(graph, root, (written, *weight.nodes, *bias.nodes), eps)
+        (x, cast), kept = (
+            wide_operand(graph, written, x),
+            dtype_stays(graph, root, (written, *weight.nodes, *bias.nodes), eps),
+        )
         if kept.verdict != "proven":
             return None
     holes: dict[str, Hole] = {"x": x}
@@ -128,7 +132,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
         dtypes={name: "weight" for name in learned},
         numerics=numerics,
         related=helpers(root, owned),
-        data={"policy": policy, "keeps_dtype": kept.verdict == "proven"},
+        data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "cast": cast},
     )
 
 

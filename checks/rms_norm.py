@@ -42,6 +42,7 @@ from fuselint.graph.norm_operands import (
     numerics_of,
     policy_of,
     weight_of,
+    wide_operand,
 )
 from fuselint.graph.norms import LAST, chains, readings
 from fuselint.graph.values import Value
@@ -89,10 +90,10 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     length = _length(graph, norm.length, weight)
     if length is not None and length.verdict == "contradicted":
         return None
-    policy = policy_of(graph, chain, read, x)
+    policy, cast = policy_of(graph, chain, read, x), False
     kept = dtype_stays(graph, root, (x, *weight.nodes), eps)
     if wide:
-        x, kept = written, dtype_stays(graph, root, (written, *weight.nodes), eps)
+        (x, cast), kept = wide_operand(graph, written, x), dtype_stays(graph, root, (written, *weight.nodes), eps)
         if kept.verdict != "proven":
             return None
     holes: dict[str, Hole] = {"x": x}
@@ -122,7 +123,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
         dtypes={"weight": "weight"} if weight.hole is not None else {},
         numerics=numerics_of(graph, owned, "none" if wide else policy, x, kept),
         related=helpers(root, owned),
-        data={"policy": policy, "keeps_dtype": kept.verdict == "proven"},
+        data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "cast": cast},
     )
 
 

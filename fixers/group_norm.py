@@ -7,4 +7,6 @@ from fuselint.rulebook import Match, NoFix, Part, Replacement
 
 
 def fix(graph: Graph, match: Match) -> Replacement | NoFix:
+    if match.data["cast"]:
+        return NoFix("x is cast to float32 inside a helper")
     return Replacement(parts=(Part(match.root, match.data["call"]),), holes=match.holes)

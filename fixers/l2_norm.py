@@ -11,24 +11,26 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     length = match.data["length"]
     d = "{x}.shape[-1]" if length is None else str(length)
     factor = f"{d} ** -0.5" if length is None else number_text(length**-0.5)
+    x, dtype = ("{x}.astype({mx}.float32)", "{mx}.float32") if match.data["cast"] else ("{x}", "{x}.dtype")
     if "scale" in match.holes:
-        factor = f"{{scale}} * {factor}"
+        factor = f"{_text(match, 'scale')} * {factor}"
     if "weight" in match.holes:
         weight = f"{{weight}} * {factor}"
     else:
         shape = "{x}.shape[-1:]" if length is None else f"({length},)"
-        weight = f"{{mx}}.full({shape}, {factor}, {{x}}.dtype)"
-    eps = f"{_eps(match)} / {d}" if "eps" in match.holes else "0.0"
+        weight = f"{{mx}}.full({shape}, {factor}, {dtype})"
+    eps = f"{_text(match, 'eps')} / {d}" if "eps" in match.holes else "0.0"
     less = match.numerics == "less accurate"
     return Replacement(
-        parts=(Part(match.root, f"{{mx}}.fast.rms_norm({{x}}, {weight}, {eps})"),),
+        parts=(Part(match.root, f"{{mx}}.fast.rms_norm({x}, {weight}, {eps})"),),
         holes=match.holes,
         cap="unsafe" if less else "",
         because="d ** -0.5 is rounded to x's dtype, which the code in float32 is not" if less else "",
     )
 
 
-def _eps(match: Match) -> str:
-    hole = match.holes["eps"]
+def _text(match: Match, name: str) -> str:
+    """A hole, or the number that it is."""
+    hole = match.holes[name]
     value = hole.attrs.get("value") if isinstance(hole, Node) and hole.op == "const" else None
-    return number_text(value) if isinstance(value, float) else "{eps}"
+    return number_text(value) if isinstance(value, float) and value > 0 else f"{{{name}}}"

@@ -91,6 +91,13 @@ def narrow(graph: Graph, node: Node) -> Node:
     return node
 
 
+def wide_operand(graph: Graph, written: Node, x: Node) -> tuple[Node, bool]:
+    """The operand of a norm whose result stays float32, and whether the fix casts it to that: a cast that stands in a
+    helper has no text outside it."""
+    in_helper = written.op == "astype" and written.frame.depth > 0 and graph.facts.dtype(written) == FLOAT32
+    return (x, True) if in_helper else (written, False)
+
+
 # -- eps ---------------------------------------------------------------------------------------------------------------
 
 
