@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Obligation
-from fuselint.graph.compiling import compilations, decorator
+from fuselint.graph.compiling import calls_of, compilations, decorator, loop_between, made_here
 from fuselint.graph.flow import callers
-from fuselint.graph.model import Block, Graph, Node
+from fuselint.graph.model import Graph, Node
 from fuselint.rulebook import Example, Match
 
 CODE, NAME = "FUS403", "compile-on-method"
@@ -114,12 +114,12 @@ def _is_own_call(node: Node, first: Node) -> bool:
 def _in_call_path(graph: Graph) -> Iterator[Match]:
     if graph.context.cold or graph.context.compiled:
         return
-    for made in _made_here(graph):
-        calls = _calls(graph, made)
+    for made in made_here(graph):
+        calls = calls_of(graph, made)
         if not calls or made.stmt is None:
             continue
         block = made.stmt.block
-        looped = any(_loop_between(block, n.stmt.block) for n in calls if n.stmt is not None)
+        looped = any(loop_between(block, n.stmt.block) for n in calls if n.stmt is not None)
         if looped or not (block.in_loop or _is_hot(graph)):
             continue
         where = "in every round of a loop" if block.in_loop else f"at every call of {graph.context.qualname}"
@@ -136,57 +136,6 @@ def _in_call_path(graph: Graph) -> Iterator[Match]:
             data={"method": False},
             has_traffic=False,
         )
-
-
-def _made_here(graph: Graph) -> Iterator[Node]:
-    """Values that are freshly compiled functions: `mx.compile(f)`, or an inner function under the decorator."""
-    inner = {
-        c.target
-        for c in graph.module.compilations
-        if c.how == "decorator" and c.direct and c.by == graph.context.qualname
-    }
-    for node in graph.nodes:
-        if node.frame.depth:
-            continue
-        compiles = node.op == "call" and node.attrs.get("target") == "mlx.core.compile"
-        if compiles or (node.op == "function" and node.attrs["qualname"] in inner):
-            yield node
-
-
-def _calls(graph: Graph, made: Node) -> list[Node]:
-    """The calls of a compiled function, if there is no other use of it; else nothing."""
-    held, calls, waiting = {made}, [], [made]
-    while waiting:
-        value = waiting.pop()
-        if value in graph.escaping or _is_captured(graph, value):
-            return []
-        for user in graph.users.get(value, ()):
-            if user.op == "phi" and value in user.inputs:
-                if user not in held:
-                    held.add(user)
-                    waiting.append(user)
-            elif user.op == "call" and user.attrs.get("callee") is value and value not in user.inputs:
-                calls.append(user)
-            elif user.op != "phi":
-                return []
-    if made.op == "function":
-        calls += [n for n in graph.nodes if n.op == "call" and n.attrs.get("target") == made.attrs["qualname"]]
-    return calls
-
-
-def _is_captured(graph: Graph, value: Node) -> bool:
-    """Whether an inner function reads a name that holds the value."""
-    return any(b.node is value for name in graph.captured for b in graph.bindings.get(name, ()))
-
-
-def _loop_between(outer: Block, inner: Block) -> bool:
-    """Whether a loop lies around `inner` that isn't around `outer`."""
-    at: Block | None = inner
-    while at is not None and not at.encloses(outer):
-        if at.kind in ("loop", "comprehension"):
-            return True
-        at = at.parent
-    return False
 
 
 def _is_hot(graph: Graph) -> bool:
@@ -231,6 +180,15 @@ EXAMPLES = [
         applicability="none",
     ),
     Example(
+        HEAD + "class Model(nn.Module):\n"
+        "    def __call__(self, x, scale):\n"
+        "        @mx.compile\n"
+        "        def gate(y):\n"
+        "            return mx.sigmoid(y) * scale\n\n"
+        "        return gate(x)\n",
+        applicability="none",
+    ),
+    Example(
         HEAD + "def run(batches, f):\n"
         "    out = []\n"
         "    for x in batches:\n"
@@ -264,6 +222,17 @@ COUNTEREXAMPLES = [
         "            self._step = mx.compile(self.forward)\n"
         "        return self._step(x)\n",
         why="it is kept in an attribute",
+    ),
+    Example(
+        HEAD + "class Model(nn.Module):\n"
+        "    def __call__(self, x, n: int):\n"
+        "        @mx.compile\n"
+        "        def step(y):\n"
+        "            return mx.sigmoid(y) * 2\n\n"
+        "        for _ in range(n):\n"
+        "            x = step(x)\n"
+        "        return x\n",
+        why="traced once for all rounds",
     ),
     Example(
         HEAD + "def make(f):\n    return mx.compile(f)\n",

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Obligation
-from fuselint.graph.compiling import compilations, reached
+from fuselint.graph.compiling import calls_of, compilations, loop_between, made_here, reached
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.rulebook import Example, Match
@@ -49,7 +49,7 @@ def fused(logits: Any) -> Any:
 
 def find(graph: Graph) -> Iterator[Match]:
     bad = [c for c in compilations(graph) if _forgets(c)]
-    if not bad or _runs_inside_one_that_captures(graph):
+    if not bad or _runs_inside_one_that_captures(graph) or _is_traced_each_time(graph):
         return
     for site, node, where in reached(graph):
         if _draws(node):
@@ -87,6 +87,20 @@ def _runs_inside_one_that_captures(graph: Graph) -> bool:
     me = graph.context.qualname
     callers = [q for q, called in module.calls.items() if me in called and q != me]
     return bool(callers) and all(captured(q, frozenset({me, q})) for q in callers)
+
+
+def _is_traced_each_time(graph: Graph) -> bool:
+    """Whether the function is defined, compiled and called once in the function around it: each trace draws anew."""
+    around = graph.module.functions[graph.context.qualname].span.outer
+    outer = graph.program.graph(around) if around and graph.program else None
+    if outer is None:
+        return False
+    for made in made_here(outer):
+        if made.op == "function" and made.attrs["qualname"] == graph.context.qualname and made.stmt is not None:
+            calls = calls_of(outer, made)
+            block = made.stmt.block
+            return len(calls) == 1 and not any(c.stmt and loop_between(block, c.stmt.block) for c in calls)
+    return False
 
 
 def _match(graph: Graph, site: Node, node: Node, where: Graph, c: Compilation) -> Match:
@@ -162,5 +176,13 @@ COUNTEREXAMPLES = [
         "@partial(mx.compile, inputs=mx.random.state, outputs=mx.random.state)\n"
         "def step(x):\n    return noisy(x) * 2\n",
         why="it only runs inside a compiled function that captures the state",
+    ),
+    Example(
+        HEAD + "def noisy(x):\n"
+        "    @mx.compile\n"
+        "    def add(y):\n"
+        "        return y + mx.random.normal(y.shape)\n\n"
+        "    return add(x)\n",
+        why="traced at every call, it draws at every call",
     ),
 ]

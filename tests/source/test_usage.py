@@ -240,3 +240,31 @@ def test_who_loads_weights_may_also_run_them() -> None:
         """
     )
     assert found == {"load_model": "weight loading"}
+
+
+def test_compilations_say_what_state_they_capture() -> None:
+    module = summary(
+        """
+        @mx.compile
+        def a(x): return x
+        @partial(mx.compile, inputs=mx.random.state, outputs=[mx.random.state])
+        def b(x): return x
+        def train(model, opt, more):
+            state = [model.state, opt.state]
+            @partial(mx.compile, inputs=state, outputs=state + more)
+            def step(x): return x
+        c = mx.compile(a, shapeless=True)
+        def wrap(f): return mx.compile(f)
+        @wrap
+        def d(x): return x
+        """
+    )
+    found = {(c.target, c.how): (c.shapeless, c.inputs, c.outputs, c.direct) for c in module.compilations}
+    assert found == {
+        ("a", "decorator"): (False, "", "", True),
+        ("b", "decorator"): (False, "random", "random", True),
+        ("train.<locals>.step", "decorator"): (False, "other", "unknown", True),
+        ("a", "call"): (True, "", "", True),
+        (None, "call"): (False, "", "", True),
+        ("d", "decorator"): (False, "", "", False),
+    }
