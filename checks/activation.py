@@ -90,7 +90,7 @@ KINDS = (
 
 
 def find(graph: Graph) -> Iterator[Match]:
-    if graph.context.cold:
+    if graph.context.cold or graph.context.compiled:
         return
     for node in graph.nodes:
         if node.op in ARITHMETIC and graph.facts.kind(node) == "array":
