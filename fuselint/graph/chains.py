@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fuselint.graph.fuse import Group, compiled, grouped
 from fuselint.graph.model import Block, Graph, Node
-from fuselint.graph.ops import TABLE
+from fuselint.graph.ops import TABLE, function_of
 from fuselint.graph.primitives import ACTIVATIONS, COMPOSITES
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
@@ -59,7 +59,7 @@ def fuses(node: Node) -> bool:
     op = TABLE.get(node.op)
     if op is None:
         return False
-    return op.elementwise or op.name in COMPOSITES or (op.function or op.name) in ACTIVATIONS
+    return op.elementwise or op.name in COMPOSITES or (function_of(node) or op.name) in ACTIVATIONS
 
 
 def chains(graph: Graph) -> Iterator[Chain]:

@@ -84,6 +84,16 @@ def unary(operator: str) -> Op | None:
     return _UNARY.get(operator)
 
 
+def function_of(node: Node) -> str | None:
+    """The function that an activation layer's node calls: `nn.silu` for nn.SiLU; of nn.GELU it depends on `approx`."""
+    op = TABLE.get(node.op)
+    if op is None or op.name != "nn.GELU":
+        return None if op is None else op.function
+    new = node.attrs.get("new")
+    given = new.attrs.get("args", {}) if isinstance(new, Node) else {}
+    return ops_nn.GELU.get(literal(given["approx"]) if "approx" in given else "none")
+
+
 def operand(node: Node, name: str) -> Node | None:
     """The input of an op node by parameter name; None where it is absent or the constant None."""
     op = TABLE.get(node.op)

@@ -11,7 +11,7 @@ import libcst as cst
 from fuselint.graph import ops_rules as rules
 from fuselint.graph.model import Node, Slice, operands
 from fuselint.graph.op import Op
-from fuselint.graph.ops import TABLE
+from fuselint.graph.ops import TABLE, function_of
 from fuselint.graph.primitives import ACTIVATIONS, COMPOSITES, OTHER_AXIS, REDUCTIONS
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
@@ -125,7 +125,7 @@ class Trace:
             return self.constant(node)
         if op.kind == "cast":
             return t.astype(t.array(given[0]), concrete(self.facts.dtype(node)))
-        composite = COMPOSITES.get(op.name) or ACTIVATIONS.get(op.function or op.name)
+        composite = COMPOSITES.get(op.name) or ACTIVATIONS.get(function_of(node) or op.name)
         if composite is not None:
             arguments = self.arguments(node)
             if len(arguments) < len(node.inputs):  # some are neither arrays nor numbers

@@ -293,3 +293,54 @@ def test_a_layers_arguments_are_mlxs(layer: str) -> None:
     declared = [p for p in declared if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     want = [(p.name, None if p.default is p.empty else p.default) for p in declared]
     assert [(p.name, p.default) for p in ops.TABLE[layer].constructor] == want
+
+
+@pytest.mark.parametrize(
+    ("layer", "function"),
+    [
+        ("nn.SiLU() @ (x)", "nn.silu"),
+        ("nn.GELU() @ (x)", "nn.gelu"),
+        ('nn.GELU(approx="tanh") @ (x)', "nn.gelu_approx"),
+        ('nn.GELU("fast") @ (x)', "nn.gelu_fast_approx"),
+        ("nn.Linear(4, 4) @ (x)", None),
+    ],
+)
+def test_the_function_of_an_activation_layer(layer: str, function: str | None) -> None:
+    node = graph_of(module_of(layer), "Model.__call__").returns[0][1]
+    assert ops.function_of(node) == function
+
+
+def bound(call: str, method: bool = False) -> tuple[list[str], dict[str, Any]]:
+    """How the arguments of a call bind: names of the inputs, and the attributes but for Nodes."""
+    node = graph_of_expression(call).returns[0][1]
+    inputs = [str(n.attrs.get("name", n.attrs.get("value"))) for n in node.inputs]
+    return inputs, {k: v for k, v in node.attrs.items() if not isinstance(v, Node)}
+
+
+def test_arguments_bind_as_mlx_binds_them() -> None:
+    assert bound("mx.softmax(x, -1)") == (["x"], {"axis": -1, "precise": False})
+    assert bound("mx.softmax(x, axis=-1, precise=True)") == (["x"], {"axis": -1, "precise": True})
+    assert bound("x.transpose(0, 2, 1)") == bound("mx.transpose(x, axes=(0, 2, 1))") == (["x"], {"axes": (0, 2, 1)})
+    assert bound("x.T") == bound("x.transpose()") == bound("mx.transpose(x)") == (["x"], {"axes": None})
+    assert bound("x.reshape(2, -1)") == bound("mx.reshape(x, [2, -1])") == (["x"], {"shape": (2, -1)})
+    assert bound("mx.concatenate([x, y], 1)") == bound("mx.concat((x, y), axis=1)") == (["x", "y"], {"axis": 1})
+    assert bound("mx.fast.rms_norm(x, weight=None, eps=1e-6)") == (["x", "None"], {"eps": 1e-6})
+    assert bound("mx.arange(8)") == bound("mx.arange(0, 8)") == ([], {"start": 0, "stop": 8, "step": 1, "dtype": None})
+    inputs, attrs = bound('mx.fast.scaled_dot_product_attention(q, k, k, scale=0.5, mask="causal")')
+    assert inputs == ["q", "k", "k", "causal"] and attrs["scale"] == 0.5
+
+
+def test_a_gap_before_a_given_optional_operand_is_none() -> None:
+    text = "mx.fast.scaled_dot_product_attention(q, k, k, scale=0.5, sinks=v)"
+    node = graph_of_expression(text).returns[0][1]
+    assert ops.operand(node, "mask") is None
+    sinks = ops.operand(node, "sinks")
+    assert sinks is not None and sinks.attrs["name"] == "v"
+
+
+@pytest.mark.parametrize(
+    "call", ["mx.exp(x, y)", "mx.exp()", "mx.softmax(x, dim=-1)", "mx.exp(*x)", "x.sum(axis=0, a=1)"]
+)
+def test_a_call_that_mlx_would_refuse_is_not_an_op(call: str) -> None:
+    node = graph_of_expression(call).returns[0][1]
+    assert node.op == "call"
