@@ -195,7 +195,7 @@ def composites() -> Iterator[Op]:
     )
     yield row("logical_xor", "composite", ab, "NotEqual", r.broadcasted, r.BOOLEAN)
     yield row("divmod", "composite", ab, "DivMod", _twice(r.broadcasted), r.both(r.promoted), result="arrays")
-    bounds = "a: A, a_min: A = None, a_max: A = None"
+    bounds = "a: A, a_min: A, a_max: A"
     yield row("clip", "composite", bounds, "Maximum Minimum", r.broadcasted, r.promoted, recorded=_clipped)
     close = "a: A, b: A, rtol=1e-05, atol=1e-08, *, equal_nan=False"
     yield row("isclose", "composite", close, CLOSE, r.broadcasted, r.BOOLEAN, recorded=_close)
@@ -310,7 +310,8 @@ def _then_multiplied(primitive: str) -> PrimitiveRule:
 
 
 def _variance(c: Call) -> tuple[str, ...]:
-    last: tuple[str, ...] = ("Multiply",) if c.integer("ddof") == 0 else ("Subtract", "Maximum", "Divide")
+    less = c.integer("ddof") if c.attrs.get("correction") is None else c.integer("correction")
+    last: tuple[str, ...] = ("Multiply",) if less == 0 else ("Subtract", "Maximum", "Divide")
     return ("Reduce", "Multiply", "Subtract", "Square", *_reduction("Reduce")(c), *last)
 
 

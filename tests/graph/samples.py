@@ -52,7 +52,7 @@ mx.sum(x, axis=[0, -1]) | mx.prod(x, -1) | x.max(-1) | mx.min(x, axis=0, keepdim
 b.sum() | bytes.sum(-1) | x.argmax(-1) | mx.argmin(x) | mx.argmax(x, keepdims=True) | x.argmin(axis=0, keepdims=True)
 mx.logsumexp(x) | mx.logsumexp(x, -1) | mx.logsumexp(x, axis=-1, keepdims=True) | mx.logsumexp(x, 1)
 x.logsumexp(axis=1, keepdims=True) | mx.logsumexp(v) | mx.mean(x) | mx.mean(x, -1) | x.mean(-1, keepdims=True)
-mx.var(x) | mx.var(x, -1) | mx.var(x, -1, keepdims=True) | x.var(-1, ddof=1) | mx.std(x, -1) | x.std(-1, True)
+mx.var(x) | mx.var(x, -1) | mx.var(x, -1, keepdims=True) | x.var(-1, ddof=1) | mx.var(x, -1, correction=1) | mx.std(x, -1) | x.std(-1, True)
 mx.median(x) | mx.median(x, -1) | mx.median(x, -1, keepdims=True) | mx.count_nonzero(x) | mx.count_nonzero(x, axis=-1)
 mx.minmax(x, -1) | mx.minmax(x, axis=0, keepdims=True) | mx.cumsum(x, -1) | x.cumsum()
 mx.cumsum(x, -1, dtype=mx.float32) | mx.cumprod(x, axis=-1) | mx.cummax(x, -1) | x.cummin(0) | b.cumsum(0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import math
 import re
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -344,3 +346,35 @@ def test_a_gap_before_a_given_optional_operand_is_none() -> None:
 def test_a_call_that_mlx_would_refuse_is_not_an_op(call: str) -> None:
     node = graph_of_expression(call).returns[0][1]
     assert node.op == "call"
+
+
+def signatures() -> dict[str, list[tuple[str, bool]]]:
+    """What MLX's own stubs say: of each function, the names of its parameters and whether each is required."""
+    out = {}
+    for module in ("__init__", "fast", "linalg", "random", "fft"):
+        stub = Path(mx.__file__).parent / "core" / f"{module}.pyi"
+        prefix = "mlx.core" if module == "__init__" else f"mlx.core.{module}"
+        for f in ast.parse(stub.read_text()).body:
+            if isinstance(f, ast.FunctionDef):
+                a = f.args
+                positional = [*a.posonlyargs, *a.args]
+                defaults = [True] * (len(positional) - len(a.defaults)) + [False] * len(a.defaults)
+                listed = [(p.arg, r) for p, r in zip(positional, defaults, strict=True)]
+                listed += [(a.vararg.arg, False)] if a.vararg else []
+                listed += [(p.arg, d is None) for p, d in zip(a.kwonlyargs, a.kw_defaults, strict=True)]
+                out.setdefault(f"{prefix}.{f.name}", [(n, r) for n, r in listed if n != "stream"])
+    return out
+
+
+def test_parameters_are_those_of_mlxs_stubs() -> None:
+    declared = signatures()
+    assert len(declared) > 250
+    differ = {
+        "mlx.core.arange",  # two signatures, one row
+        "mlx.core.var", "mlx.core.std",  # the stubs forget `correction`
+        "mlx.core.atleast_1d", "mlx.core.atleast_2d", "mlx.core.atleast_3d",  # of several arrays too
+    }  # fmt: skip
+    for name, want in declared.items():
+        op = ops.resolve_call(name)
+        if op is not None and name not in differ:
+            assert [(p.name, p.required) for p in op.params] == want, name
