@@ -67,6 +67,8 @@ def built(graph: Graph, node: Node) -> Node | None:
         return _full_of(graph, node.inputs[0])
     if node.op == "multiply":
         return _scaled_comparison(graph, node)
+    if node.op == "where" and len(node.inputs) == 3:
+        return _selected(graph, node)
     if node.op in ("greater_equal", "less_equal"):
         return _compared(graph, node, keeps=True)
     return None
@@ -102,6 +104,16 @@ def _scaled_comparison(graph: Graph, node: Node) -> Node | None:
             inner = condition.inputs[0] if condition.op == "astype" else condition
             if inner.op in ("less", "greater"):
                 return _compared(graph, inner, keeps=False)
+    return None
+
+
+def _selected(graph: Graph, node: Node) -> Node | None:
+    """N of where(rows >= columns, 0, fill), or of the comparison the other way round with 0 and fill exchanged."""
+    condition, kept, other = node.inputs
+    values = [graph.facts.const(n) for n in (kept, other)]
+    for lower, (low, high) in ((True, values), (False, values[::-1])):
+        if low == 0 and not isinstance(low, bool) and _hides(high):
+            return _compared(graph, condition, keeps=lower)
     return None
 
 
@@ -217,9 +229,25 @@ EXAMPLES = [
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
         applicability="safe",
     ),
+    Example(
+        HEAD + "def attend(q, k, v, scale: float):\n"
+        "    at = mx.arange(q.shape[2])\n"
+        "    mask = mx.where(at[:, None] >= at[None], 0.0, -1e9).astype(q.dtype)\n"
+        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
+        fixed=HEAD + "def attend(q, k, v, scale: float):\n"
+        '    mask = "causal"\n'
+        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
+    ),
 ]
 
 COUNTEREXAMPLES = [
+    Example(
+        HEAD + "def attend(q, k, v, scale: float):\n"
+        "    at = mx.arange(q.shape[2])\n"
+        "    mask = mx.where(at[:, None] <= at[None], 0.0, -1e9)\n"
+        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
+        why="it hides the earlier positions",
+    ),
     Example(
         HEAD + "def attend(q, k, v, scale: float, padding):\n"
         "    mask = nn.MultiHeadAttention.create_additive_causal_mask(q.shape[2]) + padding\n"

@@ -26,7 +26,8 @@ Spot = tuple[str, int]
 
 def standing(sights: Sequence[Sight], program: Program) -> list[Sight]:
     """The sights that are reported."""
-    alone = {(_spot(m.root), m.code) for _, m in sights if m.root.frame.depth == 0}
+    alone = {(_spot(n), m.code) for _, m in sights for n in m.region if n.frame.depth == 0}
+    seen: set[tuple[Spot, str]] = set()  # what is only to be seen inside a helper, in some caller
     covered: dict[Spot, set[int]] = defaultdict(set)  # expression of a helper -> calls whose match covers it
     for graph, match in sights:
         if is_value_of_its_call(graph, match.root):
@@ -38,7 +39,10 @@ def standing(sights: Sequence[Sight], program: Program) -> list[Sight]:
     def stands(graph: Graph, match: Match) -> bool:
         root = match.root
         if not is_value_of_its_call(graph, root):
-            return (_spot(root), match.code) not in alone
+            place = (_spot(root), match.code)
+            first = place not in alone and place not in seen
+            seen.add(place)
+            return first
         here = covered.get((graph.context.qualname, id(root.top_cst)))
         return not here or not _calls(graph.context.qualname, program) <= here
 
