@@ -493,25 +493,22 @@ class Facts:
 
     def _param(self, node: Node) -> Fact:
         name = node.attrs.get("name", "")
-        if name == "self" or (node.attrs.get("index") == 0 and name == "cls"):
+        if name in ("self", "cls"):
             return Fact("object", why="the object itself")
+        if node.attrs.get("star"):
+            return Fact("tuple" if node.attrs["star"] == "*" else "object", why=f"the arguments in {name}")
         fact = _annotated(node.attrs.get("annotation"), name)
         if fact is not None:
             return replace(fact, size=Expr.name(self._name(node))) if fact.kind == "scalar" else fact
         default = node.attrs.get("default")
         if isinstance(default, Node):
             d = self.of(default)
-            if d.kind in ("scalar", "str", "dtype"):
-                # the argument may be another value of the same kind
-                size = Expr.name(self._name(node)) if d.kind == "scalar" else None
-                sort = DType({"weak number"}) if d.kind == "scalar" and "weak bool" not in d.dtype else d.dtype
-                return Fact(
-                    d.kind,
-                    SCALAR if size is not None else None,
-                    sort,
-                    size=size,
-                    why=f"{name}: its default is {d.const!r}",
-                )
+            why = f"{name}: its default is {d.const!r}, and the argument is of that kind"
+            if d.kind == "scalar":
+                sort = d.dtype if "weak bool" in d.dtype else DType({"weak number"})
+                return Fact("scalar", SCALAR, sort, size=Expr.name(self._name(node)), why=why)
+            if d.kind in ("str", "dtype"):
+                return Fact(d.kind, dtype=DType({self._name(node)}) if d.kind == "dtype" else dtypes.UNKNOWN, why=why)
         return Fact("unknown", size=Expr.name(self._name(node)), why=f"parameter {name}")
 
     def _const(self, node: Node) -> Fact:
@@ -530,11 +527,18 @@ class Facts:
             if fact.shape is not None:
                 self._weight_sizes.update(d for d in fact.shape.dims if d.value() is None)
             own = node.attrs.get("name") or path.rsplit(".", 1)[-1]
-            if not own.startswith("_") and not fact.dtype.integral:
+            if not own.startswith("_") and not fact.dtype.integral and self._holds_weights(node):
                 return replace(fact, dtype=DType({f"{path}.dtype"}), why=why, assumed=fact.assumed | {WEIGHTS})
         if fact.kind == "unknown" and fact.size is None:
             return replace(fact, size=Expr.name(self._name(node)), why=why)
         return replace(fact, why=f"{why}: {fact.why}" if fact.why else why)
+
+    def _holds_weights(self, node: Node) -> bool:
+        """Whether arrays of the object may be loaded: not if its class is of this file and derives from nothing."""
+        if not node.inputs or self.of(node.inputs[0]).kind != "object":
+            return True
+        held = self.graph.module.classes.get(self.graph.context.class_name or "")
+        return held is None or bool(held.bases)
 
     def _field(self, node: Node, path: str) -> Fact | None:
         """A field of an argument whose annotation is a class of this file, as that annotates it."""

@@ -62,6 +62,9 @@ def dtype(graph: Graph) -> str:
         ("x: mx.Dtype", "return x", "dtype"),
         ("x=1e-5", "return x", "scalar"),
         ("x='causal'", "return x", "str"),
+        ("x=mx.float32", "return x", "dtype"),
+        ("*x", "return x", "tuple"),
+        ("**x", "return x", "object"),
         ("x=None", "return x", "unknown"),
         ("x", "return x", "unknown"),
         ("x", "mx.exp(x)\nreturn x", "array"),
@@ -220,6 +223,21 @@ def test_numbers_of_init() -> None:
 def test_a_weights_dtype_is_assumed_to_be_loadings() -> None:
     graph = module(LAYERS, "return self.weight")
     assert "assumed: a weight has the rank that __init__ gives it" in graph.facts.why(result(graph))
+
+
+def test_an_argument_with_a_default_may_be_another_value() -> None:
+    graph = function("return x.astype(dtype) * scale", "x: mx.array, dtype=mx.float32, scale=1.0")
+    assert dtype(graph) == "dtype"
+    assert graph.facts.const(graph.params["scale"]) is MISSING
+
+
+def test_an_object_that_is_no_module_keeps_its_arrays_dtype() -> None:
+    graph = graph_of(
+        f"{HEAD}\nclass Cache:\n    def __init__(self):\n        self.keys = mx.zeros((4,))\n\n"
+        "    def update(self, x: mx.array):\n        return self.keys\n",
+        "Cache.update",
+    )
+    assert dtype(graph) == "float32"
 
 
 def test_activation_dtype_is_one_symbol() -> None:
