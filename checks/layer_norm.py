@@ -89,7 +89,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     if weight is None or eps is None or graph.facts.dtype(x).integral:
         return None
     bias = bias_of(graph, root, norm, x, weight)
-    if bias is None:
+    if bias is None or eps in (*weight.nodes, *bias.nodes):  # an array is no eps
         return None
     policy, cast = policy_of(graph, chain, read, x), False
     kept = dtype_stays(graph, root, (x, *weight.nodes, *bias.nodes), eps)

@@ -85,7 +85,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     x = narrow(graph, written)
     weight = weight_of(graph, root, norm, x)
     eps = eps_hole(graph, root, c.algebra.scale(norm.eps, ratio * ratio))
-    if weight is None or eps is None or graph.facts.dtype(x).integral:
+    if weight is None or eps is None or eps in weight.nodes or graph.facts.dtype(x).integral:
         return None
     length = _length(graph, norm.length, weight)
     if length is not None and length.verdict == "contradicted":

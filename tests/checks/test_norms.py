@@ -127,6 +127,11 @@ def test_what_is_normalised_is_the_value_before_its_mean_is_subtracted() -> None
     assert operands(only(function(layer_norm, twice))) == {"x": "multiply", "eps": "1e-05"}
 
 
+def test_a_weight_is_no_eps() -> None:
+    body = "m = x.mean(-1, keepdims=True)\nreturn (x - m) / mx.sqrt(x.var(-1, keepdims=True) + w) * w"
+    assert "weight" not in operands(only(function(layer_norm, body)))
+
+
 def test_a_helper_that_does_more_is_reported_once() -> None:
     source = f"""{HEAD}def norm(x, w, b):
     m = x.mean(-1, keepdims=True)
