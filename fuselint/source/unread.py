@@ -57,12 +57,14 @@ class Leftovers:
             name = names.pop()
             if name in seen:
                 continue
-            definition = self._private(name)
+            definition: ast.FunctionDef | ast.Import | None = self._private(name) or self._import(name)
             # What other files read is asked last: it may take reading all of them.
             more = None
             if definition is None and self.is_unsafe and self.is_read is not None:
                 more = self._attribute(name)
-            if (definition is None and more is None) or self._read(name, deleted, kept):
+            if (definition is None and more is None) or self._read(
+                name, deleted, kept, isinstance(definition, ast.Import)
+            ):
                 continue
             seen.add(name)
             if definition is not None:
@@ -71,7 +73,8 @@ class Leftovers:
                 out.append(Edit(*span, ""))
                 deleted.append(span)
                 comments += [c for _, c in comments_in(file, *span) if not PRAGMA.match(c)]
-                self.notes.append(f"`{name}` goes, nothing else reads it")
+                what = f"`import {name}`" if isinstance(definition, ast.Import) else f"`{name}`"
+                self.notes.append(f"{what} goes, nothing else reads it")
                 self.spans.append(span)
                 names += _ast_names(definition)
             elif more is not None:
@@ -89,8 +92,8 @@ class Leftovers:
             out.append(Edit(self.comments_at, self.comments_at, text))
         return out
 
-    def _read(self, name: str, deleted: Sequence[tuple[int, int]], kept: str) -> bool:
-        """Whether the file, without what is deleted, or another file reads a name."""
+    def _read(self, name: str, deleted: Sequence[tuple[int, int]], kept: str, here: bool = False) -> bool:
+        """Whether the file, without what is deleted, or (unless `here`) another file reads a name."""
         file = self.graph.source.file
         if re.search(rf"\b{re.escape(name)}\b", kept):
             return True
@@ -111,7 +114,16 @@ class Leftovers:
                 continue
             if not any(a <= at <= b for a, b in deleted):
                 return True
-        return self.is_read is not None and self.is_read(name)
+        return not here and self.is_read is not None and self.is_read(name)
+
+    def _import(self, name: str) -> ast.Import | None:
+        """The line `import math`, which does nothing but bind the name."""
+        if name not in WITHOUT_EFFECT:
+            return None
+        tree = parsed(self.graph.source.file)
+        found = [n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) and name in _bound(n)]
+        only = found[0] if len(found) == 1 else None
+        return only if isinstance(only, ast.Import) and only in tree.body and len(only.names) == 1 else None
 
     def _private(self, name: str) -> ast.FunctionDef | None:
         """The one function or method of a private name that the file defines."""
@@ -182,6 +194,14 @@ class Leftovers:
             isinstance(n, ast.Attribute) and n.attr == name and not isinstance(n.ctx, ast.Load)
             for n in ast.walk(parsed(self.graph.source.file))
         )
+
+
+WITHOUT_EFFECT = frozenset({"math"})
+"""Modules whose import does nothing else, and that nobody imports from another module."""
+
+
+def _bound(node: ast.Import | ast.ImportFrom) -> list[str]:
+    return [a.asname or a.name for a in node.names]
 
 
 def _names(nodes: Iterable[cst.CSTNode]) -> list[str]:
