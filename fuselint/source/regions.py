@@ -121,9 +121,12 @@ class _Cut:
             if any(i in depends or i in self.keys for i in operands(n)):
                 depends.add(n)
         out: set[Node] = set()
+        made = self.match.data.get("made", frozenset())  # what the computation itself makes, of numbers
         for n in depends:
             for i in operands(n):
-                if i in depends or i in self.keys or i.op in LEAVES or i.op in ("const", "global", "tuple", "list"):
+                if i in made or i in depends or i in self.keys:
+                    continue
+                if i.op in LEAVES or i.op in ("const", "global", "tuple", "list"):
                     continue
                 if i.op in ("dtype", "dim") or self.graph.facts.kind(i) == "array":
                     out.add(i)
