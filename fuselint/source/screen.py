@@ -99,7 +99,7 @@ ELEMENTWISE = frozenset(
     logical_not logical_or maximum minimum mish multiply nan_to_num negative not_equal power radians real
     reciprocal relu relu2 relu6 remainder right_shift round rsqrt selu sigmoid sign silu sin sinh softplus
     soft_shrink softshrink softsign sqrt square step stop_gradient subtract tan tanh where zeros_like ones_like
-    full_like""".split()
+    full_like array""".split()
 )
 """Calls of which one alone is nothing to report, two are."""
 
