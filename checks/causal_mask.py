@@ -119,6 +119,8 @@ def _selected(graph: Graph, node: Node) -> Node | None:
 
 def _compared(graph: Graph, node: Node, keeps: bool) -> Node | None:
     """N of a comparison of a column of positions with a row of them, where that keeps (or hides) what lies below."""
+    if len(node.inputs) != 2:
+        return None
     left, right = (_positions(graph, n) for n in node.inputs)
     if left is None or right is None or left[0] is right[0]:
         return None
