@@ -108,7 +108,9 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     holes: dict[str, Hole] = {"x": x, "eps": eps}
     owned = region(root, [n for h in holes.values() for n in held(h)])
     label = "llama" if policy == "float32" and kept.verdict == "proven" else policy
-    numerics = numerics_of(graph, owned, "none" if wide else policy, x, kept, EXACT | {"subtract", "var"})
+    numerics = numerics_of(
+        graph, owned, "none" if wide else policy, written if wide else x, kept, EXACT | {"subtract", "var"}
+    )
     return Match(
         code=CODE,
         root=root,

@@ -138,7 +138,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
         fused=(FusedKernel("fast.rms_norm", (x, *weight.nodes), root),),
         shapes={"x": ("...", size), **({"weight": (size,)} if weight.hole is not None else {})},
         dtypes={"weight": "weight"} if weight.hole is not None else {},
-        numerics=_numerics(graph, "none" if wide else policy, x, kept, length),
+        numerics=_numerics(graph, "none" if wide else policy, written if wide else x, kept, length),
         related=helpers(root, owned),
         data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "cast": cast, "length": length},
     )
@@ -224,7 +224,7 @@ def queries(q):
         HEAD
         + """def queries(q):
     return mx.fast.rms_norm(
-        q.astype(mx.float32),
+        q,
         mx.full(q.shape[-1:], 0.125 * q.shape[-1] ** -0.5, mx.float32),
         1e-6 / q.shape[-1],
     )

@@ -109,7 +109,9 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     learned = [name for name in ("weight", "bias") if name in holes]
     owned = region(root, [n for h in holes.values() for n in held(h)])
     label = "llama" if policy == "float32" and kept.verdict == "proven" else policy
-    numerics = numerics_of(graph, owned, "none" if wide else policy, x, kept, EXACT | {"subtract", "var"})
+    numerics = numerics_of(
+        graph, owned, "none" if wide else policy, written if wide else x, kept, EXACT | {"subtract", "var"}
+    )
     if norm.moments and numerics in ("bit-identical", "reassociated"):
         numerics = "more accurate"
     moments = "; mean(x^2) - mean(x)^2 cancels" if norm.moments else ""

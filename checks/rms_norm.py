@@ -121,7 +121,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
         shapes={"x": ("...", "D"), **({"weight": ("D",)} if weight.hole is not None else {})},
         scalars={norm.length: "D"} if norm.length is not None and norm.length.number is None else {},
         dtypes={"weight": "weight"} if weight.hole is not None else {},
-        numerics=numerics_of(graph, owned, "none" if wide else policy, x, kept),
+        numerics=numerics_of(graph, owned, "none" if wide else policy, written if wide else x, kept),
         related=helpers(root, owned),
         data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "cast": cast},
     )

@@ -11,7 +11,11 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     length = match.data["length"]
     d = "{x}.shape[-1]" if length is None else str(length)
     factor = f"{d} ** -0.5" if length is None else number_text(length**-0.5)
-    x, dtype = ("{x}.astype({mx}.float32)", "{mx}.float32") if match.data["cast"] else ("{x}", "{x}.dtype")
+    x, dtype = "{x}", "{x}.dtype"
+    if match.data["cast"] and "weight" in match.holes:
+        x = "{x}.astype({mx}.float32)"
+    elif match.data["cast"]:
+        dtype = "{mx}.float32"  # a float32 weight makes the result float32
     if "scale" in match.holes:
         factor = f"{_text(match, 'scale')} * {factor}"
     if "weight" in match.holes:
