@@ -17,14 +17,32 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, partial, reduce
-from typing import Any, Final, Literal
+from typing import Any
 
 import libcst as cst
 
 from fuselint.graph import dtypes
 from fuselint.graph.dtypes import DType
+from fuselint.graph.fact import (
+    ACTIVATION,
+    COMPARISONS,
+    CONFIGURED,
+    FITS,
+    FLOATING,
+    MAX_TERMS,
+    MISSING,
+    PURE,
+    UNKNOWN,
+    WEIGHTS,
+    Fact,
+    Kind,
+    annotated,
+    compute,
+    constant_fact,
+    scalar_fact,
+)
 from fuselint.graph.indexing import indexed
 from fuselint.graph.model import FOREIGN, Graph, Node, Slice, operands
 from fuselint.graph.op import Call, Op, Value
@@ -33,74 +51,7 @@ from fuselint.graph.shapes import JOINED, SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
 from fuselint.graph.usage import Usage
 
-__all__ = ["MISSING", "DType", "Expr", "Fact", "Facts", "Shape"]
-
-Kind = Literal["array", "scalar", "tuple", "none", "str", "dtype", "function", "object", "unknown"]
-
-
-class _Missing:
-    def __repr__(self) -> str:
-        return "MISSING"
-
-    def __bool__(self) -> bool:
-        return False
-
-
-MISSING: Final[Any] = _Missing()
-"""The value of what isn't a constant."""
-
-FLOATING = "activations are real floating arrays of rank >= 1"
-WEIGHTS = "a weight has the rank that __init__ gives it, axes longer than 1, and the dtype that loading gives it"
-CONFIGURED = "a constructor's arguments and their attributes are Python values where it computes with them"
-FITS = "an operand of unknown shape adds no axes to the other"
-
-MAX_TERMS = 64
-"""Of the product of two sizes."""
-
-ACTIVATION = "activation"
-"""The one dtype symbol that activation_dtype puts for all others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """What is known of a value.
-
-    size: of a scalar, as an Expr; of a tuple, how often its parts are repeated (`[x] * n`), None for once.
-    extent: of a tuple of sizes, as a Shape. parts: of a tuple, or several results, each.
-    """
-
-    kind: Kind
-    shape: Shape | None = None
-    dtype: DType = dtypes.UNKNOWN
-    const: Any = MISSING
-    size: Expr | None = None
-    extent: Shape | None = None
-    parts: tuple[Fact, ...] | None = None
-    why: str = ""
-    assumed: frozenset[str] = frozenset()
-
-
-UNKNOWN = Fact("unknown")
-
-
-def _scalar(dtype: str, *, const: Any = MISSING, size: Expr | None = None, why: str = "") -> Fact:
-    if size is None and type(const) is int:
-        size = Expr.of(const)
-    return Fact("scalar", SCALAR, DType({dtype}), const, size, why=why)
-
-
-def constant_fact(value: Any, kind: str | None = None) -> Fact:
-    """The fact of a Python constant."""
-    if kind == "dtype":
-        return Fact("dtype", dtype=DType({value}), const=value, why=f"the dtype {value}")
-    if value is None:
-        return Fact("none", const=None, why="the constant None")
-    if isinstance(value, str):
-        return Fact("str", const=value, why="a constant")
-    for sort, name in ((bool, "weak bool"), (int, "weak int"), (float, "weak float")):
-        if isinstance(value, sort):
-            return _scalar(name, const=value, why=f"the constant {value}")
-    return Fact("object", const=value, why="a constant")
+__all__ = ["FITS", "MISSING", "DType", "Expr", "Fact", "Facts", "Kind", "Shape"]
 
 
 class Facts:
@@ -264,7 +215,7 @@ class Facts:
                 fact = replace(fact, kind="array", why=f"{fact.why or node.op}: an array, {seen.array}")
             elif seen.scalar and not seen.array:
                 why = f"{fact.why or node.op}: a number, {seen.scalar}"
-                return replace(_scalar("weak number", size=fact.size or Expr.name(self._name(node)), why=why))
+                return replace(scalar_fact("weak number", size=fact.size or Expr.name(self._name(node)), why=why))
         if fact.kind not in ("array", "unknown"):
             return fact
         if not fact.dtype:
@@ -428,7 +379,7 @@ class Facts:
             size = self._size_of(op, [self.size(n) for n in node.inputs])
             if node.frame.qualname.rpartition(".")[2] == "__init__":
                 sort = "weak float" if op.name == "divide" else "weak number"
-                number = _scalar(sort, size=self._labelled(node, size), why=f"{op.name} of a constructor's values")
+                number = scalar_fact(sort, size=self._labelled(node, size), why=f"{op.name} of a constructor's values")
                 return replace(number, assumed=frozenset({CONFIGURED}))
             merged = reduce(lambda a, b: a | b, (f.dtype for f in inputs))
             return Fact("unknown", dtype=merged, size=size, why=f"{op.name}: nothing says if it is an array")
@@ -452,7 +403,7 @@ class Facts:
             if sequence.parts is not None and sequence.size is None and count.size is not None:
                 return Fact(kind, parts=sequence.parts, size=count.size, extent=extent, why="a repeated list")
         elif op.name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
-            return _scalar("weak bool", why="a comparison")
+            return scalar_fact("weak bool", why="a comparison")
         return Fact(kind, extent=extent, why=f"{op.name} of sequences")
 
     def _labelled(self, node: Node, size: Expr | None) -> Expr | None:
@@ -464,11 +415,11 @@ class Facts:
     def _number(self, node: Node, op: Op, inputs: Sequence[Fact]) -> Fact:
         values = [f.const for f in inputs]
         if not any(v is MISSING for v in values):
-            result = _compute(op.operator or "", values)
+            result = compute(op.operator or "", values)
             if result is not MISSING:
                 return constant_fact(result)
-        if op.name in _COMPARISONS:
-            return _scalar("weak bool", why="a comparison")
+        if op.name in COMPARISONS:
+            return scalar_fact("weak bool", why="a comparison")
         size = self._size_of(op, [f.size for f in inputs])
         merged = reduce(lambda a, b: a | b, (f.dtype for f in inputs))
         if op.name == "divide":
@@ -497,7 +448,7 @@ class Facts:
             return Fact("object", why="the object itself")
         if node.attrs.get("star"):
             return Fact("tuple" if node.attrs["star"] == "*" else "object", why=f"the arguments in {name}")
-        fact = _annotated(node.attrs.get("annotation"), name)
+        fact = annotated(node.attrs.get("annotation"), name)
         if fact is not None:
             return replace(fact, size=Expr.name(self._name(node))) if fact.kind == "scalar" else fact
         default = node.attrs.get("default")
@@ -547,7 +498,7 @@ class Facts:
             self.graph.module.classes.get(base.attrs.get("annotation") or "") if base and base.op == "param" else None
         )
         stated = None if held is None else held.fields.get(node.attrs.get("name", ""))
-        fact = None if stated is None else _annotated(stated.annotation, path)
+        fact = None if stated is None else annotated(stated.annotation, path)
         if fact is None or fact.kind != "scalar":
             return None
         return replace(fact, size=Expr.name(self._name(node)))
@@ -582,7 +533,7 @@ class Facts:
     def _ndim(self, node: Node) -> Fact:
         f = self.of(node.inputs[0])
         rank = None if f.shape is None else f.shape.rank
-        return _scalar(
+        return scalar_fact(
             "weak int",
             const=MISSING if rank is None else rank,
             size=None if rank is None else Expr.of(rank),
@@ -592,7 +543,7 @@ class Facts:
     def _elements(self, node: Node) -> Fact:
         f = self.of(node.inputs[0])
         size = None if f.shape is None else f.shape.elements()
-        return _scalar("weak int", size=size or Expr.name(f"%{node.id}"), why="a size")
+        return scalar_fact("weak int", size=size or Expr.name(f"%{node.id}"), why="a size")
 
     def _dtype(self, node: Node) -> Fact:
         f = self.of(node.inputs[0])
@@ -627,7 +578,7 @@ class Facts:
         index = node.attrs.get("index")
         counted = node.inputs[0].attrs.get("target") if node.inputs[0].op == "call" else None
         if counted == "builtins.range" or (counted == "builtins.enumerate" and index == 0):
-            return _scalar("weak int", size=Expr.name(self._name(node)), why="a number that a loop counts")
+            return scalar_fact("weak int", size=Expr.name(self._name(node)), why="a number that a loop counts")
         if isinstance(index, Node):
             known = self.const(index)
             index = known if isinstance(known, int) else index
@@ -640,7 +591,7 @@ class Facts:
         if isinstance(index, int) and f.extent is not None:
             size = f.extent.axis(index)
             if size is not None:
-                return _scalar("weak int", size=size, why="a size")
+                return scalar_fact("weak int", size=size, why="a size")
         if node.inputs[0].op in TABLE and f.kind == "tuple" and f.parts is None:
             return Fact("array", f.shape, f.dtype, why=f.why)
         return Fact("unknown", why="an element of something not understood")
@@ -692,7 +643,7 @@ class Facts:
                     if same and facts[0].kind != "array"
                     else Fact("unknown", why=f"`{node.op}`")
                 )
-        return _scalar("weak bool", why="a condition")
+        return scalar_fact("weak bool", why="a condition")
 
     def _loop(self, node: Node) -> Fact:
         return Fact("unknown", why=f"{node.attrs.get('name', 'a value')} changes in a loop")
@@ -704,30 +655,30 @@ class Facts:
             return inputs[0]
         name = target.removeprefix("builtins.").removeprefix("math.")
         consts = [f.const for f in inputs]
-        if target in _PURE and consts and MISSING not in consts and not node.attrs.get("keywords"):
+        if target in PURE and consts and MISSING not in consts and not node.attrs.get("keywords"):
             try:
-                return constant_fact(_PURE[target](*consts))
+                return constant_fact(PURE[target](*consts))
             except (ArithmeticError, TypeError, ValueError):
                 return Fact("unknown", why=f"{name} of constants fails")
         if target in ("builtins.int", "math.floor", "math.ceil", "builtins.round", "builtins.len", "math.prod"):
-            return _scalar("weak int", size=self._rounded(node, target, inputs), why=f"the result of {name}")
+            return scalar_fact("weak int", size=self._rounded(node, target, inputs), why=f"the result of {name}")
         if target == "builtins.float" or target.startswith("math."):
-            return _scalar("weak float", why=f"the result of {name}")
+            return scalar_fact("weak float", why=f"the result of {name}")
         if target in ("builtins.max", "builtins.min", "builtins.sum", "builtins.abs"):
             numbers = inputs and all(f.kind == "scalar" for f in inputs)
             if numbers and target == "builtins.max" and all(f.size is not None for f in inputs):
-                return _scalar(
+                return scalar_fact(
                     "weak int",
                     size=reduce(Expr.max, (f.size for f in inputs if f.size is not None)),
                     why="the result of max",
                 )
             return (
-                _scalar("weak number", why=f"the result of {name}")
+                scalar_fact("weak number", why=f"the result of {name}")
                 if numbers
                 else Fact("unknown", why=f"{name} of unknown values")
             )
         if target in ("builtins.bool", "builtins.isinstance", "builtins.hasattr", "builtins.any", "builtins.all"):
-            return _scalar("weak bool", why=f"the result of {name}")
+            return scalar_fact("weak bool", why=f"the result of {name}")
         if target == "builtins.str":
             return Fact("str", why="the result of str")
         if target.startswith("numpy."):
@@ -790,67 +741,6 @@ def _cut(extent: Shape, cut: Slice) -> Shape | None:
             None if tail is None else Shape(None, tail[: len(tail) + stop if stop is not None and stop < 0 else None])
         )
     return extent if start in (None, 0) and stop is None else None
-
-
-_ANNOTATIONS: dict[str, Kind] = {
-    "mlx.core.array": "array", "mx.array": "array",
-    "int": "scalar", "float": "scalar", "bool": "scalar", "str": "str",
-    "numpy.ndarray": "object", "np.ndarray": "object", "torch.Tensor": "object", "jax.Array": "object",
-    "mlx.core.Dtype": "dtype", "mx.Dtype": "dtype",
-}  # fmt: skip
-
-
-def _annotated(annotation: Any, name: str) -> Fact | None:
-    """The fact that an annotation states; Optional counts as what it wraps."""
-    if not isinstance(annotation, str) or not annotation:
-        return None
-    text = annotation.replace("typing.", "").replace(" ", "").strip("\"'")
-    if text.startswith("Optional[") and text.endswith("]"):
-        text = text[9:-1]
-    members = {m for m in text.split("|") if m != "None"}
-    if len(members) != 1:
-        return None
-    text = members.pop()
-    kind = _ANNOTATIONS.get(text)
-    why = f"{name} is annotated {annotation}"
-    if kind == "scalar":
-        return _scalar({"int": "weak int", "float": "weak float", "bool": "weak bool"}[text], why=why)
-    if kind == "dtype":
-        return Fact("dtype", dtype=DType({name}), why=why)
-    return None if kind is None else Fact(kind, why=why)
-
-
-_COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
-
-_OPERATORS: dict[str, Callable[..., Any]] = {
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
-    "%": operator.mod, "**": operator.pow, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
-    "<=": operator.le, ">": operator.gt, ">=": operator.ge, "&": operator.and_, "|": operator.or_,
-    "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift,
-}  # fmt: skip
-_UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert, "abs": abs}
-
-_PURE: dict[str, Callable[..., Any]] = {
-    "builtins.int": int, "builtins.float": float, "builtins.round": round, "builtins.abs": abs,
-    "builtins.max": max, "builtins.min": min, "builtins.bool": bool,
-    **{f"math.{n}": getattr(math, n) for n in "sqrt log log2 log10 exp floor ceil pow sin cos prod".split()},
-    "numpy.sqrt": math.sqrt, "numpy.log": math.log, "numpy.exp": math.exp,
-}  # fmt: skip
-
-
-def _compute(symbol: str, values: Sequence[Any]) -> Any:
-    """An operator on constants, where the result is a reasonable number."""
-    if any(not isinstance(v, (bool, int, float)) for v in values):
-        return MISSING
-    if symbol == "**" and (abs(values[0]) > 2**64 or abs(values[1]) > 64):
-        return MISSING
-    if symbol in ("<<", ">>") and not 0 <= values[1] <= 64:
-        return MISSING
-    try:
-        result = (_UNARY if len(values) == 1 else _OPERATORS)[symbol](*values)
-    except (ArithmeticError, TypeError, ValueError, KeyError):
-        return MISSING
-    return MISSING if isinstance(result, complex) else result
 
 
 def _divide(a: Expr, b: Expr) -> Expr | None:

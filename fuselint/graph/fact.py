@@ -1,0 +1,142 @@
+"""A fact, and those that Python itself states: of constants, annotations and arithmetic."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from fuselint.graph import dtypes
+from fuselint.graph.dtypes import DType
+from fuselint.graph.shapes import SCALAR, Shape
+from fuselint.graph.symbols import Expr
+
+Kind = Literal["array", "scalar", "tuple", "none", "str", "dtype", "function", "object", "unknown"]
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+MISSING: Final[Any] = _Missing()
+"""The value of what isn't a constant."""
+
+FLOATING = "activations are real floating arrays of rank >= 1"
+WEIGHTS = "a weight has the rank that __init__ gives it, axes longer than 1, and the dtype that loading gives it"
+CONFIGURED = "a constructor's arguments and their attributes are Python values where it computes with them"
+FITS = "an operand of unknown shape adds no axes to the other"
+
+MAX_TERMS = 64
+"""Of the product of two sizes."""
+
+ACTIVATION = "activation"
+"""The one dtype symbol that activation_dtype puts for all others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What is known of a value.
+
+    size: of a scalar, as an Expr; of a tuple, how often its parts are repeated (`[x] * n`), None for once.
+    extent: of a tuple of sizes, as a Shape. parts: of a tuple, or several results, each.
+    """
+
+    kind: Kind
+    shape: Shape | None = None
+    dtype: DType = dtypes.UNKNOWN
+    const: Any = MISSING
+    size: Expr | None = None
+    extent: Shape | None = None
+    parts: tuple[Fact, ...] | None = None
+    why: str = ""
+    assumed: frozenset[str] = frozenset()
+
+
+UNKNOWN = Fact("unknown")
+
+
+def scalar_fact(dtype: str, *, const: Any = MISSING, size: Expr | None = None, why: str = "") -> Fact:
+    if size is None and type(const) is int:
+        size = Expr.of(const)
+    return Fact("scalar", SCALAR, DType({dtype}), const, size, why=why)
+
+
+def constant_fact(value: Any, kind: str | None = None) -> Fact:
+    """The fact of a Python constant."""
+    if kind == "dtype":
+        return Fact("dtype", dtype=DType({value}), const=value, why=f"the dtype {value}")
+    if value is None:
+        return Fact("none", const=None, why="the constant None")
+    if isinstance(value, str):
+        return Fact("str", const=value, why="a constant")
+    for sort, name in ((bool, "weak bool"), (int, "weak int"), (float, "weak float")):
+        if isinstance(value, sort):
+            return scalar_fact(name, const=value, why=f"the constant {value}")
+    return Fact("object", const=value, why="a constant")
+
+
+_ANNOTATIONS: dict[str, Kind] = {
+    "mlx.core.array": "array", "mx.array": "array",
+    "int": "scalar", "float": "scalar", "bool": "scalar", "str": "str",
+    "numpy.ndarray": "object", "np.ndarray": "object", "torch.Tensor": "object", "jax.Array": "object",
+    "mlx.core.Dtype": "dtype", "mx.Dtype": "dtype",
+}  # fmt: skip
+
+
+def annotated(annotation: Any, name: str) -> Fact | None:
+    """The fact that an annotation states; Optional counts as what it wraps."""
+    if not isinstance(annotation, str) or not annotation:
+        return None
+    text = annotation.replace("typing.", "").replace(" ", "").strip("\"'")
+    if text.startswith("Optional[") and text.endswith("]"):
+        text = text[9:-1]
+    members = {m for m in text.split("|") if m != "None"}
+    if len(members) != 1:
+        return None
+    text = members.pop()
+    kind = _ANNOTATIONS.get(text)
+    why = f"{name} is annotated {annotation}"
+    if kind == "scalar":
+        return scalar_fact({"int": "weak int", "float": "weak float", "bool": "weak bool"}[text], why=why)
+    if kind == "dtype":
+        return Fact("dtype", dtype=DType({name}), why=why)
+    return None if kind is None else Fact(kind, why=why)
+
+
+COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv, "//": operator.floordiv,
+    "%": operator.mod, "**": operator.pow, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    "<=": operator.le, ">": operator.gt, ">=": operator.ge, "&": operator.and_, "|": operator.or_,
+    "^": operator.xor, "<<": operator.lshift, ">>": operator.rshift,
+}  # fmt: skip
+_UNARY: dict[str, Callable[..., Any]] = {"-": operator.neg, "+": operator.pos, "~": operator.invert, "abs": abs}
+
+PURE: dict[str, Callable[..., Any]] = {
+    "builtins.int": int, "builtins.float": float, "builtins.round": round, "builtins.abs": abs,
+    "builtins.max": max, "builtins.min": min, "builtins.bool": bool,
+    **{f"math.{n}": getattr(math, n) for n in "sqrt log log2 log10 exp floor ceil pow sin cos prod".split()},
+    "numpy.sqrt": math.sqrt, "numpy.log": math.log, "numpy.exp": math.exp,
+}  # fmt: skip
+
+
+def compute(symbol: str, values: Sequence[Any]) -> Any:
+    """An operator on constants, where the result is a reasonable number."""
+    if any(not isinstance(v, (bool, int, float)) for v in values):
+        return MISSING
+    if symbol == "**" and (abs(values[0]) > 2**64 or abs(values[1]) > 64):
+        return MISSING
+    if symbol in ("<<", ">>") and not 0 <= values[1] <= 64:
+        return MISSING
+    try:
+        result = (_UNARY if len(values) == 1 else _OPERATORS)[symbol](*values)
+    except (ArithmeticError, TypeError, ValueError, KeyError):
+        return MISSING
+    return MISSING if isinstance(result, complex) else result
