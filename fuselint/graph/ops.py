@@ -11,7 +11,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fuselint.graph import ops_core, ops_losses, ops_modules, ops_nn
+from fuselint.graph import (
+    ops_arrays,
+    ops_elementwise,
+    ops_losses,
+    ops_matmul,
+    ops_modules,
+    ops_nn,
+    ops_reduce,
+    ops_views,
+)
 from fuselint.graph.dtypes import CONCRETE
 from fuselint.graph.model import Node
 from fuselint.graph.op import Bound, Call, CannotBind, Op, Param, Value, bind, literal
@@ -35,7 +44,9 @@ __all__ = [
     "unary",
 ]  # fmt: skip
 
-TABLE: dict[str, Op] = {op.name: op for part in (ops_core, ops_modules, ops_nn, ops_losses) for op in part.table()}
+PARTS = (ops_elementwise, ops_reduce, ops_views, ops_matmul, ops_arrays, ops_modules, ops_nn, ops_losses)
+
+TABLE: dict[str, Op] = {op.name: op for part in PARTS for op in part.table()}
 _SPELLINGS = {s: op for op in TABLE.values() for s in op.spellings}
 _METHODS = {op.method: op for op in TABLE.values() if op.method}
 _BINARY = {op.operator: op for op in TABLE.values() if op.operator and len(op.params) == 2}

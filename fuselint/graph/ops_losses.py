@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fuselint.graph import ops_rules as r
 from fuselint.graph.dtypes import DType
 from fuselint.graph.op import Call, DTypeRule, Op, ShapeRule
-from fuselint.graph.ops_core import row
+from fuselint.graph.ops_row import row
 from fuselint.graph.shapes import SCALAR, Shape
 
 PAIR = "inputs: A, targets: A"

@@ -11,7 +11,7 @@ from fuselint.graph import ops_create as create
 from fuselint.graph import ops_rules as r
 from fuselint.graph.dtypes import DType
 from fuselint.graph.op import Call, Op, PrimitiveRule, ShapeRule
-from fuselint.graph.ops_core import row
+from fuselint.graph.ops_row import row
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
 

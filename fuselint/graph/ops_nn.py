@@ -14,8 +14,9 @@ from fuselint.graph import ops_products as pr
 from fuselint.graph import ops_rules as r
 from fuselint.graph.dtypes import DType
 from fuselint.graph.op import Call, DTypeRule, Op, PrimitiveRule, ShapeRule
-from fuselint.graph.ops_core import row, softmax_dtype
 from fuselint.graph.ops_modules import LAYER, RMS, attention_dtype, rope_primitives
+from fuselint.graph.ops_reduce import softmax_dtype
+from fuselint.graph.ops_row import row
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 

@@ -472,6 +472,23 @@ def both(rule: DTypeOf) -> DTypeRule:
     return lambda c: (rule(c),) * 2
 
 
+def twice(rule: ShapeRule) -> ShapeRule:
+    def rule_of_both(c: Call) -> tuple[Shape | None, ...]:
+        shape = rule(c)
+        assert not isinstance(shape, tuple)
+        return (shape, shape)
+
+    return rule_of_both
+
+
+def summed_dtype(c: Call) -> DType:
+    """Small integers and booleans add up in int32, unsigned ones in uint32."""
+    d = c.dtype(0).settle()
+    if d & {"uint8", "uint16"}:
+        return DType({"uint32"})
+    return DType({"int32"}) if d & {"bool_", "int8", "int16"} else d
+
+
 # -- primitives -------------------------------------------------------------------------------------------------------
 
 
