@@ -20,6 +20,7 @@ be proven. Angles differ in their last bits: at positions in the thousands that 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -125,6 +126,9 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
     x = policy.x
     rank = _least_rank(graph, x)
     problem = ""
+    ranks = {r for r in (facts.rank(x), facts.rank(root)) if r is not None}
+    if len(ranks) > 1:
+        return None  # the tables have more axes than x
     if (rank == 2 and facts.rank(x) == 2) or facts.dtype(x).integral or angles.axis not in (-2, -3):
         return None
     last = c.size_of(x, -1)
@@ -132,7 +136,11 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
     holes: dict[str, Hole | None] = {"x": x, "dims": dims}
     scale = c.algebra.scale(angles.scale, -1.0) if rotation.inverse else angles.scale
     holes["scale"] = _number(c, scale)
-    scaled = scale.number is None or abs(scale.number) != 1.0  # a quotient becomes a product with what is rounded
+    scaled = scale.number is not None and math.frexp(abs(scale.number))[0] != 0.5  # it may have been a quotient
+    if any(e < 0 for _, e in scale.factors):
+        problem = (
+            "positions are divided, and mx.fast.rope multiplies them: by a rounded quotient, so angles lose digits"
+        )
     holes["offset"] = _number(c, angles.offset, whole=True)
     frequencies = angles.frequencies
     table: Node | None = None

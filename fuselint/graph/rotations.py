@@ -205,7 +205,7 @@ class _Reader:
         if both is not None:
             inner = self.lanes(both[1], depth + 1)
             return None if inner is None else (self._outer(v, both[0], inner[0]), self._outer(v, both[0], inner[1]))
-        if v.op == "index" and _leading(v.param("index")):
+        if v.op == "index" and _picked(v.param("index")) is not None:
             return self._mapped(v.args[0], depth, lambda u: self._indexed(u, v.params))
         made = self._joined(v)
         if made is not None:
@@ -342,7 +342,7 @@ class _Reader:
             return self.algebra.product(v.coefficient, [(self.lane_of(b, depth + 1), e) for b, e in v.factors])
         if v.op == "sum":
             return self.algebra.sum(v.constant, [(self.lane_of(m, depth + 1), k) for m, k in v.terms])
-        if v.op == "index" and _leading(v.param("index")):
+        if v.op == "index" and _picked(v.param("index")) is not None and v.args[0].op in UNARY:
             return self._indexed(v.args[0], v.params) if not _has_lane(v) else v
         if v.op == "expand_dims" and v.args[0].op in UNARY:
             u, axes = v.args[0], _from_end(self.c, v)
@@ -434,9 +434,21 @@ def _is_slice(entry: Any) -> bool:
     return isinstance(entry, tuple) and entry[:1] == ("slice",)
 
 
-def _leading(index: Any) -> bool:
-    """An index that takes a slice of the first axis."""
-    return isinstance(index, tuple) and len(index) == 2 and index[1] == "..." and _is_slice(index[0])
+def _picked(index: Any) -> Any:
+    """The slice of positions that an index of a table takes: of its first axis, or of the last but one."""
+    if isinstance(index, tuple) and len(index) == 2 and index[1] == "..." and _is_slice(index[0]):
+        return index[0]
+    if isinstance(index, tuple) and len(index) == 3 and index[0] == "..." and _is_slice(index[1]) and index[2] == FULL:
+        return index[1]
+    return None
+
+
+def _picked_entries(index: Any) -> Any:
+    """The slice that an index of a 1-D value takes."""
+    if isinstance(index, tuple) and len(index) == 2 and "..." in index:
+        entry = index[0] if index[1] == "..." else index[1]
+        return entry if _is_slice(entry) else None
+    return None
 
 
 def _doubles(reps: Any) -> bool:
@@ -482,9 +494,10 @@ def read_angles(c: Canonical, u: Value, whole: Value) -> Angles | None:
     arrays = [(b, e) for b, e in u.factors if not b.scalar]
     if len(arrays) == 1 and arrays[0][0].op == "index" and arrays[0][1] == 1:  # some positions of a table
         picked = arrays[0][0]
-        if not _leading(picked.param("index")):
+        entry = _picked(picked.param("index"))
+        if entry is None:
             return None
-        _, first, stop, step = picked.param("index")[0]
+        _, first, stop, step = entry
         if step is not None:
             return None
         start = first if isinstance(first, Value) else c.algebra.zero
@@ -593,8 +606,8 @@ def _is_vector(c: Canonical, v: Value) -> bool:
         return bool(ranges) and all(b in ranges or b.op in NAMED for b in arrays)
     if v.op == "pow":
         return v.args[0].scalar and _is_vector(c, v.args[1])
-    if v.op == "index" and v.param("index")[0] != "..." and len(v.param("index")) == 2:
-        return _leading(v.param("index")) and _is_vector(c, v.args[0])
+    if v.op == "index":
+        return _picked_entries(v.param("index")) is not None and _is_vector(c, v.args[0])
     return v.op in ("exp", "log", "reciprocal") and _is_vector(c, v.args[0])
 
 
@@ -703,11 +716,11 @@ def _rounded(number: float) -> float:
 def _range_length(c: Canonical, v: Value) -> Value | None:
     """The length that is rotated, as arange(0, d, 2) or arange(d/2) says it, in steps of the exponent."""
     if v.op == "index":
-        index = v.param("index")
-        if not _leading(index) or index[0][1] is not None or index[0][3] is not None or v.args[0].op != "arange":
+        entry = _picked_entries(v.param("index"))
+        if entry is None or entry[1] is not None or entry[3] is not None or v.args[0].op != "arange":
             return None
         whole = _range_length(c, v.args[0])
-        stop, step = index[0][2], v.args[0].param("step")
+        stop, step = entry[2], v.args[0].param("step")
         if whole is None or not isinstance(stop, Value) or step not in (2, c.algebra.number(2.0)):
             return None
         half = stop.op == "floor_divide" and stop.args[0] is whole and stop.args[1].is_number(2.0)

@@ -1,0 +1,156 @@
+"""FUS221 in many spellings: what it is fixed to computes the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuselint.analysis import analyse
+from fuselint.config import Settings
+from fuselint.engine import fix_text
+from fuselint.source.text import FileText
+
+HEAD = """\
+import math
+
+import mlx.core as mx
+
+
+def rotate_half(x):
+    half = x.shape[-1] // 2
+    return mx.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+
+
+def f(x, offset: int = 3):
+    B, H, L, D = x.shape
+"""
+
+TURN = """\
+    c, s = mx.cos(angles).astype(x.dtype), mx.sin(angles).astype(x.dtype)
+    a, b = x[..., : D // 2], x[..., D // 2 :]
+    return mx.concatenate([a * c - b * s, a * s + b * c], axis=-1)
+"""
+
+WHOLE = """\
+    angles = mx.concatenate([angles, angles], axis=-1)
+    return x * mx.cos(angles).astype(x.dtype) + rotate_half(x) * mx.sin(angles).astype(x.dtype)
+"""
+
+PAIRS = """\
+    c, s = mx.cos(angles).astype(x.dtype), mx.sin(angles).astype(x.dtype)
+    a, b = x[..., ::2], x[..., 1::2]
+    return mx.stack([a * c - b * s, b * c + a * s], axis=-1).reshape(B, H, L, D)
+"""
+
+SPELLINGS = {
+    "exp of a logarithm": """\
+    angles = mx.arange(L)[:, None] * mx.exp(-mx.arange(0, D // 2) * (math.log(500.0) / (D // 2)))
+"""
+    + TURN,
+    "power of a base, outer": """\
+    angles = mx.outer(mx.arange(offset, offset + L), 1.0 / 10000 ** (mx.arange(0, D, 2) / D))
+"""
+    + WHOLE,
+    "einsum of two ranges": """\
+    inverse = 10000.0 ** (-mx.arange(D // 2) / (D // 2))
+    angles = mx.einsum("i,j->ij", mx.arange(L, dtype=mx.float32), inverse)
+"""
+    + PAIRS,
+    "an exponent over another length": """\
+    angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / 32))
+"""
+    + TURN,
+    "rows of a table": """\
+    angles = (mx.arange(100)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D)))[offset : offset + L]
+"""
+    + TURN,
+    "positions times a number": """\
+    angles = (mx.arange(L) + offset)[:, None] * 0.25 * (10000.0 ** (-mx.arange(0, D, 2) / D))[None, :]
+"""
+    + WHOLE,
+    "tables of four axes": """\
+    angles = (mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D)))[None, None]
+"""
+    + PAIRS,
+    "tables that are repeated": """\
+    angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))
+    c, s = mx.repeat(mx.cos(angles), 2, axis=-1), mx.repeat(mx.sin(angles), 2, axis=-1)
+    y = x.reshape(B, H, L, D // 2, 2)
+    turned = mx.stack([-y[..., 1], y[..., 0]], axis=-1).reshape(x.shape)
+    return x * c.astype(x.dtype) + turned * s.astype(x.dtype)
+""",
+    "the first dimensions": """\
+    angles = mx.arange(L)[:, None] * (100.0 ** (-mx.arange(0, 8, 2) / 8))
+    angles = mx.concatenate([angles, angles], axis=-1)
+    part = x[..., :8]
+    part = part * mx.cos(angles).astype(x.dtype) + rotate_half(part) * mx.sin(angles).astype(x.dtype)
+    return mx.concatenate([part, x[..., 8:]], axis=-1)
+""",
+    "a factor of the tables": """\
+    m = 0.1 * math.log(40) + 1
+    angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))
+    c, s = (mx.cos(angles) * m).astype(x.dtype), (mx.sin(angles) * m).astype(x.dtype)
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([a * c - b * s, a * s + b * c], axis=-1)
+""",
+}
+
+
+def run(text: str, x: Any) -> Any:
+    names: dict[str, Any] = {}
+    exec(text, names)
+    return names["f"](x)
+
+
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_a_spelling_is_fixed_to_the_same_values(name: str) -> None:
+    mx = pytest.importorskip("mlx.core")
+    source = HEAD + SPELLINGS[name]
+    after = fix_text(FileText("m.py", source), Settings(select=("FUS221",), unsafe_fixes=True)).after
+    assert after.count("mx.fast.rope(") == 1
+    for shape in ((2, 3, 5, 16), (1, 2, 1, 32)):
+        x = mx.random.normal(shape, key=mx.random.key(0))
+        before, now = run(source, x), run(after, x)
+        assert now.shape == before.shape
+        assert mx.abs(now - before).max().item() < 1e-5
+
+
+NEAR = {
+    "positions divided, which rounds": (
+        "    angles = (mx.arange(L) / offset)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))\n" + TURN,
+        1,
+    ),
+    "angles in half precision": (
+        "    angles = mx.arange(L, dtype=x.dtype)[:, None] * (1e4 ** (-mx.arange(0, D, 2, dtype=x.dtype) / D))\n"
+        + TURN,
+        1,
+    ),
+    "pairs written as halves": (
+        "    angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))\n"
+        + TURN.replace("x[..., : D // 2], x[..., D // 2 :]", "x[..., ::2], x[..., 1::2]"),
+        0,
+    ),
+    "two tables of angles": (
+        "    angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))\n"
+        + TURN.replace("mx.sin(angles)", "mx.sin(2 * angles)"),
+        0,
+    ),
+    "a step of two": (
+        "    angles = mx.arange(0, 2 * L, 2)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))\n" + TURN,
+        0,
+    ),
+    "tables with more axes than x": (
+        "    angles = (mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D)))[None, None, None]\n" + TURN,
+        0,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_what_is_almost_one_is_never_a_safe_fix(name: str) -> None:
+    body, findings = NEAR[name]
+    file = FileText("m.py", HEAD + body)
+    _, found = analyse(file, Settings(select=("FUS221",)), lambda attribute: False)
+    assert len(found) == findings
+    assert all(p.finding.fix is None or p.finding.fix.applicability != "safe" for p in found)
