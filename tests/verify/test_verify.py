@@ -285,8 +285,8 @@ X = (array("x", "D"),)
 UNRULY = {
     "crash after": (region(X, "result = x + 1", SEGFAULT), "failed", "the fixed code: crashed"),
     "crash before": (region(X, SEGFAULT, "result = x + 1"), "not verifiable", "crashed"),
-    "hang after": (region(X, "result = x + 1", HANG), "failed", "the fixed code: timed out after 4 s"),
-    "hang before": (region(X, HANG, "result = x + 1"), "not verifiable", "timed out after 4 s"),
+    "hang after": (region(X, "result = x + 1", HANG), "failed", f"the fixed code: timed out after {LIMITS.seconds} s"),
+    "hang before": (region(X, HANG, "result = x + 1"), "not verifiable", f"timed out after {LIMITS.seconds} s"),
     "hog after": (region(X, "result = x + 1", HOG), "failed", "emory"),
     "hog before": (region(X, HOG, "result = x + 1"), "not verifiable", "emory"),
     "fine": (region(X, "result = x + 1", "result = 1 + x"), "passed", ""),
