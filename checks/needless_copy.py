@@ -1,0 +1,230 @@
+"""FUS106 needless-copy: an array that is written and read again only to hold zeros, or the values of another one.
+
+What it does: finds `mx.where(m, x, mx.zeros_like(x))` and `mx.maximum(x, mx.zeros_like(x))`, where a Python zero does
+the same; `x[0]`, which gathers and so copies, where `x[0, ...]` is a view; and a cast to float32 that is cast back at
+once, `x.astype(mx.float32).astype(x.dtype)`.
+
+Why: an array of zeros is written to memory, and read back by the operation that takes it. `mx.compile` does not remove
+it. A cast to a wider dtype and back writes the array twice.
+
+Traffic: one launch and two passes over an activation less for the zeros; two launches and 12 bytes an element less for
+the casts (half precision).
+
+When not to: where the zeros are read elsewhere too, which then are written anyway, or have another dtype or shape than
+the operand. Casts to a narrower dtype and back round, and stay. A view keeps
+the whole array alive, so `x[0]` is left where the entry is returned, stored or handed on. Shapeless compiled code
+accepts a gather and refuses a slice.
+
+Fix safety: safe. The same bits: a Python zero takes the dtype of the array, and widening loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import libcst as cst
+
+from fuselint.finding import Obligation
+from fuselint.graph.dtypes import HALF
+from fuselint.graph.facts import FITS
+from fuselint.graph.model import Graph, Node
+from fuselint.graph.ops import TABLE
+from fuselint.rulebook import Example, FusedKernel, Hole, Match
+
+CODE, NAME = "FUS106", "needless-copy"
+
+HEAD = "import mlx.core as mx\n\n\n"
+
+WITH_ZEROS = {"where": (1, 2), "maximum": (0, 1), "minimum": (0, 1)}
+"""Operations, and their operands of which one may be zeros."""
+
+
+# An operation of these kinds makes an array of its own from its operands.
+COMPUTES = frozenset(
+    {"unary", "binary", "ternary", "composite", "activation", "reduce", "rowwise", "matmul", "conv", "fast"}
+)
+
+
+def unfused(m: Any, x: Any) -> Any:
+    import mlx.core as mx
+
+    return mx.where(m, x, mx.zeros_like(x))
+
+
+def fused(m: Any, x: Any) -> Any:
+    import mlx.core as mx
+
+    return mx.where(m, x, 0)
+
+
+def find(graph: Graph) -> Iterator[Match]:
+    if graph.context.cold:
+        return
+    for node in graph.nodes:
+        match = _zeros(graph, node) or _row(graph, node) or _there_and_back(graph, node)
+        if match is not None:
+            yield match
+
+
+def _read_once(graph: Graph, node: Node) -> bool:
+    readers = [u for u in graph.users.get(node, ()) if u.op not in ("shape", "dim", "dtype", "ndim")]
+    return len(readers) == 1 and node not in graph.escaping
+
+
+def _zeros(graph: Graph, root: Node) -> Match | None:
+    """where(m, x, zeros_like(x)): the zeros are those of the other operand, and nothing else reads them."""
+    if root.op not in WITH_ZEROS:
+        return None
+    pair = [root.inputs[i] for i in WITH_ZEROS[root.op]]
+    for zeros, x in (pair, pair[::-1]):
+        if zeros.op != "zeros_like" or not zeros.inputs or graph.facts.kind(x) != "array":
+            continue
+        if zeros.attrs.get("dtype") is not None or not _alike(graph, zeros.inputs[0], x):
+            continue
+        if graph.facts.dtype(x).name == "bool_" or not _read_once(graph, zeros):
+            continue
+        holes: dict[str, Hole] = {"x": x}
+        reads = [x]
+        given = "{x}, 0" if pair[0] is x else "0, {x}"
+        if root.op == "where":
+            holes["m"] = root.inputs[0]
+            reads.insert(0, root.inputs[0])
+            given = f"{{m}}, {given}"
+        return Match(
+            code=CODE,
+            root=root,
+            holes=holes,
+            message="an array of zeros is written and read again, where the number 0 does",
+            obligations=[
+                Obligation("the zeros have the shape and dtype of the other operand", "proven", "zeros_like of it"),
+                Obligation("nothing else reads the zeros", "proven", f"only mx.{root.op}"),
+            ],
+            region=frozenset({root, zeros}),
+            fused=(FusedKernel(root.op, tuple(reads), root),),
+            shapes={"x": ("...", "D"), "m": ("...", "D")},
+            dtypes={"m": "bool"},
+            data={"template": f"{{mx}}.{root.op}({given})"},
+        )
+    return None
+
+
+def _alike(graph: Graph, a: Node, b: Node) -> bool:
+    """Whether two arrays are one, or are known to have the same shape and dtype."""
+    if a is b:
+        return True
+    first, second = graph.facts.of(a), graph.facts.of(b)
+    if FITS in first.assumed | second.assumed or first.shape is None or not first.dtype:
+        return False
+    return first.shape == second.shape and first.dtype == second.dtype
+
+
+def _row(graph: Graph, root: Node) -> Match | None:
+    """x[0]: MLX gathers one entry of the first axis, and copies it. `x[0, ...]` is a view."""
+    if root.op not in ("index", "item") or len(root.inputs) != 1 or not isinstance(root.cst, cst.Subscript):
+        return None
+    x, index = root.inputs[0], root.attrs.get("index")
+    at = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+    rank = graph.facts.rank(x)
+    if type(at) is not int or graph.facts.kind(x) != "array" or rank is None or rank < 2:
+        return None
+    if graph.context.shapeless or root.frame.depth or root in graph.escaping or not _is_used_up(graph, root):
+        return None
+    return Match(
+        code=CODE,
+        root=root,
+        holes={"x": x},
+        message="an int as the only index gathers, which copies the entry",
+        obligations=[
+            Obligation("the array has two axes or more", "proven", graph.facts.why(x)),
+            Obligation("the view does not outlive the function", "proven", "it is only computed with"),
+        ],
+        region=frozenset({root}),
+        shapes={"x": tuple(f"A{i}" for i in range(rank))},
+        data={"template": f"{{x}}[{at}, ...]"},
+    )
+
+
+def _is_used_up(graph: Graph, node: Node) -> bool:
+    """Whether every reader makes an array of its own: a view of the entry would keep the whole alive."""
+    readers = [TABLE.get(u.op) for u in graph.users.get(node, ())]
+    return bool(readers) and all(op is not None and op.kind in COMPUTES for op in readers)
+
+
+def _there_and_back(graph: Graph, root: Node) -> Match | None:
+    """x.astype(float32).astype(x.dtype)."""
+    if root.op != "astype" or root.inputs[0].op != "astype" or not _read_once(graph, root.inputs[0]):
+        return None
+    wide = root.inputs[0]
+    x = wide.inputs[0]
+    narrow, between, back = (graph.facts.dtype(n) for n in (x, wide, root))
+    if graph.facts.kind(x) != "array" or not narrow or narrow != back or between.name != "float32":
+        return None
+    if narrow.name not in HALF and narrow.symbols != narrow:
+        return None
+    if root in graph.escaping or not _is_used_up(graph, root):
+        return None  # the array itself, and no copy: what is changed in place later would change it
+    return Match(
+        code=CODE,
+        root=root,
+        holes={"x": x},
+        message="a cast to float32 and back at once is the array itself",
+        obligations=[
+            Obligation("the cast back is to the dtype that the array has", "proven", graph.facts.why(x)),
+            Obligation("the cast widens", "proven", "activations are no wider than float32"),
+        ],
+        region=frozenset({root, wide}),
+        shapes={"x": ("...", "D")},
+        data={"template": "{x}"},
+    )
+
+
+def _example(expression: str, arguments: str = "m: mx.array, x: mx.array") -> str:
+    return HEAD + f"def f({arguments}):\n    return {expression}\n"
+
+
+def _entry(result: str, entry: str) -> str:
+    return HEAD + f"def f(x: mx.array, y: mx.array):\n    B, L, D = x.shape\n    first = {entry}\n    return {result}\n"
+
+
+EXAMPLES = [
+    Example(_entry("mx.exp(first + y)", "x[0]"), fixed=_entry("mx.exp(first + y)", "x[0, ...]")),
+    Example(_example("mx.where(m, x, mx.zeros_like(x))"), fixed=_example("mx.where(m, x, 0)")),
+    Example(_example("mx.where(m, mx.zeros_like(x), x)"), fixed=_example("mx.where(m, 0, x)")),
+    Example(_example("mx.maximum(x, mx.zeros_like(x))"), fixed=_example("mx.maximum(x, 0)")),
+    Example(
+        HEAD + "def f(m: mx.array, x: mx.array):\n    zeros = mx.zeros_like(x)\n    return mx.where(m, x, zeros)\n",
+        fixed=_example("mx.where(m, x, 0)"),
+    ),
+    Example(
+        _example("mx.exp(x.astype(mx.float32).astype(x.dtype)) + 1.0", "x: mx.array"),
+        fixed=_example("mx.exp(x) + 1.0", "x: mx.array"),
+    ),
+]
+
+COUNTEREXAMPLES = [
+    Example(_entry("first, mx.exp(y) + 1.0", "x[0]"), why="a view that is returned keeps all of x alive"),
+    Example(_entry("mx.exp(first + y)", "x[:, 0]"), why="a view already"),
+    Example(_entry("mx.exp(first + y)", "x[0, ...]"), why="a view already"),
+    Example(HEAD + "def f(x: mx.array):\n    return mx.exp(x[0] + 1.0)\n", why="x may have one axis"),
+    Example(
+        "from functools import partial\n\n" + HEAD + "@partial(mx.compile, shapeless=True)\n"
+        "def f(x: mx.array, y: mx.array):\n    B, L, D = x.shape\n    return mx.exp(x[0] + y)\n",
+        why="shapeless code refuses slices",
+    ),
+    Example(
+        HEAD + "def f(m: mx.array, a: mx.array, b: mx.array):\n    x = a > b\n"
+        "    return mx.where(m, x, mx.zeros_like(x))\n",
+        why="a bool array and 0 make int32",
+    ),
+    Example(_example("mx.where(m, x, 0)"), why="nothing is written"),
+    Example(_example("mx.where(m, x, mx.zeros_like(m))"), why="zeros of another dtype promote"),
+    Example(
+        HEAD + "def f(m: mx.array, x: mx.array):\n    z = mx.zeros_like(x)\n    return mx.where(m, x, z), z\n",
+        why="the zeros are returned too",
+    ),
+    Example(_example("x.astype(mx.float32).astype(x.dtype)", "x: mx.array"), why="the caller may change the copy"),
+    Example(_example("x.astype(mx.float16).astype(x.dtype)", "x: mx.array"), why="float16 rounds"),
+    Example(_example("x.astype(mx.float32).astype(mx.bfloat16)", "x: mx.array"), why="x may be float32"),
+    Example(_example("mx.exp(x.astype(mx.float32)).astype(x.dtype)", "x: mx.array"), why="work in float32 between"),
+]

@@ -1,0 +1,10 @@
+"""The fix of FUS106: the operation without the copy."""
+
+from __future__ import annotations
+
+from fuselint.graph.model import Graph
+from fuselint.rulebook import Match, NoFix, Part, Replacement
+
+
+def fix(graph: Graph, match: Match) -> Replacement | NoFix:
+    return Replacement(parts=(Part(match.root, match.data["template"]),), holes=match.holes)
