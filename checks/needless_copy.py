@@ -28,7 +28,7 @@ import libcst as cst
 from fuselint.finding import Obligation
 from fuselint.graph.dtypes import HALF
 from fuselint.graph.facts import FITS
-from fuselint.graph.model import Graph, Node
+from fuselint.graph.model import PROPERTIES, Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 
@@ -68,7 +68,7 @@ def find(graph: Graph) -> Iterator[Match]:
 
 
 def _read_once(graph: Graph, node: Node) -> bool:
-    readers = [u for u in graph.users.get(node, ()) if u.op not in ("shape", "dim", "dtype", "ndim")]
+    readers = [u for u in graph.users.get(node, ()) if u.op not in PROPERTIES]
     return len(readers) == 1 and node not in graph.escaping
 
 
@@ -123,6 +123,8 @@ def _row(graph: Graph, root: Node) -> Match | None:
     """x[0]: MLX gathers one entry of the first axis, and copies it. `x[0, ...]` is a view."""
     if root.op not in ("index", "item") or len(root.inputs) != 1 or not isinstance(root.cst, cst.Subscript):
         return None
+    if root.stmt is not None and isinstance(root.stmt.cst, cst.AugAssign) and root.stmt.cst.target is root.cst:
+        return None  # it is assigned to
     x, index = root.inputs[0], root.attrs.get("index")
     at = index[0] if isinstance(index, tuple) and len(index) == 1 else index
     rank = graph.facts.rank(x)
@@ -147,8 +149,20 @@ def _row(graph: Graph, root: Node) -> Match | None:
 
 def _is_used_up(graph: Graph, node: Node) -> bool:
     """Whether every reader makes an array of its own: a view of the entry would keep the whole alive."""
-    readers = [TABLE.get(u.op) for u in graph.users.get(node, ())]
-    return bool(readers) and all(op is not None and op.kind in COMPUTES for op in readers)
+    stack, read = [node], False
+    while stack:
+        n = stack.pop()
+        if n in graph.escaping:
+            return False
+        for user in graph.users.get(n, ()):
+            op = TABLE.get(user.op)
+            if op is not None and op.kind == "view":
+                stack.append(user)
+            elif op is not None and op.kind in COMPUTES:
+                read = True
+            elif user.op not in PROPERTIES:
+                return False
+    return read
 
 
 def _there_and_back(graph: Graph, root: Node) -> Match | None:
@@ -203,6 +217,11 @@ EXAMPLES = [
 ]
 
 COUNTEREXAMPLES = [
+    Example(
+        HEAD + "def f(x: mx.array):\n    B, L, D = x.shape\n    x[0] += 1.0\n    return mx.exp(x)\n",
+        why="an entry that is assigned to",
+    ),
+    Example(_entry("[first], mx.exp(y) + 1.0", "x[0]"), why="a view that is handed on keeps all of x alive"),
     Example(_entry("first, mx.exp(y) + 1.0", "x[0]"), why="a view that is returned keeps all of x alive"),
     Example(_entry("mx.exp(first + y)", "x[:, 0]"), why="a view already"),
     Example(_entry("mx.exp(first + y)", "x[0, ...]"), why="a view already"),
