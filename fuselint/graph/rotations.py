@@ -127,9 +127,9 @@ class _Reader:
         return Rotation(x[0], self.pairing, angles, m, inverse, even)
 
     def _may_halve(self, cut: Value) -> bool:
-        """A name, or the half of a name that may be the length: of the length itself it would be known."""
+        """A name, or the half of a name: of the length itself it would be known."""
         if cut.op == "floor_divide":
-            return cut.args[1].is_number(2.0) and cut.args[0].op != "size"
+            return cut.args[1].is_number(2.0) and (cut.args[0].op == "size" or cut.args[0].op in NAMED)
         return cut.op in NAMED
 
     def _halves(self, x: Value, cut: Value) -> bool:

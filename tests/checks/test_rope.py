@@ -154,3 +154,23 @@ def test_what_is_almost_one_is_never_a_safe_fix(name: str) -> None:
     _, found = analyse(file, Settings(select=("FUS221",)), lambda attribute: False)
     assert len(found) == findings
     assert all(p.finding.fix is None or p.finding.fix.applicability != "safe" for p in found)
+
+
+def test_a_helper_that_makes_its_own_tables_is_reported_once() -> None:
+    body = "    angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))\n" + TURN
+    source = HEAD + body + "\n\ndef both(q, k):\n    return f(q), f(k)\n"
+    _, found = analyse(FileText("m.py", source), Settings(select=("FUS221",)), lambda attribute: False)
+    assert [p.finding.function for p in found] == ["f"]
+
+
+def test_a_half_that_only_a_name_says_is_no_safe_fix() -> None:
+    body = "    angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))\n" + WHOLE
+    source = (HEAD + body).replace("offset: int = 3", "half").replace("rotate_half(x)", "turned", 2)
+    source = source.replace("def turned:", "def rotate_half(x):")
+    turned = "    turned = mx.concatenate([-x[..., half:], x[..., :half]], axis=-1)\n    B, H, L, D"
+    _, found = analyse(
+        FileText("m.py", source.replace("    B, H, L, D", turned)),
+        Settings(select=("FUS221",)),
+        lambda attribute: False,
+    )
+    assert [p.finding.fix.applicability for p in found if p.finding.fix] == ["unsafe"]
