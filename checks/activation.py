@@ -28,7 +28,8 @@ from fuselint.rulebook import Example, FusedKernel, Match
 
 CODE, NAME = "FUS261", "unfused-activation"
 
-HEAD = "import math\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+BARE = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+HEAD = "import math\n\n" + BARE
 
 EXACT, ROUNDED = 6e-8, 2e-4
 """How far a constant may be from mlx.nn's, relatively: not visible in float32, and not in bfloat16."""
@@ -181,13 +182,13 @@ def _made(graph: Graph, root: Node, x: Node, kind: Kind, exact: bool) -> Match |
 EXAMPLES = [
     Example(
         HEAD + "def act(x: mx.array):\n    return 0.5 * x * (1 + mx.erf(x / math.sqrt(2)))\n",
-        fixed=HEAD + "def act(x: mx.array):\n    return nn.gelu(x)\n",
+        fixed=BARE + "def act(x: mx.array):\n    return nn.gelu(x)\n",
     ),
     Example(
         HEAD + "def act(x: mx.array):\n"
         "    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)\n"
         "    return 0.5 * x * (1 + mx.tanh(inner))\n",
-        fixed=HEAD + "def act(x: mx.array):\n    return nn.gelu_approx(x)\n",
+        fixed=BARE + "def act(x: mx.array):\n    return nn.gelu_approx(x)\n",
     ),
     Example(
         HEAD + "def act(x: mx.array):\n    return x * mx.sigmoid(1.702 * x)\n",

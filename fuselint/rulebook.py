@@ -37,7 +37,8 @@ UNREADABLE = "FUS000"
 
 HOUSE_ASSUMPTIONS = (
     "activations are real floating-point arrays of rank 1 or more",
-    "a weight has the rank and the dtype that `__init__` and loading give it",
+    "a weight has the rank and the dtype that `__init__` and loading give it, and its axes are longer than 1",
+    "an operand of unknown shape adds no axes to the other",
 )
 """What every rule takes as proven without evidence in the source."""
 
