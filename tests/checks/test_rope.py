@@ -163,14 +163,19 @@ def test_a_helper_that_makes_its_own_tables_is_reported_once() -> None:
     assert [p.finding.function for p in found] == ["f"]
 
 
+NAMED_HALF = """\
+import mlx.core as mx
+
+
+def f(x: mx.array, half: int):
+    B, H, L, D = x.shape
+    angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))
+    angles = mx.concatenate([angles, angles], axis=-1)
+    turned = mx.concatenate([-x[..., half:], x[..., :half]], axis=-1)
+    return x * mx.cos(angles).astype(x.dtype) + turned * mx.sin(angles).astype(x.dtype)
+"""
+
+
 def test_a_half_that_only_a_name_says_is_no_safe_fix() -> None:
-    body = "    angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))\n" + WHOLE
-    source = (HEAD + body).replace("offset: int = 3", "half").replace("rotate_half(x)", "turned", 2)
-    source = source.replace("def turned:", "def rotate_half(x):")
-    turned = "    turned = mx.concatenate([-x[..., half:], x[..., :half]], axis=-1)\n    B, H, L, D"
-    _, found = analyse(
-        FileText("m.py", source.replace("    B, H, L, D", turned)),
-        Settings(select=("FUS221",)),
-        lambda attribute: False,
-    )
+    _, found = analyse(FileText("m.py", NAMED_HALF), Settings(select=("FUS221",)), lambda attribute: False)
     assert [p.finding.fix.applicability for p in found if p.finding.fix] == ["unsafe"]
