@@ -103,8 +103,7 @@ def _is_worth_it(graph: Graph, node: Node, readers: list[Node], derived: dict[No
     """Whether it is the weight of a fused norm, or a matrix that a product reads."""
     if any(u.op in ("fast.rms_norm", "fast.layer_norm") and operand(u, "weight") is node for u in readers):
         return node.op != "astype"
-    rank = graph.facts.rank(node)
-    matrix = (rank is not None and rank >= 2) or any(_is_large(n) for n in _leaves(graph, node))
+    matrix = any(_is_large(n) or (graph.facts.rank(n) or 0) >= 2 for n in _leaves(graph, node))
     return matrix and any(_multiplies_an_activation(u, derived) for u in readers)
 
 
@@ -185,6 +184,7 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(NORM + "        return mx.fast.rms_norm(x, self.weight, self.eps)\n", why="no work"),
+    Example(NORM + "        return x @ (self.weight[:, None] * 2.0)\n", why="a vector, whatever its axes"),
     Example(PROJECTION + "        return x @ self.weight.T\n", why="a view costs nothing"),
     Example(
         PROJECTION + "        return x @ self.weight.astype(x.dtype)\n", why="free where it has that dtype already"
