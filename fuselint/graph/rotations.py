@@ -122,15 +122,14 @@ class _Reader:
         cut = next(iter(cuts), None)
         sliced = all(lane[1] is not None for lane in (x, y, p, q))
         even = cut is None or sliced or self._halves(x[0], cut)
-        if not even and cut is not None and not self._may_halve(cut):
+        if not even and cut is not None and not self._may_halve(x[0], cut):
             return None
         return Rotation(x[0], self.pairing, angles, m, inverse, even)
 
-    def _may_halve(self, cut: Value) -> bool:
+    def _may_halve(self, x: Value, cut: Value) -> bool:
         """A name, or the half of a name: of the length itself it would be known."""
-        if cut.op == "floor_divide":
-            return cut.args[1].is_number(2.0) and (cut.args[0].op == "size" or cut.args[0].op in NAMED)
-        return cut.op in NAMED
+        name = cut.args[0] if cut.op == "floor_divide" and cut.args[1].is_number(2.0) else cut
+        return (name.op == "size" or name.op in NAMED) and name is not self.algebra.size(x, -1)
 
     def _halves(self, x: Value, cut: Value) -> bool:
         size = self.algebra.size(x, -1)
