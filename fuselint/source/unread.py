@@ -69,6 +69,8 @@ class Leftovers:
             seen.add(name)
             if definition is not None:
                 start, end = above(file, start_of(file, definition)), line_end(file, end_of(file, definition))
+                if start == 0:  # no blank lines at the top of the file
+                    end += len(file.text[end:]) - len(file.text[end:].lstrip("\r\n"))
                 span = without_gap(file, start, end)
                 out.append(Edit(*span, ""))
                 deleted.append(span)
