@@ -95,7 +95,8 @@ def _work(graph: Graph, node: Node, derived: dict[Node, int]) -> int | None:
     if op.kind in WORK or node.op in JOINS:
         return before + 1
     if op.kind == "cast":
-        return before + 1 if node.attrs.get("dtype") == "float32" else None
+        widens = node.attrs.get("dtype") == "float32" and graph.facts.dtype(node.inputs[0]).name != "float32"
+        return before + 1 if widens else None
     return None
 
 
@@ -185,6 +186,10 @@ EXAMPLES = [
 COUNTEREXAMPLES = [
     Example(NORM + "        return mx.fast.rms_norm(x, self.weight, self.eps)\n", why="no work"),
     Example(NORM + "        return x @ (self.weight[:, None] * 2.0)\n", why="a vector, whatever its axes"),
+    Example(
+        PROJECTION.replace("self.other", "self._table") + "        return x @ self._table.astype(mx.float32)\n",
+        why="it is float32 already: loading does not change it",
+    ),
     Example(PROJECTION + "        return x @ self.weight.T\n", why="a view costs nothing"),
     Example(
         PROJECTION + "        return x @ self.weight.astype(x.dtype)\n", why="free where it has that dtype already"
