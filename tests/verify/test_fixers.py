@@ -241,6 +241,8 @@ def test_a_broken_fix_fails(outcomes, name):
     whole, _, fault = name.rpartition(": ")
     if raises(outcomes[whole], FIXES[whole]) or (FIXES[whole].code == "FUS402" and fault.startswith("CastLost")):
         return
+    if FIXES[whole].numerics == "different dtype" and fault.startswith(("CastLost", "SlightlyOff")):
+        return  # the fix makes float32 half: without its cast it is the code before, and half has fewer digits
     if fault.startswith("Float32Left") and "float16:" not in outcomes[whole].reason:
         return  # it was float32 before
     assert outcomes[name].outcome == "failed", (outcomes[name], BROKEN[name])
