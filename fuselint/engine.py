@@ -15,7 +15,7 @@ from fuselint.errors import FuselintError, UnreadableFile
 from fuselint.finding import Edit, Finding, Verification
 from fuselint.package import Package
 from fuselint.rulebook import UNREADABLE, NoFix
-from fuselint.source.edit import apply, compatible, guard, merge
+from fuselint.source.edit import apply, compatible, guard, joined, merge
 from fuselint.source.text import FileText, read, write_atomic
 
 __all__ = ["FileResult", "FixedFile", "check_file", "check_paths", "fix_paths", "fix_text"]
@@ -237,20 +237,25 @@ def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]], setti
 
 
 def _make(w: _Work, proposals: Sequence[Proposal]) -> None:
-    """Carry a round's fixes out. What the guard refuses is dropped, and its rule named."""
+    """Carry a round's fixes out.
+
+    Where the guard refuses them together, they are added one by one: what it refuses beside the others waits for the
+    next round, what it refuses alone is dropped, and its rule named.
+    """
     text = _guarded(w.now.text, proposals)
     if isinstance(text, NoFix):
         good: list[Proposal] = []
         for p in proposals:
-            tried = _guarded(w.now.text, [*good, p])
-            if isinstance(tried, NoFix):
+            if not isinstance(_guarded(w.now.text, [*good, p]), NoFix):
+                good.append(p)
+                continue
+            alone = _guarded(w.now.text, [p])
+            if isinstance(alone, NoFix):
                 f = p.finding
                 w.withheld[f.id] = f
                 w.errors.append(
-                    f"{f.path}:{f.line}: the fix of {f.code} was dropped: {tried.reason}; please report this"
+                    f"{f.path}:{f.line}: the fix of {f.code} was dropped: {alone.reason}; please report this"
                 )
-            else:
-                good.append(p)
         proposals = good
         text = _guarded(w.now.text, good)
         assert isinstance(text, str)
@@ -266,6 +271,7 @@ def _guarded(text: str, proposals: Sequence[Proposal]) -> str | NoFix:
     for p in proposals:
         assert p.finding.fix is not None
         edits = merge(edits, p.finding.fix.edits)
+    edits = joined(edits)
     made = apply(text, edits)
     return guard(text, made, edits, [span for p in proposals for span in p.statements]) or made
 

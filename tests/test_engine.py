@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +18,7 @@ from fuselint.analysis import Proposal, analyse
 from fuselint.config import Settings
 from fuselint.engine import check_file, check_paths, choose, fix_paths, fix_text, unified
 from fuselint.finding import Edit, Finding, Fix, Traffic, Verification
+from fuselint.rulebook import NoFix
 from fuselint.source.text import FileText
 from support import NORM, PLAIN
 
@@ -152,6 +157,113 @@ def test_an_edit_that_breaks_the_text_is_dropped_and_named(monkeypatch: pytest.M
     fixed = fix_text(file, Settings())
     assert fixed.after == NORM
     assert "the fix of FUS201 was dropped" in fixed.remaining.errors[0]
+
+
+FUNCTIONS = "sin cos tan exp tanh square log1p expm1 arctan abs sinh erf sqrt cosh".split()
+
+
+def chains(class_names: Sequence[str] = ("Block",), body: str = "mx.{f}(a * mx.exp(y) + a) * y") -> str:
+    """A module whose classes hold one elementwise chain a method, each its own computation."""
+    text = "import mlx.core as mx\nimport mlx.nn as nn\n"
+    for i, name in enumerate(class_names):
+        text += f"\n\nclass {name}(nn.Module):"
+        for f in FUNCTIONS[i :: len(class_names)]:
+            text += f"\n    def with_{f}(self, x, y):\n        a = mx.array(x)\n        return {body.format(f=f)}\n"
+    return text
+
+
+def rounds_taken(text: str, monkeypatch: pytest.MonkeyPatch) -> tuple[engine.FixedFile, int]:
+    """The fixed text, and in how many rounds it got a fix."""
+    taken: list[int] = []
+    with monkeypatch.context() as patch:
+        make = engine._make
+        patch.setattr(engine, "_make", lambda w, proposals: (taken.append(len(proposals)), make(w, proposals)))
+        fixed = fix_text(FileText("m.py", text), Settings(select=("FUS301",)))
+    return fixed, sum(1 for n in taken if n)
+
+
+def one_at_a_time(text: str, monkeypatch: pytest.MonkeyPatch) -> engine.FixedFile:
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "choose", lambda proposals, settings: choose(proposals, settings)[:1])
+        patch.setattr(engine, "MOST_ROUNDS", 30)
+        return fix_text(FileText("m.py", text), Settings(select=("FUS301",)))
+
+
+def statements(text: str) -> list[str]:
+    return sorted(ast.unparse(s) for s in ast.parse(text).body)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+@pytest.mark.parametrize("class_names", [["Block"], ["Block", "Other"]])
+def test_helpers_above_one_class_are_made_in_one_round(
+    class_names: list[str], newline: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = chains(class_names).replace("\n", newline)
+    fixed, rounds = rounds_taken(text, monkeypatch)
+    assert len(fixed.applied) == len(FUNCTIONS) and rounds <= 3 and not fixed.remaining.errors
+    single = one_at_a_time(text, monkeypatch)
+    assert len(single.applied) == len(FUNCTIONS) and statements(fixed.after) == statements(single.after)
+    assert sorted(fixed.after.split(newline)) == sorted(single.after.split(newline)), "blank lines too"
+    assert newline * 4 not in fixed.after
+    assert fix_text(FileText("m.py", fixed.after), Settings(select=("FUS301",))).after == fixed.after
+
+
+def test_helpers_made_in_one_round_are_the_same_in_every_run() -> None:
+    code = (
+        "from fuselint.engine import fix_text; from fuselint.config import Settings\n"
+        "from fuselint.source.text import FileText; import sys\n"
+        "print(fix_text(FileText('m.py', sys.stdin.read()), Settings(select=('FUS301',))).after)"
+    )
+    outs = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            input=chains(),
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outs) == 1 and "@partial" in outs.pop()
+
+
+def test_one_helper_serves_twins(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = "mx.sin(a * mx.exp(y) + a) * y"
+    text = chains(body=body)
+    fixed, rounds = rounds_taken(text, monkeypatch)
+    assert fixed.after.count("mx.compile") == 1 and body not in fixed.after.split("class Block")[1]
+    assert len(fixed.applied) == len(FUNCTIONS) and rounds <= 3
+
+
+def test_helpers_that_want_one_name_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """\
+import mlx.core as mx
+import mlx.nn as nn
+
+
+class Block(nn.Module):
+    def __call__(self, x, y):
+        a = mx.array(x)
+        b = mx.sin(a * mx.exp(y) + a) * y
+        c = mx.cos(a * mx.exp(y) + a) * y
+        return b @ c
+"""
+    fixed, rounds = rounds_taken(text, monkeypatch)
+    assert len(fixed.applied) == 2 and rounds == 2 and fixed.after.count("mx.compile") == 2
+    assert statements(fixed.after) == statements(one_at_a_time(text, monkeypatch).after)
+
+
+def test_what_only_fails_beside_others_waits_for_the_next_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = engine._guarded
+
+    def strict(text: str, proposals: Sequence[Proposal]) -> str | NoFix:
+        return NoFix("no company") if len(proposals) > 1 else guarded(text, proposals)
+
+    monkeypatch.setattr(engine, "_guarded", strict)
+    monkeypatch.setattr(engine, "MOST_ROUNDS", 30)
+    fixed, rounds = rounds_taken(chains(), monkeypatch)
+    assert len(fixed.applied) == rounds == len(FUNCTIONS) and not fixed.withheld and not fixed.remaining.errors
 
 
 def test_an_internal_error_names_the_rule_and_spares_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:

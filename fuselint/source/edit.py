@@ -1,8 +1,8 @@
 """Text edits: what a fix does to a file.
 
 An edit replaces the code points [start, end) of the file's text. `place` turns a fixer's template over holes into
-edits; `apply` carries edits out; `compatible` says whether two fixes can be made in one round; `guard` (guard.py)
-checks the result.
+edits; `apply` carries edits out; `compatible` says whether two fixes can be made in one round, `merge` and `joined`
+make one list of their edits; `guard` (guard.py) checks the result.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fuselint.finding import Edit, Region
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from fuselint.graph.model import Graph
     from fuselint.rulebook import Match, NoFix, Replacement
 
-__all__ = ["Placement", "apply", "compatible", "guard", "merge", "place"]
+__all__ = ["Placement", "apply", "compatible", "guard", "joined", "merge", "place"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +59,57 @@ def apply(text: str, edits: Iterable[Edit]) -> str:
 def compatible(a: Iterable[Edit], b: Iterable[Edit]) -> bool:
     """Whether the edits of two fixes can be made in one round: none overlap or touch, and no helper is defined twice.
 
-    Edits that both fixes make alike (the same import, the same deleted helper) count once: see `merge`.
+    Edits that both fixes make alike (the same import, the same helper, the same deletion) count once: see `merge`.
+    Helpers that go to the same place don't touch: they stand one below the other, see `joined`.
     """
     left, right = set(a), set(b)
     shared = left & right
-    if _defined(left - shared) & _defined(right - shared):
+    left, right = left - shared, right - shared
+    if _defined(left) & _defined(right) or _rebinds(left, right) or _rebinds(right, left):
         return False
-    return not any(x.start <= y.end and y.start <= x.end for x in left - shared for y in right - shared) and not any(
-        x.start <= y.end and y.start <= x.end for x in shared for y in (left | right) - shared
+    return not any(_touch(x, y) for x in left for y in right) and not any(
+        _touch(x, y) for x in shared for y in left | right
     )
+
+
+def _touch(x: Edit, y: Edit) -> bool:
+    if x.start == x.end == y.start == y.end and _is_helper(x.text) and _is_helper(y.text):
+        return False
+    return x.start <= y.end and y.start <= x.end
+
+
+@lru_cache(maxsize=1024)
+def _is_helper(text: str) -> bool:
+    """Whether a text is one decorated function and blank lines, and whole lines."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return False
+    return (
+        len(body) == 1
+        and isinstance(body[0], ast.FunctionDef)
+        and bool(body[0].decorator_list)
+        and text.endswith(("\n", "\r"))
+        and "#" not in text
+    )
+
+
+def joined(edits: Iterable[Edit]) -> tuple[Edit, ...]:
+    """The edits with helpers that go to one place as one edit, in the order they come, two blank lines apart."""
+    out: list[Edit] = []
+    for e in edits:
+        last = out[-1] if out else None
+        if last is not None and last.start == last.end == e.start == e.end:
+            out[-1] = Edit(e.start, e.end, last.text + e.text.lstrip("\r\n"))
+        else:
+            out.append(e)
+    return tuple(out)
+
+
+def _rebinds(a: Iterable[Edit], b: Iterable[Edit]) -> bool:
+    """Whether an edit of `b` may assign a name that `a` defines as a helper."""
+    names = {n for e in a for n in re.findall(r"^def (\w+)", e.text, re.MULTILINE)}
+    return any(re.search(rf"(?<![\w.]){n}\s*:?=(?!=)", e.text) for n in names for e in b if not _is_helper(e.text))
 
 
 def _defined(edits: Iterable[Edit]) -> set[str]:
@@ -74,12 +117,15 @@ def _defined(edits: Iterable[Edit]) -> set[str]:
 
     Two fixes that want one of the same are made one after the other: the second then finds that of the first.
     """
-    out: set[str] = set()
-    for e in edits:
-        out.update(re.findall(r"^def (\w+)", e.text, re.MULTILINE))
-        with contextlib.suppress(SyntaxError):  # a helper between other code
-            out.update(_computation(f) for f in ast.parse(e.text).body if isinstance(f, ast.FunctionDef))
-    return out
+    return {name for e in edits for name in _definitions(e.text)}
+
+
+@lru_cache(maxsize=1024)
+def _definitions(text: str) -> frozenset[str]:
+    out = set(re.findall(r"^def (\w+)", text, re.MULTILINE))
+    with contextlib.suppress(SyntaxError):  # a helper between other code
+        out.update(_computation(f) for f in ast.parse(text).body if isinstance(f, ast.FunctionDef))
+    return frozenset(out)
 
 
 def _computation(function: ast.FunctionDef) -> str:
@@ -95,8 +141,8 @@ def _computation(function: ast.FunctionDef) -> str:
 
 
 def merge(a: Iterable[Edit], b: Iterable[Edit]) -> tuple[Edit, ...]:
-    """The edits of two compatible fixes together, each once, in order."""
-    return tuple(sorted({*a, *b}, key=lambda e: (e.start, e.end)))
+    """The edits of two compatible fixes together, each once, in order; at one place, those of `a` come first."""
+    return tuple(sorted(dict.fromkeys([*a, *b]), key=lambda e: (e.start, e.end)))
 
 
 def place(

@@ -7,7 +7,7 @@ from source.placing import HEAD, RMS, becomes, placed, program_of, stays, value
 
 from fuselint.finding import Edit
 from fuselint.rulebook import HoistedHelper, Hole, Match, NoFix, Part, Replacement, Synthesised
-from fuselint.source.edit import Placement, apply, compatible, merge, place
+from fuselint.source.edit import Placement, apply, compatible, joined, merge, place
 
 
 def test_one_expression() -> None:
@@ -1196,6 +1196,29 @@ class TestEdits:
         assert not compatible(a, [Edit(3, 5, "")]), "touching counts as overlapping"
         assert compatible([Edit(0, 0, "import"), *[Edit(5, 6, "")]], [Edit(0, 0, "import"), Edit(8, 9, "")])
         assert not compatible([Edit(0, 0, "import a")], [Edit(0, 0, "import b")])
+
+    def test_helpers_at_one_place_are_compatible(self) -> None:
+        def helper(name: str, body: str, at: int = 7) -> Edit:
+            return Edit(at, at, f"\n@mx.compile\ndef {name}(x):\n    return {body}\n\n\n")
+
+        first, second, third = helper("f", "x + 1"), helper("g", "x + 2"), helper("h", "x + 3")
+        use = [Edit(20 + i, 21 + i, "f(x)") for i in (0, 5, 10)]
+        a, b, c = [first, use[0]], [second, use[1]], [third, use[2]]
+        assert compatible(a, b) and compatible(merge(a, b), c)
+        assert compatible(merge(a, b), [first, use[2]]), "the same helper counts once"
+        assert not compatible(a, [helper("f", "x + 2"), use[1]]), "one name"
+        assert not compatible(a, [helper("g", "x + 1"), use[1]]), "one computation"
+        assert not compatible(a, [Edit(7, 7, "import os\n")]), "no helper"
+        assert not compatible(a, [Edit(7, 8, second.text)]), "no insertion"
+        assert not compatible(a, [helper("g", "x + 2", at=20)])
+        assert not compatible(a, [second, Edit(30, 30, "f = x\n")]), "a local name would hide the helper"
+        assert compatible(a, [second, Edit(30, 30, "self.f = x\n")])
+
+    def test_helpers_at_one_place_stand_two_blank_lines_apart(self) -> None:
+        one, two = (Edit(2, 2, f"\n@c\ndef {n}(x):\n    return {n}1\n\n\n") for n in "fg")
+        made = joined(merge([two, Edit(3, 3, "!")], [one, Edit(0, 1, "?")]))
+        assert [e.start for e in made] == [0, 2, 3]
+        assert made[1].text == "\n@c\ndef g(x):\n    return g1\n\n\n@c\ndef f(x):\n    return f1\n\n\n"
 
     def test_merge_takes_a_shared_edit_once(self) -> None:
         a, b = [Edit(0, 0, "i"), Edit(5, 6, "")], [Edit(0, 0, "i"), Edit(8, 9, "")]
