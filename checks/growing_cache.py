@@ -1,0 +1,195 @@
+"""FUS109 growing-cache: keys and values that are copied into a longer array at every step.
+
+What it does: finds functions that append to two or more cached arrays with `mx.concatenate` along an axis other than
+the first, and keep the results: as the attributes that they were read from, or in the cache that is returned.
+
+Why: a step of decoding adds one row and copies all rows before it. Over T steps that is T * T / 2 rows of traffic, and
+the old array and the new one are in memory at once.
+
+Traffic: twice the cache a step, where writing into spare room moves the new rows only.
+
+When not to: where a cache is appended to once or twice, such as a prompt in two parts.
+
+Fix safety: advice. Allocate room for some hundreds of steps, write with `cache[..., n : n + L, :] = keys`, and return
+the slice `cache[..., : n + L, :]`; the size of the room, and who counts the rows, are decisions of the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fuselint.finding import Obligation
+from fuselint.graph.model import Graph, Node
+from fuselint.graph.ops import TABLE
+from fuselint.rulebook import Example, Match
+
+CODE, NAME = "FUS109", "growing-cache"
+
+HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+
+
+def unfused(cache: Any, keys: Any) -> Any:
+    import mlx.core as mx
+
+    return mx.concatenate([cache, keys], axis=2)
+
+
+def fused(room: Any, keys: Any, length: int) -> Any:
+    room[:, :, length : length + keys.shape[2]] = keys
+    return room[:, :, : length + keys.shape[2]]
+
+
+def find(graph: Graph) -> Iterator[Match]:
+    if graph.context.cold:
+        return
+    appends = [n for n in graph.nodes if _appends(graph, n)]
+    by_axis: dict[int, list[Node]] = {}
+    for node in appends:
+        if _stored_back(graph, node):
+            by_axis.setdefault(node.attrs["axis"], []).append(node)
+    returned = _returned_caches(graph, appends)
+    for group in [*by_axis.values(), *returned]:
+        if len({graph.canonical.of(n.inputs[0]) for n in group}) >= 2:
+            yield _match(graph, group)
+            return  # one finding a function: the others are the same cache
+
+
+def _appends(graph: Graph, node: Node) -> bool:
+    """Whether it puts new rows after what may be a cached array. Zeros are room that is allocated, not rows."""
+    if node.op != "concatenate" or len(node.inputs) != 2 or node.frame.depth:
+        return False
+    axis = node.attrs.get("axis")
+    op = TABLE.get(node.inputs[1].op)
+    created = op is not None and op.kind == "create"
+    return isinstance(axis, int) and axis not in (0, -1) and not created
+
+
+def _stored_back(graph: Graph, node: Node) -> bool:
+    """Whether the longer array replaces the attribute that it was made from."""
+    old = node.inputs[0]
+    path = old.attrs.get("path") if old.op == "attr" else None
+    stores = [e for e in graph.effects if path and e.kind == "store" and e.path == path and e.value is not None]
+    after = [e for e in stores if e.at > node.id or e.value is node]
+    return any(node in _branches(e.value) for e in after if e.value is not None) and not any(
+        node not in _branches(e.value) and e.value.inputs for e in after if e.value is not None
+    )
+
+
+def _returned_caches(graph: Graph, appends: list[Node]) -> Iterator[list[Node]]:
+    """Appends to elements of one argument, that are together in a tuple which is an element of what is returned."""
+    for _, value in graph.returns:
+        for branch in _branches(value):
+            if branch.op != "tuple":
+                continue
+            for element in branch.inputs:
+                for cache in _branches(element):
+                    parts = cache.inputs if cache.op in ("tuple", "list") else ()
+                    kept = [n for n in appends if any(n in _branches(p) for p in parts) and _of_argument(n.inputs[0])]
+                    for first in kept:
+                        yield [
+                            n
+                            for n in kept
+                            if n.inputs[0].inputs[0] is first.inputs[0].inputs[0]
+                            and n.attrs["axis"] == first.attrs["axis"]
+                        ]
+
+
+def _of_argument(node: Node) -> bool:
+    """Whether it is an element of an argument that holds several: `cache[0]`, `keys, values = cache`."""
+    if node.op not in ("item", "index") or len(node.inputs) != 1 or node.inputs[0].op != "param":
+        return False
+    index = node.attrs.get("index")
+    return isinstance(index[0] if isinstance(index, tuple) and len(index) == 1 else index, int)
+
+
+def _branches(node: Node) -> set[Node]:
+    """The values that a join may be, also behind a cast."""
+    out: set[Node] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n not in out:
+            out.add(n)
+            stack.extend(n.inputs if n.op == "phi" else n.inputs[:1] if n.op == "astype" else ())
+    return out
+
+
+def _match(graph: Graph, group: list[Node]) -> Match:
+    root = group[0]
+    return Match(
+        code=CODE,
+        root=root,
+        holes={},
+        message="a cache is copied whole at every step to append to it",
+        obligations=[
+            Obligation("the longer arrays are the cache of the next step", "proven", "stored or returned as it"),
+            Obligation("the function runs once a step", "unknown", "its callers decide"),
+        ],
+        region=frozenset(group),
+        related=[(n, "and here") for n in group[1:]],
+        has_traffic=False,  # how long the cache is decides, and nothing here says
+    )
+
+
+ATTENTION = (
+    "class Attention(nn.Module):\n"
+    "    def __init__(self, dims: int):\n"
+    "        super().__init__()\n"
+    "        self.k_proj = nn.Linear(dims, dims)\n"
+    "        self.v_proj = nn.Linear(dims, dims)\n\n"
+)
+
+EXAMPLES = [
+    Example(
+        HEAD + ATTENTION + "    def __call__(self, x: mx.array, cache=None):\n"
+        "        B, L, D = x.shape\n"
+        "        keys = self.k_proj(x).reshape(B, L, 8, -1).transpose(0, 2, 1, 3)\n"
+        "        values = self.v_proj(x).reshape(B, L, 8, -1).transpose(0, 2, 1, 3)\n"
+        "        if cache is not None:\n"
+        "            key_cache, value_cache = cache\n"
+        "            keys = mx.concatenate([key_cache, keys], axis=2)\n"
+        "            values = mx.concatenate([value_cache, values], axis=2)\n"
+        "        return mx.fast.scaled_dot_product_attention(x, keys, values, scale=1.0), (keys, values)\n",
+        applicability="none",
+    ),
+    Example(
+        HEAD + "class Cache:\n"
+        "    def __init__(self):\n"
+        "        self.keys = None\n"
+        "        self.values = None\n\n"
+        "    def update(self, keys: mx.array, values: mx.array):\n"
+        "        if self.keys is None:\n"
+        "            self.keys, self.values = keys, values\n"
+        "        else:\n"
+        "            self.keys = mx.concatenate([self.keys, keys], axis=2)\n"
+        "            self.values = mx.concatenate([self.values, values], axis=2)\n"
+        "        return self.keys, self.values\n",
+        applicability="none",
+    ),
+]
+
+COUNTEREXAMPLES = [
+    Example(
+        HEAD + "class Cache:\n"
+        "    def grow(self, keys: mx.array, values: mx.array):\n"
+        "        self.keys = mx.concatenate([self.keys, mx.zeros(keys.shape)], axis=2)\n"
+        "        self.values = mx.concatenate([self.values, mx.zeros(values.shape)], axis=2)\n",
+        why="room for many steps is allocated",
+    ),
+    Example(
+        HEAD + "class Cache:\n"
+        "    def extend(self, other):\n"
+        "        self.keys = mx.concatenate([self.keys, other.keys], axis=0)\n"
+        "        self.values = mx.concatenate([self.values, other.values], axis=0)\n",
+        why="sequences join a batch",
+    ),
+    Example(
+        HEAD + "class Window:\n"
+        "    def update(self, keys: mx.array, values: mx.array):\n"
+        "        self.keys = mx.concatenate([self.keys, keys], axis=2)[:, :, -128:]\n"
+        "        self.values = mx.concatenate([self.values, values], axis=2)[:, :, -128:]\n"
+        "        return self.keys, self.values\n",
+        why="a window does not grow",
+    ),
+]
