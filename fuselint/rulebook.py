@@ -177,7 +177,7 @@ class Rule:
     fixer: ModuleType | None
 
 
-CLAIM_ORDER = ("FUS211", "FUS20", "FUS221", "FUS241", "FUS231", "FUS251", "FUS252", "FUS261", "FUS1", "FUS301")
+CLAIM_ORDER = ("FUS211", "FUS20", "FUS221", "FUS241", "FUS231", "FUS252", "FUS251", "FUS261", "FUS1", "FUS301")
 """Who owns a node first: codes, by prefix."""
 
 
