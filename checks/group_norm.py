@@ -28,6 +28,7 @@ from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.norm_operands import (
     EXACT,
     POLICIES,
+    best_matches,
     dtype_stays,
     eps_hole,
     held,
@@ -39,7 +40,7 @@ from fuselint.graph.norm_operands import (
     policy_of,
     wide_operand,
 )
-from fuselint.graph.norms import Axes, chains, readings
+from fuselint.graph.norms import Axes, readings
 from fuselint.graph.shapes import Shape
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 from fuselint.standing import is_value_of_its_call
@@ -76,14 +77,9 @@ TRANSPOSED: dict[tuple[Axes, int | None], str] = {
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold or graph.context.shapeless:  # a shape would stay that of the first call
         return
-    for heads in chains(graph, "layer"):
-        found = [m for head in heads.values() if (m := _match(graph, head)) is not None]
-        if found:
-            best = max(found, key=lambda m: (m.data["keeps_dtype"], m.root.id))
-            if best.data["policy"] == "float32" and not best.data["keeps_dtype"]:
-                best = _match(graph, heads[best.root], wide=True) or best
-            if is_value_of_its_call(graph, best.root):  # else it is the helper's own finding
-                yield best
+    for best in best_matches(graph, "layer", _match):
+        if is_value_of_its_call(graph, best.root):  # else it is the helper's own finding
+            yield best
 
 
 def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | None:

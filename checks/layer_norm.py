@@ -30,6 +30,7 @@ from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.norm_operands import (
     EXACT,
     POLICIES,
+    best_matches,
     bias_of,
     dtype_stays,
     eps_hole,
@@ -43,7 +44,7 @@ from fuselint.graph.norm_operands import (
     weight_of,
     wide_operand,
 )
-from fuselint.graph.norms import LAST, chains, readings
+from fuselint.graph.norms import LAST, readings
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 from fuselint.standing import is_value_of_its_call
 
@@ -66,14 +67,9 @@ def fused(x: Any, weight: Any, bias: Any, eps: Any) -> Any:
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return
-    for heads in chains(graph, "layer"):
-        found = [m for head in heads.values() if (m := _match(graph, head)) is not None]
-        if found:
-            best = max(found, key=lambda m: (m.data["keeps_dtype"], m.root.id))
-            if best.data["policy"] == "float32" and not best.data["keeps_dtype"]:
-                best = _match(graph, heads[best.root], wide=True) or best
-            if is_value_of_its_call(graph, best.root):  # else it is the helper's own finding
-                yield best
+    for best in best_matches(graph, "layer", _match):
+        if is_value_of_its_call(graph, best.root):  # else it is the helper's own finding
+            yield best
 
 
 def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | None:

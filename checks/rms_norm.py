@@ -32,6 +32,7 @@ from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.norm_operands import (
     POLICIES,
     Learned,
+    best_matches,
     dtype_stays,
     eps_hole,
     held,
@@ -44,7 +45,7 @@ from fuselint.graph.norm_operands import (
     weight_of,
     wide_operand,
 )
-from fuselint.graph.norms import LAST, chains, readings
+from fuselint.graph.norms import LAST, readings
 from fuselint.graph.values import Value
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 
@@ -66,13 +67,7 @@ def fused(x: Any, weight: Any, eps: Any) -> Any:
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return
-    for heads in chains(graph, "rms"):
-        found = [m for head in heads.values() if (m := _match(graph, head)) is not None]
-        if found:
-            best = max(found, key=lambda m: (m.data["keeps_dtype"], m.root.id))
-            if best.data["policy"] == "float32" and not best.data["keeps_dtype"]:
-                best = _match(graph, heads[best.root], wide=True) or best
-            yield best
+    yield from best_matches(graph, "rms", _match)
 
 
 def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.dtypes import DType
 from fuselint.graph.identities_reduce import kept
 from fuselint.graph.model import Graph, Node, operands, region
-from fuselint.graph.norms import Axes, Norm, Readings
+from fuselint.graph.norms import Axes, Kind, Norm, Readings, chains
 from fuselint.graph.ops import TABLE
 from fuselint.graph.values import Value
-from fuselint.rulebook import Hole, Synthesised
+from fuselint.rulebook import Hole, Match, Synthesised
 
 FLOAT32 = DType({"float32"})
 
@@ -42,6 +43,24 @@ NOTHING = Learned()
 
 def held(hole: Hole) -> Iterable[Node]:
     return hole.operands.values() if isinstance(hole, Synthesised) else (hole,)
+
+
+class Matcher(Protocol):
+    """A norm rule's match of the readings up to a root; wide: with x as cast to float32, so that the dtype stays."""
+
+    def __call__(self, graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | None: ...
+
+
+def best_matches(graph: Graph, kind: Kind, match: Matcher) -> Iterator[Match]:
+    """For each norm of a kind: the match that keeps the dtype and covers the most of it. Its data say policy and
+    keeps_dtype."""
+    for heads in chains(graph, kind):
+        found = [m for head in heads.values() if (m := match(graph, head)) is not None]
+        if found:
+            best = max(found, key=lambda m: (m.data["keeps_dtype"], m.root.id))
+            if best.data["policy"] == "float32" and not best.data["keeps_dtype"]:
+                best = match(graph, heads[best.root], wide=True) or best
+            yield best
 
 
 # -- what is normalised ------------------------------------------------------------------------------------------------
