@@ -5,8 +5,6 @@ state -> effects -> names -> inline -> expressions -> control -> lower: each cla
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,7 +16,7 @@ from fuselint.graph.model import Block, Context, Frame, Graph, Node, Slice, Stat
 from fuselint.graph.program import Program
 from fuselint.graph.scan import bound_by, names_read, parameters, rebinds_outer, target_names
 from fuselint.graph.state import ASSIGNED, JOINS, GiveUp, Scope, TooMuch
-from fuselint.source.function import FunctionSource
+from fuselint.source.function import FunctionSource, recursion_limit
 from fuselint.source.project import ModuleSummary
 
 __all__ = ["Program", "lower"]
@@ -30,7 +28,7 @@ RECURSION = 6_000
 def lower(source: FunctionSource, module: ModuleSummary, program: Program) -> Graph:
     """The graph of one function. It never fails: what isn't understood is an opaque node."""
     graph = Graph(module, source, _context(source, module), program=program)
-    with _recursion(RECURSION):
+    with recursion_limit(RECURSION):
         try:
             Lowerer(graph, module, program).run(source)
         except RecursionError:
@@ -377,13 +375,3 @@ _SIMPLE: dict[type, Callable[[Lowerer, Any], bool | None]] = {
     cst.Break: Lowerer.break_,
     cst.Continue: Lowerer.continue_,
 }
-
-
-@contextlib.contextmanager
-def _recursion(limit: int) -> Iterator[None]:
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, limit))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)

@@ -96,7 +96,7 @@ class FunctionSource:
     @cached_property
     def _positions(self) -> _Positions:
         state = _Positions(self.module.default_indent, self.module.default_newline)
-        with _recursion(DEEPEST * 20):
+        with recursion_limit(DEEPEST * 20):
             self.module._codegen(state)
         start, end = state.span(self.node)
         if (start + self._shift, end + self._shift) != (self.start, self.end):  # a LibCST that prints otherwise
@@ -262,7 +262,8 @@ class _Positions(CodegenState):
 
 
 @contextlib.contextmanager
-def _recursion(limit: int) -> Iterator[None]:
+def recursion_limit(limit: int) -> Iterator[None]:
+    """Allow at least so deep a recursion within: deeply nested code takes one call a level."""
     before = sys.getrecursionlimit()
     sys.setrecursionlimit(max(before, limit))
     try:
