@@ -28,6 +28,7 @@ from fuselint.graph.canonical import number_text
 from fuselint.graph.dtypes import DType
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import operand
+from fuselint.graph.origins import stated_dtype
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS104", "cast-sandwich"
@@ -122,7 +123,7 @@ def _match(graph: Graph, back: Node, inner: Node, wide: Node, x: Node) -> Match 
         }
     elif inner.op in NORMS:
         learned = {name: n for name in NORMS[inner.op] if (n := operand(inner, name)) is not None}
-        if any(graph.facts.dtype(n) == FLOAT32 for n in learned.values()):
+        if any(graph.facts.dtype(n) == FLOAT32 or stated_dtype(n) == "float32" for n in learned.values()):
             return None
         eps = inner.attrs.get("eps")
         holes |= learned
@@ -209,5 +210,20 @@ COUNTEREXAMPLES = [
         "mx.fast.rms_norm(x.astype(mx.float32), w.astype(mx.float32), 1e-6).astype(x.dtype)",
         "a float32 weight: the kernel would cast x itself",
         "x, w",
+    ),
+    Example(
+        """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Norm(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.weight = mx.ones((dims,), dtype=mx.float32)
+
+    def __call__(self, x):
+        return mx.fast.rms_norm(x.astype(mx.float32), self.weight, 1e-6).astype(x.dtype)
+""",
+        why="a weight that is meant to be float32",
     ),
 ]

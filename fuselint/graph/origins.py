@@ -33,6 +33,13 @@ SAME_VALUES = frozenset(
 )
 
 
+def stated_dtype(weight: Node) -> str:
+    """The dtype that `__init__` asks for in so many words: `mx.ones((n,), dtype=mx.float32)`. "" for none."""
+    init = weight.attrs.get("init")
+    dtype = init.attrs.get("dtype") if isinstance(init, Node) else None
+    return dtype if isinstance(dtype, str) else ""
+
+
 class Origins:
     """The origins of a graph's values: sets, since an operation mixes what its operands are."""
 
