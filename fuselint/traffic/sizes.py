@@ -96,7 +96,7 @@ class Sizes:
 
     def _note_usual(self, shape: Shape) -> None:
         dims = shape.dims
-        usual = USUAL.get(len(dims) if shape.lead is None else 3) or (1,) * len(dims)
+        usual = USUAL.get(len(dims) if shape.lead is None else 3) or USUAL[max(USUAL)]
         usual = (1,) * (len(dims) - len(usual)) + usual[-len(dims) :] if dims else ()
         for d, n in zip(dims, usual, strict=True):
             for name in d.substitute(self.renamed).names:
