@@ -105,6 +105,14 @@ def test_as_many_kernels_are_counted_of_what_mlx_compiles_itself(body: str) -> N
     assert counted(source, [(2, 4, 8)]).total() == launched(source, [(2, 4, 8)]).total()
 
 
+@pytest.mark.parametrize(
+    "made", ["mx.zeros_like(x)", "mx.full_like(x, 0.5)", "mx.ones((2, 4, 8))", "mx.full((2, 8), 1)"]
+)
+def test_what_fills_an_array_reads_nothing(made: str) -> None:
+    graph = with_shapes(graph_of(f"{HEAD}def f(x):\n    return {made} + x\n"), [(2, 4, 8)])
+    assert [[r.node for r in k.reads] for k in kernels(_needed(graph), graph.facts) if k.op == "Full"] == [[]]
+
+
 RESHAPED = {
     "contiguous": ("x", "y.reshape(8, 8)"),
     "transposed": ("x.transpose(0, 2, 1)", "y.reshape(2, -1)"),
