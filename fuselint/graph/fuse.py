@@ -82,11 +82,14 @@ def compiled(outputs: Sequence[Array], *, shapeless: bool = False) -> list[Group
     return _fuse(trace)
 
 
-def simplified(outputs: Sequence[Array]) -> list[Array]:
-    """The outputs once equal computations are shared and no-ops are gone. The arrays behind them are changed by it."""
+def simplified(outputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    """The tape behind `outputs` once equal computations are shared and no-ops are gone, and what the outputs are then.
+
+    The arrays are changed by it.
+    """
     trace = _order(list(outputs))
     _simplify(trace)
-    return trace.outputs
+    return trace.tape, trace.outputs
 
 
 def grouped(outputs: Sequence[Array], depth: int = MAX_DEPTH, most: int = MAX_ARRAYS) -> list[Group]:

@@ -164,7 +164,7 @@ class Trace:
         if op.name in OTHER_AXIS and not self.over_last(node):
             reduction = OTHER_AXIS[op.name]
         if reduction is not None and arrays:
-            return self.squeezed(node, reduction(self.tracer, arrays[0], self.kept(node)))
+            return reduction(self.tracer, arrays[0], self.kept(node), lambda sum_: self.squeezed(node, sum_))
         if op.kind == "reduce" and arrays:
             dtype = concrete(self.facts.dtype(node))
             reduced = self.tracer.reduce(op.name, arrays[0], self.kept(node), dtype, op.primitives[0])
