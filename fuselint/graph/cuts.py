@@ -49,7 +49,23 @@ class Cut:
     before: tuple[Group, ...]
     after: tuple[Group, ...]
     same: frozenset[Group]
-    written: tuple[Array, ...] = ()  # what is no longer written without the cut
+    written: tuple[Array, ...]  # what is no longer written without the cut
+    move: Move | None = None  # of a view
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """How views and elementwise operations change places.
+
+    chain: the operations, in evaluation order. source: the one array that they read, None where they read several.
+    paths: the views that are taken before them instead of after them, each list up to what is read; `after`: the one
+    list of views is taken after the operations instead of before them.
+    """
+
+    chain: tuple[Node, ...]
+    source: Node | None
+    paths: tuple[tuple[Node, ...], ...]
+    after: bool = False
 
 
 def cuts(graph: Graph) -> Iterator[Cut]:
@@ -128,6 +144,7 @@ class Copy:
     of: dict[Array, Array]
     outputs: list[Array]
     labels: dict[Array, Label]
+    views: dict[tuple[Array, Array], Array] = field(default_factory=dict)  # views of other arrays than before
 
     def again(self, a: Array, inputs: list[Array]) -> Array:
         """One more array that computes what `a` does."""
@@ -173,7 +190,9 @@ def is_elementwise(g: Group) -> bool:
     return g.root.fusable and g.root.primitive != "Broadcast"
 
 
-def _cut(kind: Kind, by: tuple[Node, ...], nodes: Collection[Node], now: _Version, then: _Version) -> Cut | None:
+def _cut(
+    kind: Kind, by: tuple[Node, ...], nodes: Collection[Node], now: _Version, then: _Version, move: Move | None = None
+) -> Cut | None:
     """What differs between two versions, if an elementwise value is no longer written."""
     before, after = ([v.signature(g) for g in v.groups] for v in (now, then))
     same = {g for v, other in ((now, after), (then, before)) for g in v.groups if v.signature(g) in other}
@@ -190,7 +209,7 @@ def _cut(kind: Kind, by: tuple[Node, ...], nodes: Collection[Node], now: _Versio
     value = written[0].node
     assert value is not None
     chosen = (tuple(now.groups), tuple(then.groups), frozenset(same))
-    return Cut(kind, value, by, frozenset(nodes), *chosen, tuple(written))
+    return Cut(kind, value, by, frozenset(nodes), *chosen, tuple(written), move)
 
 
 def _run_together(nodes: Collection[Node]) -> bool:
@@ -318,24 +337,35 @@ class _Search:
             ends = list(self._ends(value))
             if not ends or not all(self._is_view(r) for r in self.readers.get(value, ())):
                 continue
-            if not any(is_elementwise(r) for v, _ in ends for r in self.readers.get(v, ())):
+            readers = [r for v, _ in ends for r in self.readers.get(v, ()) if is_elementwise(r)]
+            if not readers:
                 continue
             copy = self.tape.copied()
-            if not all(self._moved(copy, g, path) for _, path in ends):
+            move = self._postponed(copy, value, ends[0][1]) if len(ends) == 1 else None
+            move = move or self._moved(copy, g, [path for _, path in ends])
+            if move is None:
                 continue
-            by = tuple(dict.fromkeys(v.node for _, path in ends for v in path if v.node is not None))
-            readers = {
-                b.node
-                for v, _ in ends
-                for r in self.readers.get(v, ())
-                if is_elementwise(r)
-                for b in r.arrays
-                if v in b.inputs and b.node is not None
-            }
-            nodes = {*g.nodes, *by, *readers}
-            cut = _cut("view", by, nodes, self.now, _Version(copy))
+            by = tuple(dict.fromkeys(n for path in move.paths for n in path))
+            last = {v for v, _ in ends}
+            nodes = {b.node for r in readers for b in r.arrays if b.node is not None and last & set(b.inputs)}
+            cut = _cut("view", by, {*g.nodes, *by, *nodes}, self.now, _Version(copy), move)
             if cut is not None and _count(cut.after, cut.same) < _count(cut.before, cut.same):
                 yield cut
+
+    def _postponed(self, copy: Copy, value: Array, path: tuple[Array, ...]) -> Move | None:
+        """Takes the views after the kernel that reads them, where that reads nothing else."""
+        last = path[-1]
+        readers = self.readers.get(last, [])
+        g = readers[0] if len(readers) == 1 else None
+        if g is None or self.leaves(last) or any(b is not last and b.value is None for b in g.inputs):
+            return None
+        made = {last: self._now(copy, value)}
+        for a in g.arrays:
+            made[a] = copy.again(self._now(copy, a), [made.get(b) or self._now(copy, b) for b in a.inputs])
+            if a.shape == last.shape:
+                made[a].shape = value.shape
+        copy.read_instead(self._now(copy, g.root), self._viewed(copy, made[g.root], path))
+        return Move(g.nodes, value.node, (_nodes(path),), after=True)
 
     def _is_view(self, g: Group) -> bool:
         a = g.root
@@ -351,28 +381,28 @@ class _Search:
                 yield at, path
             stack.extend((r.root, (*path, r.root)) for r in readers if self._is_view(r))
 
-    def _moved(self, copy: Copy, g: Group, path: tuple[Array, ...]) -> bool:
+    def _moved(self, copy: Copy, g: Group, paths: list[tuple[Array, ...]]) -> Move | None:
         """Takes the views before the operations of `g` instead of after them."""
-        value, last = g.root, path[-1]
-        made = {
-            b: self._viewed(copy, self._now(copy, b), path)
-            for b in g.inputs
-            if b.value is None and b.shape == value.shape
-        }
-        if not made:
-            return False
-        for a in g.arrays:
-            made[a] = copy.again(self._now(copy, a), [made.get(b) or self._now(copy, b) for b in a.inputs])
-            if a.shape == value.shape:
-                made[a].shape = last.shape
-        copy.read_instead(self._now(copy, last), made[value])
-        return True
+        value = g.root
+        whole = [b for b in g.inputs if b.value is None and b.shape == value.shape]
+        if not whole:
+            return None
+        for path in paths:
+            made = {b: self._viewed(copy, self._now(copy, b), path) for b in whole}
+            for a in g.arrays:
+                made[a] = copy.again(self._now(copy, a), [made.get(b) or self._now(copy, b) for b in a.inputs])
+                if a.shape == value.shape:
+                    made[a].shape = path[-1].shape
+            copy.read_instead(self._now(copy, path[-1]), made[value])
+        inputs = [b.node for b in g.inputs if b.value is None]
+        return Move(g.nodes, inputs[0] if len(inputs) == 1 else None, tuple(map(_nodes, paths)))
 
     def _viewed(self, copy: Copy, a: Array, path: tuple[Array, ...]) -> Array:
         for v in path:
-            view = copy.again(self._now(copy, v), [a])
-            view.dtype = a.dtype
-            a = view
+            if (a, v) not in copy.views:
+                view = copy.views[a, v] = copy.again(self._now(copy, v), [a])
+                view.dtype = a.dtype
+            a = copy.views[a, v]
         return a
 
     def _now(self, copy: Copy, a: Array) -> Array:
@@ -405,6 +435,10 @@ class _Search:
             cut = _cut("readers", by, {*g.nodes, *by}, self.now, _Version(copy))
             if cut is not None:
                 yield cut
+
+
+def _nodes(arrays: Iterable[Array]) -> tuple[Node, ...]:
+    return tuple(dict.fromkeys(a.node for a in arrays if a.node is not None))
 
 
 def _count(groups: Iterable[Group], without: frozenset[Group]) -> int:
