@@ -194,7 +194,7 @@ class Rule:
     fixer: ModuleType | None
 
 
-CLAIM_ORDER = ("FUS211", "FUS20", "FUS221", "FUS241", "FUS231", "FUS252", "FUS251", "FUS261", "FUS1", "FUS301", "FUS302")
+CLAIM_ORDER = tuple("FUS211 FUS20 FUS221 FUS241 FUS231 FUS252 FUS251 FUS261 FUS1 FUS301 FUS302".split())
 """Who owns a node first: codes, by prefix."""
 
 

@@ -174,16 +174,17 @@ class _Version:
 
     def labels(self, arrays: Iterable[Array]) -> frozenset[Label]:
         """The names of arrays that are no constants; a broadcast has that of what it repeats."""
-        out = set()
-        for a in arrays:
-            while a.primitive == "Broadcast":
-                a = a.inputs[0]
-            if a.value is None and a in self.copy.labels:
-                out.add(self.copy.labels[a])
-        return frozenset(out)
+        read = {_unbroadcast(a) for a in arrays}
+        return frozenset(self.copy.labels[a] for a in read if a.value is None and a in self.copy.labels)
 
     def signature(self, g: Group) -> tuple[frozenset[Label], ...]:
         return self.labels(g.arrays), self.labels(g.inputs), self.labels(g.outputs)
+
+
+def _unbroadcast(a: Array) -> Array:
+    while a.primitive == "Broadcast":
+        a = a.inputs[0]
+    return a
 
 
 def is_elementwise(g: Group) -> bool:

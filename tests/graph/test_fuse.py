@@ -91,7 +91,9 @@ REDUCED = {
 @pytest.mark.parametrize("body", REDUCED.values(), ids=REDUCED)
 def test_what_is_computed_of_a_reduction_is_one_kernel(body: str, shapeless: bool) -> None:
     source = f"{HEAD}def f(x):\n    return mx.exp({body} + 1)\n"
-    assert Counter(predicted(source, [(2, 4, 8)], shapeless)) == Counter(really_compiled(source, [(2, 4, 8)], shapeless))
+    assert Counter(predicted(source, [(2, 4, 8)], shapeless)) == Counter(
+        really_compiled(source, [(2, 4, 8)], shapeless)
+    )
 
 
 def fused(body: str, arguments: str = "x: mx.array", shapeless: bool = False) -> list[str]:
