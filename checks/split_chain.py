@@ -100,7 +100,9 @@ class _Place:
         """Whether something as large as an activation passes through memory at the cut."""
         if cut.kind in ("view", "readers"):
             return any(a.node is not None and a.shape != SCALAR and self.is_counted(a, a.node) for a in cut.written)
-        return any(map(self.is_activation, cut.nodes - set(cut.by)))
+        made = [o for g in cut.after if g not in cut.same for o in g.outputs]
+        whole = [o.shape for o in made if o.node is not None and self.is_activation(o.node)]
+        return cut.kind == "full" and bool(whole) or any(a.shape in whole for a in cut.written)
 
     def is_counted(self, array: Array, node: Node) -> bool:
         # An operand of which nothing is known may be a number: then nothing is cast.

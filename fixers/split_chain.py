@@ -121,37 +121,33 @@ def _exchanged(graph: Graph, move: Move) -> Replacement:
     source, chain = move.source, move.chain
     if source is None or source in chain or not _is_one_chain(graph, move, source):
         raise NoText("take the view of each operand, and those of single rows as they are broadcast")
-    template = _Template(graph)
+    if len(move.paths) > 1:
+        raise NoText("take each of the views first, and the operations on what each of them gives")
+    template, path = _Template(graph), move.paths[0]
     if move.after:
-        made = template.formula(chain, {move.paths[0][-1]: template.hole(source)}, {}).at(ATOM)
-        for view in move.paths[0]:
+        made = template.formula(chain, {path[-1]: template.hole(source)}, {}).at(ATOM)
+        for view in path:
             made = template.view(view, made)
         return Replacement(parts=(Part(chain[-1], made),), holes=template.holes)
-    parts = []
-    for path in move.paths:
-        viewed = template.hole(source)
-        for view in path:
-            viewed = template.view(view, viewed)
-        parts.append(Part(path[-1], template.formula(chain, {source: viewed}, {}).text))
-    return Replacement(parts=tuple(parts), holes=template.holes)
+    viewed = template.hole(source)
+    for view in path:
+        viewed = template.view(view, viewed)
+    made = template.formula(chain, {source: viewed}, {}).text
+    return Replacement(parts=(Part(path[-1], made),), holes=template.holes)
 
 
 def _is_one_chain(graph: Graph, move: Move, source: Node) -> bool:
     """Whether the operations read one array and numbers, and nothing but the views reads what they make."""
-    facts, chain = graph.facts, move.chain
-    before = chain[-1] if not move.after else source
-    for path in move.paths:
-        steps = [before, *path, *([] if not move.after else [chain[0]])]
-        if any(b.inputs[:1] != (a,) for a, b in zip(steps, path, strict=False)):
-            return False
-    inside = {*chain, *(v for path in move.paths for v in path)}
-    last = chain[-1] if move.after else None
-    ends = {path[-1] for path in move.paths} if not move.after else {last}
-    for n in inside - ends:
+    facts, chain, path = graph.facts, move.chain, move.paths[0]
+    first, end = (source, chain[-1]) if move.after else (chain[-1], path[-1])
+    if any(view.inputs[0] is not at for at, view in zip((first, *path), path, strict=False)):
+        return False
+    inside = {*chain, *path}
+    for n in inside - {end}:
         if n in graph.escaping or any(u not in inside and u.op not in PROPERTIES for u in graph.users.get(n, ())):
             return False
+    read = path[-1] if move.after else source
     given = {k for n in chain for k in n.inputs if k not in chain}
-    read = move.paths[0][-1] if move.after else source
     return all(map(fuses, chain)) and all(k is read or facts.kind(k) == "scalar" or k.op == "const" for k in given)
 
 

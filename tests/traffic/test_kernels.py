@@ -143,6 +143,12 @@ def test_a_reshape_is_a_kernel_where_it_copies(view: str, reshape: str) -> None:
     assert bool(layout.copies) == (_address(y) != _address(out))
 
 
+def test_sizes_that_do_not_divide_on_paper_are_a_view_of_contiguous_rows() -> None:
+    body = "    B, L, D = x.shape\n    return mx.exp(x).reshape(B, L, 2, D // 2)\n"
+    graph = graph_of(f"{HEAD}def f(x: mx.array):\n{body}")
+    assert [k.op for k in kernels(_needed(graph), graph.facts)] == ["Exp"]
+
+
 def _address(a: Any) -> int:
     """Where the data lies, as DLPack hands it out."""
 
