@@ -102,7 +102,7 @@ class _Place:
             return any(a.node is not None and a.shape != SCALAR and self.is_counted(a, a.node) for a in cut.written)
         made = [o for g in cut.after if g not in cut.same for o in g.outputs]
         whole = [o.shape for o in made if o.node is not None and self.is_activation(o.node)]
-        return cut.kind == "full" and bool(whole) or any(a.shape in whole for a in cut.written)
+        return (cut.kind == "full" and bool(whole)) or any(a.shape in whole for a in cut.written)
 
     def is_counted(self, array: Array, node: Node) -> bool:
         # An operand of which nothing is known may be a number: then nothing is cast.
@@ -115,12 +115,10 @@ class _Place:
         return bool(found & ACTIVATIONS) and "foreign" not in found and node not in elsewhere
 
     def is_worth_it(self, cut: Cut) -> bool:
-        if cut.kind == "readers" and not self.may_be_computed_twice(cut):
-            return False
-        if cut.kind == "shapeless" and self.runs_in_another_trace():
-            return False
-        now, after = (self.moved(k) for k in _launches(cut))
-        return after < now
+        if cut.kind == "readers":
+            now, after = map(self.moved, _launches(cut))
+            return self.may_be_computed_twice(cut) and after < now
+        return cut.kind != "shapeless" or not self.runs_in_another_trace()
 
     def moved(self, kernels: list[Kernel]) -> float:
         """Bytes, with sizes assumed where nobody states them."""
