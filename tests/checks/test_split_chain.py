@@ -171,7 +171,6 @@ COMPILED = {
     "called": f"{SHAPELESS}def outer(g, u):\n    return geglu(g, u)\ndef geglu(gate, x):\n    {BODY}",
     "static": f"class Ops:\n    @staticmethod\n    {SHAPELESS}    def geglu(gate, x):\n        {BODY}",
     "nested": f"def make():\n    {SHAPELESS}    def geglu(gate, x):\n        {BODY}    return geglu\n",
-    "lambda": "fast = mx.compile(lambda gate, x: nn.gelu_approx(gate) * x, shapeless=True)\n",
 }
 
 
