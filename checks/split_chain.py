@@ -138,9 +138,8 @@ class _Place:
     def runs_in_another_trace(self) -> bool:
         """Whether functions that are compiled themselves call it: in them, it is cut elsewhere."""
         module, me = self.graph.module, self.graph.context.qualname
-        info = module.compiled[me]
-        return any(me in called and q in module.compiled for q, called in module.calls.items()) or (
-            info.how == "called" and not info.shapeless and self.graph.context.shapeless
+        return module.compiled[me].how != "called" and any(
+            me in called and q in module.compiled for q, called in module.calls.items()
         )
 
     # -- what is said -------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from typing import Any
 import libcst as cst
 
 from fuselint.finding import Obligation
-from fuselint.graph.compiling import compilations, reached
+from fuselint.graph.compiling import reached
 from fuselint.graph.facts import MISSING
 from fuselint.graph.flow import arguments, callee
 from fuselint.graph.growth import grows
@@ -190,8 +190,7 @@ def _is_compiled(graph: Graph) -> bool:
     at: str | None = graph.context.qualname
     while at is not None:
         named = any(at in used for used in graph.module.references.values())
-        compiled = any(c.target == at for c in graph.module.compilations)
-        if at in graph.module.compiled or compiled or compilations(graph, at) or named:
+        if at in graph.module.compiled or named or any(c.target == at for c in graph.module.compilations):
             return True
         at = graph.module.functions[at].span.outer
     return False

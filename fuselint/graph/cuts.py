@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fuselint.graph.fuse import MAX_ARRAYS, MAX_DEPTH, UNLIMITED, Group, grouped, simplified
-from fuselint.graph.model import Block, Graph, Node
+from fuselint.graph.model import Block, Graph, Node, Slice
 from fuselint.graph.shapes import SCALAR
 from fuselint.graph.tape import RESHAPES, Array, names
 from fuselint.graph.trace import trace
@@ -360,6 +360,8 @@ class _Search:
         g = readers[0] if len(readers) == 1 else None
         if g is None or self.leaves(last) or any(b is not last and b.value is None for b in g.inputs):
             return None
+        if not all(map(_keeps_all, path)):
+            return None  # it would be computed of what is cut off, too
         made = {last: self._now(copy, value)}
         for a in g.arrays:
             made[a] = copy.again(self._now(copy, a), [made.get(b) or self._now(copy, b) for b in a.inputs])
@@ -436,6 +438,16 @@ class _Search:
             cut = _cut("readers", by, {*g.nodes, *by}, self.now, _Version(copy))
             if cut is not None:
                 yield cut
+
+
+def _keeps_all(view: Array) -> bool:
+    """Whether a view has all the elements of what it is a view of."""
+    if view.primitive not in ("Slice", "Split", "Item"):
+        return True
+    index = view.node.attrs.get("index") if view.node is not None and view.node.op == "index" else None
+    return isinstance(index, tuple) and all(
+        p is None or p is Ellipsis or (isinstance(p, Slice) and p.takes_all) for p in index
+    )
 
 
 def _nodes(arrays: Iterable[Array]) -> tuple[Node, ...]:

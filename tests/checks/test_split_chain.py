@@ -161,6 +161,13 @@ def test_a_view_that_changes_places_leaves_one_kernel_and_the_same_bits(seed: in
         mx.enable_compile()
 
 
+def test_what_is_cut_off_is_not_computed() -> None:
+    text = "@mx.compile\ndef f(x: mx.array, y: mx.array):\n    return mx.tanh((x * y)[:, :4].astype(mx.float32))\n"
+    (found,) = findings(text)
+    assert "the slice first" in found.message
+    assert found.fix is not None and not found.fix.edits
+
+
 # -- what is reported -------------------------------------------------------------------------------------------------
 
 
