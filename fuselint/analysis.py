@@ -252,6 +252,8 @@ def message(match: Match, traffic: Traffic | None) -> str:
     if traffic is None:
         return match.message
     becomes = " + ".join(dict.fromkeys(f"mx.{k.op.removeprefix('mx.')}" for k in match.fused)) or "fused"
+    if match.launches is not None:
+        becomes = match.launches.form
     return (
         f"{match.message}: {_kernels(traffic.kernels_now)} move {traffic.bytes_now} bytes a call; "
         f"{becomes}: {_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}"

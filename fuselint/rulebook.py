@@ -12,13 +12,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuselint.config import nearest
 from fuselint.errors import ConfigError, FuselintError
 from fuselint.finding import Numerics, Obligation, RegionInput
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.values import Value
+
+if TYPE_CHECKING:
+    from fuselint.traffic.kernels import Kernel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +58,18 @@ class FusedKernel:
     writes: Node
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Launches:
+    """A rule's own count of the kernels, of code that is grouped differently: those that are there now, and after.
+
+    form: what the code is called that has the second ones, such as "plain mx.compile".
+    """
+
+    now: Sequence[Kernel]
+    after: Sequence[Kernel]
+    form: str
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """What verification compares where a fix changes the value itself: a mask that becomes a string.
@@ -81,6 +96,7 @@ class Match:
     dtypes: example dtypes of holes where not "activation": "weight", "mask", "int", "bool" or a fixed one.
     data: the rule's own notes for its fixer.
     has_traffic: whether the finding is about bytes and kernels; a fault of correctness is not.
+    launches: the kernels now and after, where the region and `fused` don't say them.
     """
 
     code: str
@@ -99,6 +115,7 @@ class Match:
     related: list[tuple[Node, str]] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
     has_traffic: bool = True
+    launches: Launches | None = None
 
     @property
     def contradicted(self) -> bool:
@@ -177,7 +194,7 @@ class Rule:
     fixer: ModuleType | None
 
 
-CLAIM_ORDER = ("FUS211", "FUS20", "FUS221", "FUS241", "FUS231", "FUS252", "FUS251", "FUS261", "FUS1", "FUS301")
+CLAIM_ORDER = tuple("FUS211 FUS20 FUS221 FUS241 FUS231 FUS252 FUS251 FUS261 FUS1 FUS301 FUS302".split())
 """Who owns a node first: codes, by prefix."""
 
 

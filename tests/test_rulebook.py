@@ -27,6 +27,9 @@ def match(code: str, region: str) -> Match:
     ("given", "kept"),
     [
         ("FUS201:abc FUS301:abc", "FUS201:abc"),
+        ("FUS302:ab FUS201:abc", "FUS201:abc"),
+        ("FUS302:ab FUS106:ab", "FUS106:ab"),
+        ("FUS304:a FUS302:bc", "FUS302:bc FUS304:a"),
         ("FUS301:ab FUS211:abcd", "FUS211:abcd"),
         ("FUS104:ab FUS301:cd", "FUS104:ab FUS301:cd"),
         ("FUS201:ab FUS201:abc", "FUS201:abc"),

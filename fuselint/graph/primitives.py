@@ -266,40 +266,45 @@ ACTIVATIONS: dict[str, Expansion] = {
 
 # -- reductions and what holds one -------------------------------------------------------------------------------------
 
-
-def _mean(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    return t.binary("Multiply", t.reduce("sum", a, kept), t.inverse_count(a, kept), floating=True)
-
-
-def _var(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    centred = t.binary("Subtract", a, _mean(t, a, kept), floating=True)
-    return t.binary("Multiply", t.reduce("sum", t.unary("Square", centred), kept), t.inverse_count(a, kept))
+Squeeze = Callable[[Array], Array]
+"""Drops the axes that a sum kept as 1, where the op doesn't keep them. What is computed of the sum comes after."""
 
 
-def _std(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    return t.unary("Sqrt", _var(t, a, kept))
+def _mean(t: Tracer, a: Array, kept: Shape | None, squeeze: Squeeze) -> Array:
+    return t.binary("Multiply", squeeze(t.reduce("sum", a, kept)), t.inverse_count(a, kept), floating=True)
 
 
-def _norm(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    return _float(t, "Sqrt", t.reduce("sum", t.unary("Square", a), kept))
+def _var(t: Tracer, a: Array, kept: Shape | None, squeeze: Squeeze) -> Array:
+    centred = t.binary("Subtract", a, _mean(t, a, kept, lambda mean: mean), floating=True)
+    total = squeeze(t.reduce("sum", t.unary("Square", centred), kept))
+    return t.binary("Multiply", total, t.inverse_count(a, kept))
 
 
-def _softmax(t: Tracer, a: Array, kept: Shape | None) -> Array:
+def _std(t: Tracer, a: Array, kept: Shape | None, squeeze: Squeeze) -> Array:
+    return t.unary("Sqrt", _var(t, a, kept, squeeze))
+
+
+def _norm(t: Tracer, a: Array, kept: Shape | None, squeeze: Squeeze) -> Array:
+    return _float(t, "Sqrt", squeeze(t.reduce("sum", t.unary("Square", a), kept)))
+
+
+def _softmax(t: Tracer, a: Array, kept: Shape | None, squeeze: Squeeze) -> Array:
     """Over another axis than the last."""
     top = t.unary("StopGradient", t.reduce("max", a, kept))
     e = _float(t, "Exp", t.binary("Subtract", a, top))
     return t.binary("Divide", e, t.reduce("sum", e, kept), floating=True)
 
 
-def _logsumexp(t: Tracer, a: Array, kept: Shape | None) -> Array:
+def _logsumexp(t: Tracer, a: Array, kept: Shape | None, squeeze: Squeeze) -> Array:
     """Over another axis than the last."""
     top = t.unary("StopGradient", t.reduce("max", a, kept))
     e = _float(t, "Exp", t.binary("Subtract", a, top))
-    out = t.binary("Add", _float(t, "Log", t.reduce("sum", e, kept)), top)
+    total, top = squeeze(t.reduce("sum", e, kept)), squeeze(top)
+    out = t.binary("Add", _float(t, "Log", total), top)
     return t.select(_isinf(t, [top], {}), top, out)
 
 
-Reduction = Callable[[Tracer, Array, "Shape | None"], Array]
+Reduction = Callable[[Tracer, Array, "Shape | None", Squeeze], Array]
 REDUCTIONS: dict[str, Reduction] = {"mean": _mean, "var": _var, "std": _std, "linalg.norm": _norm}
 OTHER_AXIS: dict[str, Reduction] = {"softmax": _softmax, "logsumexp": _logsumexp}
 """One primitive over the last axis, several over another."""

@@ -164,7 +164,7 @@ class Trace:
         if op.name in OTHER_AXIS and not self.over_last(node):
             reduction = OTHER_AXIS[op.name]
         if reduction is not None and arrays:
-            return self.squeezed(node, reduction(self.tracer, arrays[0], self.kept(node)))
+            return reduction(self.tracer, arrays[0], self.kept(node), lambda sum_: self.squeezed(node, sum_))
         if op.kind == "reduce" and arrays:
             dtype = concrete(self.facts.dtype(node))
             reduced = self.tracer.reduce(op.name, arrays[0], self.kept(node), dtype, op.primitives[0])
@@ -173,6 +173,8 @@ class Trace:
             dtype = concrete(self.facts.dtype(node))
             return self.tracer.make(op.primitives[0], arrays, arrays[0].shape, dtype, self.tracer.arguments)
         primitives = op.primitives or (op.name,)
+        if primitives[-1] == "Full":
+            arrays = [self.filling(node, op)]
         if op.kind == "copy" and any(n in VIEWS for n in primitives):
             *before, last = primitives  # repeat: a broadcast, then a reshape that has to copy it
             arrays = [self.make(n, arrays, node) for n in before][-1:] or arrays
@@ -180,6 +182,12 @@ class Trace:
         for name in primitives:
             arrays = [self.make(name, arrays, node)]
         return arrays[0]
+
+    def filling(self, node: Node, op: Op) -> Array:
+        """What an array is filled with: a number, or what `full` is given; never the array whose shape it takes."""
+        at = op.position("vals")
+        value = self.operand(node.inputs[at]) if at is not None and at < len(node.inputs) else None
+        return self.tracer.array(Scalar(op.name) if value is None else value)
 
     def index(self, node: Node) -> Array:
         """`x[...]`: slices and new axes are views, an int or array takes a copy; an int beside slices is a view."""

@@ -157,10 +157,12 @@ class _Comparison:
         self.starts = [e.start for e in self.edits]
 
     def moved(self, offset: int) -> int:
-        """Where an offset of the old text lies in the new; inside an edit, where the edit ends."""
+        """Where an offset of the old text lies in the new: at an edit's start, its start; inside it, where it ends."""
         i = bisect_right(self.starts, offset) - 1
         if i < 0:
             return offset
+        if self.edits[i].start == offset < self.edits[i].end:
+            return offset + (self.shift[i - 1] if i else 0)
         if offset < self.edits[i].end:
             return self.edits[i].end + self.shift[i]
         return offset + self.shift[i]

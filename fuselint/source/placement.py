@@ -18,6 +18,7 @@ from fuselint.graph.model import Graph
 from fuselint.rulebook import Match, NoFix, Replacement
 from fuselint.source.confirm import Changes, confirm
 from fuselint.source.dead import Liveness, dead_statements, names_bound
+from fuselint.source.decorating import is_decorator, redecorate
 from fuselint.source.dying import Dying
 from fuselint.source.edit import Placement, apply, guard
 from fuselint.source.express import Writer
@@ -44,6 +45,8 @@ def place(
     is_read: Callable[[str], bool] | None = None,
 ) -> Placement | NoFix:
     """See edit.place."""
+    if is_decorator(graph, replacement.parts[0].root):
+        return redecorate(graph, match, replacement, program)
     first: NoFix | None = None
     for moving in (True, False):
         work = _Placing(graph, match, replacement, program, is_read, moving)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fuselint.config import DTYPES
@@ -27,6 +27,18 @@ SOFTMAX = ("softmax", "nn.softmax")
 
 def saving(graph: Graph, match: Match, settings: Settings) -> Traffic:
     """The region's traffic before, and that of the fused kernels with what others still read of the region."""
+    before, after = _kernels(graph, match, settings)
+    shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
+    equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
+    bytes_ = Bytes(Sizes.of(shapes, equal), DTYPES[settings.dtype])
+    bytes_.sizes.meanings.update(_meanings(graph, match))
+    now, fused = bytes_.total(before), bytes_.total(after)
+    return _report(graph, settings, bytes_.sizes, (now, len(before)), (fused, len(after)))
+
+
+def _kernels(graph: Graph, match: Match, settings: Settings) -> tuple[Sequence[Kernel], Sequence[Kernel]]:
+    if match.launches is not None:
+        return match.launches.now, match.launches.after
     facts = _stated(graph, match)
     traced = trace(match.region, facts)
     if graph.context.compiled:
@@ -34,16 +46,8 @@ def saving(graph: Graph, match: Match, settings: Settings) -> Traffic:
         before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless)
     else:
         before = launches(traced)
-    after = [
-        *_fused(match, traced, lambda name: settings.size(graph.context.qualname, name)),
-        *launches(trace(_still_needed(graph, match), facts)),
-    ]
-    shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
-    equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
-    bytes_ = Bytes(Sizes.of(shapes, equal), DTYPES[settings.dtype])
-    bytes_.sizes.meanings.update(_meanings(graph, match))
-    now, fused = bytes_.total(before), bytes_.total(after)
-    return _report(graph, settings, bytes_.sizes, (now, len(before)), (fused, len(after)))
+    fused = _fused(match, traced, lambda name: settings.size(graph.context.qualname, name))
+    return before, [*fused, *launches(trace(_still_needed(graph, match), facts))]
 
 
 def _stated(graph: Graph, match: Match) -> Facts:

@@ -6,7 +6,7 @@ twice. A kernel reads each of its distinct inputs once, a broadcast one at its o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,9 +80,13 @@ def compiled_kernels(nodes: Iterable[Node], outputs: Iterable[Node], facts: Fact
     """The launches where the code is under mx.compile already."""
     traced = trace(nodes, facts, shapeless=shapeless)
     roots = [a for n in outputs if (a := traced.array(n)) is not None]
-    groups = compiled(roots, shapeless=shapeless)
+    return group_kernels(compiled(roots, shapeless=shapeless))
+
+
+def group_kernels(groups: Sequence[Group], without: Collection[Group] = ()) -> list[Kernel]:
+    """The launches of compiled code, those of some groups left out."""
     layout = Layout([a for g in groups for a in (*g.inputs, *g.arrays)])
-    return [_of_group(g) for g in groups if g.fused or is_kernel(g.root, layout)]
+    return [_of_group(g) for g in groups if g not in without and (g.fused or is_kernel(g.root, layout))]
 
 
 def is_kernel(a: Array, layout: Layout) -> bool:

@@ -105,6 +105,14 @@ def test_as_many_kernels_are_counted_of_what_mlx_compiles_itself(body: str) -> N
     assert counted(source, [(2, 4, 8)]).total() == launched(source, [(2, 4, 8)]).total()
 
 
+@pytest.mark.parametrize(
+    "made", ["mx.zeros_like(x)", "mx.full_like(x, 0.5)", "mx.ones((2, 4, 8))", "mx.full((2, 8), 1)"]
+)
+def test_what_fills_an_array_reads_nothing(made: str) -> None:
+    graph = with_shapes(graph_of(f"{HEAD}def f(x):\n    return {made} + x\n"), [(2, 4, 8)])
+    assert [[r.node for r in k.reads] for k in kernels(_needed(graph), graph.facts) if k.op == "Full"] == [[]]
+
+
 RESHAPED = {
     "contiguous": ("x", "y.reshape(8, 8)"),
     "transposed": ("x.transpose(0, 2, 1)", "y.reshape(2, -1)"),
@@ -133,6 +141,12 @@ def test_a_reshape_is_a_kernel_where_it_copies(view: str, reshape: str) -> None:
     out = space["reshape"](y)
     mx.eval(out)
     assert bool(layout.copies) == (_address(y) != _address(out))
+
+
+def test_sizes_that_do_not_divide_on_paper_are_a_view_of_contiguous_rows() -> None:
+    body = "    B, L, D = x.shape\n    return mx.exp(x).reshape(B, L, 2, D // 2)\n"
+    graph = graph_of(f"{HEAD}def f(x: mx.array):\n{body}")
+    assert [k.op for k in kernels(_needed(graph), graph.facts)] == ["Exp"]
 
 
 def _address(a: Any) -> int:
