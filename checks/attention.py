@@ -31,6 +31,9 @@ from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS211", "unfused-attention"
 
+WHOLE = frozenset({"bool_", "int32", "int64", "uint8"})
+"""Dtypes that promote to any floating one."""
+
 HEAD = "import math\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
 
@@ -286,7 +289,8 @@ def _match(graph: Graph, found: Attention) -> Match | None:
     facts = graph.facts
     root = found.root
     arrays = [found.q, found.k, found.v]
-    masks = _mask_nodes(found.mask)
+    mask = _cast_to_queries(graph, found)
+    masks = [n for n in _mask_nodes(mask) if n is not found.q]
     scale_nodes = _scale_nodes(found.scale)
     inside = region(root, [*arrays, *masks, *scale_nodes])
     if found.weights not in inside:
@@ -296,14 +300,16 @@ def _match(graph: Graph, found: Attention) -> Match | None:
     numerics, dtype, cast_back = _dtypes(graph, found, root, inside)
     obligations.append(dtype)
     if masks:
-        obligations.append(_mask_dtype(graph, found, masks))
+        obligations.append(_mask_dtype(graph, found, mask, masks))
     holes: dict[str, Hole] = {"q": found.q, "k": found.k, "v": found.v, "scale": found.scale}
-    if found.mask is not None:
-        holes["mask"] = found.mask
+    dtypes: dict[str, str] = {}
+    if mask is not None:
+        holes["mask"] = mask
     batch = ("B", "H") if rank != 3 else ("H",)
     shapes = {"q": (*batch, "L", "D"), "k": (*batch, "S", "D"), "v": (*batch, "S", "D")}
-    for i, mask in enumerate(masks):
-        shapes["mask" if len(masks) == 1 else f"mask.m{i}"] = _mask_shape(facts.rank(mask), rank)
+    for key, node in _mask_keys(mask, masks):
+        shapes[key] = _mask_shape(facts.rank(node), rank)
+        dtypes[key] = "bool" if found.keep else "mask"
     if found.keys_axes is not None:
         shapes["k"] = _permuted_back(shapes["k"], found.keys_axes)
     match = Match(
@@ -315,7 +321,7 @@ def _match(graph: Graph, found: Attention) -> Match | None:
         region=frozenset(inside),
         fused=(FusedKernel("fast.scaled_dot_product_attention", (*arrays, *masks), root),),
         shapes=shapes,
-        dtypes={"mask": "bool" if found.keep else "mask"},
+        dtypes=dtypes,
         numerics=numerics,
         related=[(found.weights, "the softmax over keys")],
         data={
@@ -333,6 +339,34 @@ def _mask_nodes(mask: Hole | None) -> list[Node]:
     if mask is None:
         return []
     return list(mask.operands.values()) if isinstance(mask, Synthesised) else [mask]
+
+
+def _mask_keys(mask: Hole | None, masks: list[Node]) -> Iterator[tuple[str, Node]]:
+    """What a match calls the arrays of its mask."""
+    if isinstance(mask, Synthesised) and len(mask.operands) > 1:
+        yield from ((f"mask.{name}", node) for name, node in mask.operands.items() if node in masks)
+    else:
+        yield from (("mask", node) for node in masks)
+
+
+def _cast_to_queries(graph: Graph, found: Attention) -> Hole | None:
+    """The mask, cast to the queries' dtype where it is cast to that of the scores, or only where there is one."""
+    mask = found.mask
+    if not isinstance(mask, Node) or mask.op != "astype" or found.keep:
+        return mask
+    base = mask
+    while base.op == "astype":
+        base = base.inputs[0]
+    dtype = mask.attrs.get("dtype")
+    own = isinstance(dtype, Node) and dtype.op == "dtype" and dtype.inputs[0] in region(found.root, _operands(found))
+    cast = Synthesised("{m}.astype({q}.dtype)", {"m": base, "q": found.q})
+    if found.guarded:
+        return Synthesised(f"None if {{m}} is None else {cast.template}", cast.operands)
+    return cast if own else mask
+
+
+def _operands(found: Attention) -> list[Node]:
+    return [found.q, found.k, found.v, *_mask_nodes(found.mask), *_scale_nodes(found.scale)]
 
 
 def _scale_nodes(scale: Hole) -> list[Node]:
@@ -423,19 +457,24 @@ def _dtypes(graph: Graph, found: Attention, root: Node, inside: list[Node]) -> t
     return numerics, Obligation(claim, "proven", "operands and result have the activations' dtype"), False
 
 
-def _mask_dtype(graph: Graph, found: Attention, masks: list[Node]) -> Obligation:
-    claim = "the mask's dtype promotes to the queries'"
-    if found.keep:
-        return Obligation(claim, "proven", "the mask is boolean")
+def _mask_dtype(graph: Graph, found: Attention, mask: Hole | None, masks: list[Node]) -> Obligation:
+    """Of an added mask: True adds one, but the fused op reads it as a position to keep."""
+    claim = "the mask is no boolean, and its dtype promotes to the queries'"
     facts = graph.facts
+    if found.keep:
+        return Obligation(claim, "proven", "it is boolean, and the code selects by it")
     joint = facts.dtype(found.q) | facts.dtype(found.k) | facts.dtype(found.v)
-    for mask in masks:
-        dtype = facts.dtype(mask)
-        if not dtype <= joint and not dtype <= frozenset({"bool_", "int32", "int64", "uint8"}):
-            return Obligation(
-                claim, "unknown", "a float32 mask on half-precision queries raises; nothing here says the mask's dtype"
-            )
-    return Obligation(claim, "proven", "the mask is made in the queries' dtype")
+    if mask is not found.mask and isinstance(found.mask, Node):
+        if facts.dtype(found.mask) == facts.dtype(found.q):
+            return Obligation(claim, "proven", "it is cast to the queries' dtype")
+        return Obligation("queries have the dtype to which the mask is cast", "unknown", "it is that of the scores")
+    dtypes = [facts.dtype(m) for m in masks]
+    if all(d.name == "bool_" for d in dtypes):
+        return Obligation(claim, "contradicted", "a boolean is added, and hides nothing")
+    if all(d <= joint or d <= WHOLE for d in dtypes):
+        return Obligation(claim, "proven", "the mask is made in the queries' dtype")
+    because = "a float32 mask on half-precision queries raises; nothing here says the mask's dtype"
+    return Obligation(claim, "unknown", because)
 
 
 EXAMPLES = [

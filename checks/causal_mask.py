@@ -23,7 +23,7 @@ from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
 from fuselint.graph.flow import Reader, readers
 from fuselint.graph.model import Graph, Node, Slice, region
-from fuselint.rulebook import Example, Match, Probe, Synthesised
+from fuselint.rulebook import Example, Match, Probe
 
 CODE, NAME = "FUS102", "materialised-causal-mask"
 
@@ -154,7 +154,9 @@ def _everything(entry: object) -> bool:
 
 
 def _cast(graph: Graph, node: Node) -> Node:
-    """The mask after the casts that only it goes through."""
+    """The mask after the casts that only it goes through. A boolean that is cast is no mask any more: it adds one."""
+    if graph.facts.dtype(node).name == "bool_":
+        return node
     users = graph.users.get(node, ())
     while len(users) == 1 and users[0].op == "astype" and node not in graph.escaping:
         node = users[0]
@@ -203,7 +205,8 @@ def _is_attention(reader: Reader) -> bool:
         q, k, v = reader.node.inputs[:3]
         return reader.value not in (q, k, v) and reader.node.attrs.get("sinks") is not reader.value
     for found in recognise(reader.graph):
-        if found.mask is reader.value and not isinstance(found.mask, Synthesised):
+        selects = reader.graph.facts.dtype(reader.value).name == "bool_"  # a boolean that is added hides nothing
+        if found.mask is reader.value and found.keep == selects:
             own = set(region(found.root, [found.q, found.k, found.v, reader.value]))
             if reader.node in own:
                 return True

@@ -54,6 +54,69 @@ def test_a_helper_that_is_also_called_where_it_is_not_covered_keeps_its_finding(
     assert ("FUS201", "Norm._norm") in places(text)
 
 
+WHOLE = """\
+import mlx.core as mx
+import mlx.nn as nn
+
+
+def unit(h: mx.array, eps: float) -> mx.array:
+    dtype = h.dtype
+    h = h.astype(mx.float32)
+    return (h * mx.rsqrt(h.square().mean(-1, keepdims=True) + eps)).astype(dtype)
+
+
+class Heads(nn.Module):
+    def __init__(self, heads: int):
+        super().__init__()
+        self.gain = mx.ones((heads,))
+
+    def __call__(self, q, k):
+        q = unit(q, 1e-6) * self.gain[:, None]
+        k = unit(k, 1e-6) * self.gain[:, None]
+        return q @ k.swapaxes(-1, -2)
+"""
+
+
+def test_a_helper_that_holds_all_of_its_callers_matches_is_reported_once() -> None:
+    assert places(WHOLE) == [("FUS201", "unit")]
+    once = WHOLE.replace("        k = unit(k, 1e-6) * self.gain[:, None]\n", "")
+    assert places(once) == [("FUS201", "unit")]
+
+
+def test_a_helper_inside_a_helper_is_reported_once() -> None:
+    text = WHOLE.replace("class Heads", "def both(q, k):\n    return unit(q, 1e-6), unit(k, 1e-6)\n\n\nclass Heads")
+    assert places(text.replace("q = unit(q, 1e-6)", "q, k = both(q, k)")) == [("FUS201", "unit")]
+
+
+def test_a_caller_whose_match_takes_more_in_keeps_its_finding_beside_the_helpers() -> None:
+    text = WHOLE.replace("mx.ones((heads,))", "mx.ones((heads,))\n        self.weight = mx.ones((64,))")
+    text = text.replace("k = unit(k, 1e-6) * self.gain[:, None]", "k = unit(k, 1e-6) * self.weight")
+    assert places(text) == [("FUS201", "unit"), ("FUS201", "Heads.__call__")]
+    fixed = fix_text(FileText("m.py", text), Settings()).after
+    assert "mx.fast.rms_norm(h, None, eps)" in fixed and "mx.fast.rms_norm(k, self.weight, 1e-6)" in fixed
+
+
+def test_a_helper_that_knows_less_than_its_callers_has_no_finding_of_its_own() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def attend(q, k, v):
+    return mx.softmax(q @ k.swapaxes(-1, -2), axis=-1) @ v
+
+
+def first(x):
+    B, H, L, D = x.shape
+    return attend(x, x, x)
+
+
+def second(x, y):
+    B, H, L, D = x.shape
+    return attend(x, y, y)
+"""
+    assert places(text) == [("FUS211", "first"), ("FUS211", "second")]
+
+
 def test_a_helper_without_callers_is_reported() -> None:
     text = HELPER.replace("self._norm(x.astype(mx.float32)).astype(x.dtype)", "x")
     assert places(text) == [("FUS201", "Norm._norm")]
