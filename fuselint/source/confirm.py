@@ -26,18 +26,19 @@ from fuselint.source.tree import Tree
 if TYPE_CHECKING:
     from fuselint.graph.program import Program
 
-PURE_BUILTINS = frozenset(
+PURE = frozenset(
     f"builtins.{n}"
     for n in "abs bool enumerate float int isinstance len max min range round str sum tuple type zip".split()
-)
+) | {"mlx.core.finfo", "mlx.core.iinfo"}
 PURE_MODULES = ("math.", "numpy.")
+RANDOM = "numpy.random."
 
 
 def is_impure(node: Node) -> bool:
     """Whether evaluating a value may do something besides, or give another result the next time."""
     if node.op == "call":
         target = node.attrs.get("target") or ""
-        return not (target in PURE_BUILTINS or target.startswith(PURE_MODULES))
+        return not (target in PURE or (target.startswith(PURE_MODULES) and not target.startswith(RANDOM)))
     if node.op == "opaque":
         return node.attrs.get("reason") != "f-string"
     return node.op == "new" or node.op.startswith(("random.", "nn.Dropout"))

@@ -95,3 +95,65 @@ def test_a_boolean_that_selects_scores_is_a_mask() -> None:
     after, _ = fixed(attend(body))
     assert '"causal"' in after
     same(attend(body), after, *arrays((2, 3, 5, 8), (2, 3, 5, 8), (2, 3, 5, 8)))
+
+
+SDPA = "return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mask)"
+ROWS = "rows, columns = mx.arange(k.shape[2] - L, k.shape[2])[:, None], mx.arange(k.shape[2])[None]\n"
+
+
+@pytest.mark.parametrize(
+    ("mask", "becomes"),
+    [
+        ("mx.where(columns <= rows, 0.0, -mx.inf)", "mask = columns <= rows"),
+        ("mx.where(columns <= rows, mx.array(0.0), mx.array(mx.finfo(mx.float32).min))", "mask = columns <= rows"),
+        ("((columns > rows) | (rows > columns + 2)) * -1e9", "mx.logical_not((columns > rows) | (rows > columns + 2))"),
+        ("-1e9 * (mx.abs(rows - columns) > 1).astype(mx.float32)", "mx.logical_not(mx.abs(rows - columns) > 1)"),
+        ("mx.where(columns > rows, -1e30, 0)", "mx.logical_not(columns > rows)"),
+    ],
+)
+def test_an_additive_mask_becomes_its_condition(mask: str, becomes: str) -> None:
+    for text in (mask, f"({mask}).astype(q.dtype)"):
+        before = attend(f"{ROWS}mask = {text}\n{SDPA}", "q, k, v")
+        after, findings = fixed(before)
+        assert [f.code for f in findings] == ["FUS102"] and becomes in after
+        same(before, after, *arrays((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8)))
+
+
+def test_a_mask_that_hides_the_earlier_positions_is_not_causal() -> None:
+    at = "at = mx.arange(L)\nmask = mx.where(at[:, None] <= at[None], 0.0, -1e9)\n"
+    after, _ = fixed(attend(at + SDPA, "q, k, v"))
+    assert "mask = at[:, None] <= at[None]" in after
+    same(attend(at + SDPA, "q, k, v"), after, *arrays((2, 3, 5, 8), (2, 3, 5, 8), (2, 3, 5, 8)))
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "mask = (columns > rows) * -1e3\n" + SDPA,
+        "mask = (columns > rows) * -mx.inf\n" + SDPA,  # 0 * -inf is NaN
+        "mask = (columns > rows).astype(mx.float32) * -1e9 + mask\n" + SDPA,
+        "mask = (columns > rows) * -1e9\nmask = mx.maximum(mask, -5)\n" + SDPA,
+        "mask = mx.where(mask > rows, 0, -1e9)\nreturn mask * q",
+    ],
+)
+def test_what_is_more_than_a_condition_stays(rest: str) -> None:
+    assert fixed(attend(ROWS + rest)) == (attend(ROWS + rest), [])
+
+
+def test_a_mask_that_is_cast_on_its_way_is_advice() -> None:
+    body = ROWS + "mask = mx.where(columns > rows, -1e9, 0.0)\nmask = mask[None, None].astype(q.dtype)\n" + SDPA
+    after, [finding] = fixed(attend(body))
+    assert after == attend(body) and finding.fix and finding.fix.applicability == "none"
+
+
+def test_the_readers_of_a_helpers_mask_are_looked_at_where_they_are_in_this_file() -> None:
+    helper = """def window(n: int, width: int):
+    rows, columns = mx.arange(n)[:, None], mx.arange(n)[None]
+    return (mx.abs(rows - columns) > width) * -1e9
+
+
+"""
+    one = helper + "def f(x, n: int):\n    return {}\n"
+    for reader, codes in (("window(n, 4).astype(x.dtype)", ["FUS102"]), ("mx.exp(window(n, 4)) * x", [])):
+        _, findings = fixed(HEAD + one.format(reader))
+        assert [f.code for f in findings] == codes, reader
