@@ -97,6 +97,54 @@ def test_a_boolean_that_selects_scores_is_a_mask() -> None:
     same(attend(body), after, *arrays((2, 3, 5, 8), (2, 3, 5, 8), (2, 3, 5, 8)))
 
 
+COLUMN = "c = mx.broadcast_to(s.reshape(1, -1, 1, 1), (B, H, L, 1))"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{COLUMN}\nw = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2) + mask, c], axis=-1), axis=-1)[..., :-1]",
+        f"{COLUMN}\nw = mx.softmax(mx.concatenate([c, q @ k.swapaxes(-1, -2) + mask], axis=3), axis=-1)[:, :, :, 1:]",
+        "c = mx.tile(s[None, :, None, None], (B, 1, L, 1)).astype(q.dtype)\n"
+        "w = mx.softmax(mx.concatenate([c, 0.3 * (q @ k.swapaxes(-1, -2)) + mask], axis=-1), axis=-1)[..., 1:]",
+    ],
+)
+def test_sinks_as_a_column_of_the_scores(body: str) -> None:
+    before = attend(f"{body}\nreturn w @ v", "q, k, v, mask, s: mx.array")
+    after, findings = fixed(before)
+    assert "mask=mask, sinks=s.astype(q.dtype)" in " ".join(after.split()) and "softmax" not in after
+    assert all("MLX 0.29.1 or newer" in f.fix.needs for f in findings if f.fix)
+    same(before, after, *arrays((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), (5, 7), (3,)))
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., 1:]",
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-2]",
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1)[..., :-1], axis=-1)[..., :-1]",
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c, c], axis=-1), axis=-1)[..., :-1]",
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c * q[..., :1]], axis=-1), axis=-1)[..., :-1]",
+    ],
+)
+def test_what_is_no_column_of_sinks_stays(rest: str) -> None:
+    before = attend(f"{COLUMN}\n{rest}\nreturn w @ v", "q, k, v, s: mx.array")
+    assert fixed(before) == (before, [])
+
+
+def test_a_key_and_a_value_of_zeros_score_what_the_mask_says() -> None:
+    mx = pytest.importorskip("mlx.core")
+    q, k, v, mask, sinks = arrays((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), (5, 7), (3,))
+    zeros = mx.zeros((2, 3, 1, 8))
+    column = mx.broadcast_to(sinks[None, :, None, None], (2, 3, 5, 1))
+    whole = mx.concatenate([column, mx.broadcast_to(mask, (2, 3, 5, 7))], axis=-1)
+    longer = [mx.concatenate([zeros, a], axis=2) for a in (k, v)]
+    attention = mx.fast.scaled_dot_product_attention
+    assert mx.allclose(
+        attention(q, *longer, scale=0.3, mask=whole), attention(q, k, v, scale=0.3, mask=mask, sinks=sinks), atol=1e-5
+    )
+
+
 SDPA = "return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mask)"
 ROWS = "rows, columns = mx.arange(k.shape[2] - L, k.shape[2])[:, None], mx.arange(k.shape[2])[None]\n"
 
