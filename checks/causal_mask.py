@@ -28,7 +28,7 @@ from typing import Any
 
 from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
-from fuselint.graph.flow import Reader, readers
+from fuselint.graph.flow import Reader, callers, readers
 from fuselint.graph.model import Graph, Node, Slice, region
 from fuselint.graph.ops import TABLE
 from fuselint.rulebook import Example, FusedKernel, Match, Probe
@@ -283,38 +283,37 @@ def _number(graph: Graph, node: Node) -> float | None:
 def _boolean(graph: Graph, node: Node, additive: _Additive) -> Match | None:
     """The match of an additive mask whose readers, as far as they are seen, are all attention."""
     pairs = list(_pairs(graph, additive.condition))
-    if graph.context.cold or not pairs:
+    if graph.context.cold or node.frame.depth > 0 or not pairs:  # a helper's own is found where it is read by itself
         return None
-    root = _cast(graph, node)
-    ends = list(_ends(graph, root))
-    problem = next((e for e in ends if isinstance(e, str)), "" if ends else "nothing reads it")
-    if problem:
-        problem = "it is cast on its way to attention" if problem.startswith("`astype`") else problem
-        root = node
-        everywhere = [(graph, node), *_twins(graph, node)]
-        ends = [e for g, n in everywhere for e in _ends(g, n, casts=True)]
-        if not ends or not all(isinstance(e, Reader) or e.startswith("it leaves") for e in ends):
+    name, root, problem = graph.context.qualname, _cast(graph, node), ""
+    leaves = f"it leaves {name}"
+    ends = _reached(graph, root, casts=False)
+    followed = leaves not in ends or (len(set(ends)) > 1 and _is_followed(graph))
+    if not followed or not all(isinstance(e, Reader) for e in ends - {leaves}):
+        root, problem = node, leaves if leaves in ends else "it is cast on its way to attention"
+        ends = _reached(graph, root, casts=True)
+        if not all(isinstance(e, Reader) or e.startswith("it leaves") for e in ends):
             return None
-        if not all(isinstance(e, Reader) for e in ends) and not any(_is_of_positions(graph, n) for n in pairs):
-            return None  # nothing says that attention reads it
-    readers_here = [e for e in ends if isinstance(e, Reader)]
+    found = [e for e in ends if isinstance(e, Reader)]
+    if not found and not any(_is_of_positions(graph, n) for n in pairs):
+        return None  # nothing says that attention reads it
     claim = "every reader of the mask is attention"
+    readers_seen = Obligation(claim, "unknown", problem) if problem else Obligation(claim, "proven", _list(found))
+    if not problem and leaves in ends:
+        readers_seen = Obligation(claim, "unknown", f"in this file they are; others may call {name}")
     return Match(
         code=CODE,
         root=root,
         holes={"condition": additive.condition},
         message="a mask of 0 and a number that hides is built; attention takes the condition, of a byte an entry",
-        obligations=[
-            Obligation(claim, "unknown", problem) if problem else Obligation(claim, "proven", _list(readers_here)),
-            _seen(graph, root, additive.fill),
-        ],
+        obligations=[readers_seen, _seen(graph, root, additive.fill)],
         region=frozenset(n for n in region(root, [additive.condition]) if n.op not in ("param", "const")),
         fused=() if additive.keeps else (FusedKernel("logical_not", (additive.condition,), additive.condition),),
         shapes={"condition": ("L", "S")},
         dtypes={"condition": "bool"},
         probe=OPENED,
         data={
-            "requires": ("FUS211",) if any(r.node.op != FUSED for r in readers_here) else (),
+            "requires": ("FUS211",) if any(r.node.op != FUSED for r in found) else (),
             "boolean": True,
             "keeps": additive.keeps,
             "problem": problem,
@@ -358,14 +357,23 @@ def _ends(graph: Graph, value: Node, casts: bool = False) -> Iterator[Reader | s
             yield end
 
 
-def _twins(graph: Graph, node: Node) -> Iterator[tuple[Graph, Node]]:
-    """The same expression where other functions of the file have it inlined."""
-    if graph.program is None:
-        return
-    for other in map(graph.program.graph, graph.module.functions):
-        for n in other.nodes if other is not None else ():
-            if other is not None and other is not graph and n.cst is node.cst and n.op == node.op:
-                yield other, n
+def _reached(graph: Graph, value: Node, casts: bool) -> set[Reader | str]:
+    """Who reads a mask in the end, also where other functions of the file have the function inlined."""
+    out: set[Reader | str] = set(_ends(graph, value, casts))
+    for other in map(graph.program.graph, graph.module.functions) if graph.program is not None else ():
+        for n in other.nodes if other is not None and other is not graph else ():
+            if n.cst is value.cst and n.op == value.op and other is not None:
+                out |= set(_ends(other, n, casts))
+    for other, call in callers(graph):
+        out |= set(_ends(other, call, casts))
+    return out
+
+
+def _is_followed(graph: Graph) -> bool:
+    """Whether all uses of the function in this file are calls that are lowered in place."""
+    name = graph.context.qualname
+    named = any(name in names for names in graph.module.references.values())
+    return not named and not any(True for _ in callers(graph))
 
 
 def _pairs(graph: Graph, condition: Node) -> Iterator[Node]:

@@ -232,7 +232,9 @@ class _Comparison:
             raise _Different("an array that is changed in place would have another name")
         either = {n for n in self.old.nodes if n.op == "phi" and {root, hole} == set(n.inputs)}  # one in the new code
         leaving = _may_be(self.old.escaping, either)
-        if (root in leaving or either & leaving) and (hole in leaving or not is_fresh(hole)):
+        held = _may_be([hole])
+        made = all(is_fresh(n) or n.op == "phi" for n in held)
+        if (root in leaving or either & leaving) and (held & leaving or not made):
             raise _Different("an array that leaves the function would be the one that came in")
 
     # The new calls

@@ -205,3 +205,31 @@ def test_the_readers_of_a_helpers_mask_are_looked_at_where_they_are_in_this_file
     for reader, codes in (("window(n, 4).astype(x.dtype)", ["FUS102"]), ("mx.exp(window(n, 4)) * x", [])):
         _, findings = fixed(HEAD + one.format(reader))
         assert [f.code for f in findings] == codes, reader
+
+
+def test_a_helper_whose_calls_are_all_seen_gives_the_condition() -> None:
+    text = """import mlx.core as mx
+
+
+class Attention:
+    def _mask(self, n: int, dtype):
+        if n == 1:
+            return None
+        delta = mx.arange(n)[:, None] - mx.arange(n)[None]
+        allowed = delta >= 0
+        if n > 3:
+            allowed = allowed & (delta < 2)
+        return mx.where(allowed, 0.0, mx.finfo(dtype).min).astype(dtype)
+
+    def attend(self, q):
+        return mx.fast.scaled_dot_product_attention(q, q, q, scale=0.3, mask=self._mask(q.shape[2], q.dtype))
+
+
+def f(q):
+    return Attention().attend(q)
+"""
+    after, [finding] = fixed(text)
+    assert "return allowed\n" in after and finding.fix and finding.fix.applicability == "unsafe"
+    for n in (1, 3, 6):
+        same(text, after, *arrays((1, 2, n, 8)))
+    assert fixed(text.replace("Attention().attend(q)", "Attention()._mask(4, q.dtype) + q"))[1] == []
