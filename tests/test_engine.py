@@ -175,6 +175,27 @@ def test_only_allowed_fixes_are_made() -> None:
     assert choose([unsafe, later, close], Settings(unsafe_fixes=True, exact=True)) == [unsafe]
 
 
+def test_the_last_of_fixes_that_share_a_statement_takes_it_away() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def turned(x: mx.array, y: mx.array, offset: int):
+    B, H, L, D = x.shape
+    angles = mx.arange(offset, offset + L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))
+    cos, sin = mx.cos(angles).astype(x.dtype), mx.sin(angles).astype(x.dtype)
+    return _turn(x, cos, sin), _turn(y[..., :D], cos, sin)
+
+
+def _turn(x, cos, sin):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True))
+    assert fixed.after.count("mx.fast.rope(") == 2
+    assert not any(gone in fixed.after for gone in ("angles", "sin", "_turn"))
+
+
 def test_failed_verification_withholds_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Verification("failed", "differs")
     monkeypatch.setattr("fuselint.verify.verify", lambda regions, **_: [failed for _ in regions])
