@@ -178,7 +178,10 @@ class _Reader:
         if value.op != "concatenate" or value.param("axis") not in (-1, 3) or len(value.args) != 2:
             return None
         column, scores = value.args if first else value.args[::-1]
-        while column.op in ("broadcast_to", "tile"):
+        if column.op in ("broadcast_to", "tile"):
+            *_, heads, _, width = [None] * 4, *column.param("shape" if column.op == "broadcast_to" else "reps")
+            if not _is_one(width) or (column.op == "tile" and not _is_one(heads)):
+                return None
             column = column.args[0]
         added = column.op == "expand_dims" and column.param("axes") in ((-4, -2, -1), (0, 2, 3))
         shaped = column.op == "reshape" and [d.number for d in column.args[1:]] == [1, -1, 1, 1]
@@ -300,6 +303,10 @@ def _cut(weights: Value) -> bool | None:
     return {(1, None): True, (None, -1): False}.get((start, stop))
 
 
+def _is_one(size: Value | int | None) -> bool:
+    return size is not None and (size == 1 if isinstance(size, int) else size.is_number(1.0))
+
+
 def _is_fill(reader: _Reader, value: Value) -> bool:
     """A number so low that its weight is zero: -1e9 or below, -inf, the dtype's lowest."""
     if value.number is not None:
@@ -362,7 +369,7 @@ def _match(graph: Graph, found: Attention) -> Match | None:
         dtypes[key] = "bool" if found.keep else "mask"
     if found.keys_axes is not None:
         shapes["k"] = _permuted_back(shapes["k"], found.keys_axes)
-    match = Match(
+    return Match(
         code=CODE,
         root=root,
         holes=holes,
@@ -383,7 +390,6 @@ def _match(graph: Graph, found: Attention) -> Match | None:
             "cast_sinks": bool(sinks) and not facts.dtype(sinks[0]) <= facts.dtype(found.q),
         },
     )
-    return None if match.contradicted else match
 
 
 def _mask_nodes(mask: Hole | None) -> list[Node]:
@@ -528,7 +534,7 @@ def _mask_dtype(graph: Graph, found: Attention, mask: Hole | None, masks: list[N
     if mask is not found.mask and isinstance(found.mask, Node):
         if facts.dtype(found.mask) == facts.dtype(found.q):
             return Obligation(claim, "proven", "it is cast to the queries' dtype")
-        return Obligation("queries have the dtype to which the mask is cast", "unknown", "it is that of the scores")
+        return Obligation("queries have the dtype to which the mask is cast", "unknown", "nothing says so")
     dtypes = [facts.dtype(m) for m in masks]
     if all(d.name == "bool_" for d in dtypes):
         return Obligation(claim, "contradicted", "a boolean is added, and hides nothing")

@@ -22,7 +22,7 @@ where the reader is still hand-written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,7 +178,7 @@ def _cast(graph: Graph, node: Node) -> Node:
 
 
 def _match(graph: Graph, root: Node, length: Node) -> Match | None:
-    reached = [*readers(graph, root, _is_attention)]
+    reached = [*readers(graph, root, _takes(graph.facts.dtype(root).name == "bool_"))]
     reasons = [r for r in reached if isinstance(r, str)]
     ends = [r for r in reached if isinstance(r, Reader)]
     if not ends or reasons or not _is_whole_axis(graph, length):
@@ -212,18 +212,21 @@ def _match(graph: Graph, root: Node, length: Node) -> Match | None:
     )
 
 
-def _is_attention(reader: Reader) -> bool:
-    """Whether a reader takes the value as the mask of attention, and for nothing else."""
-    if reader.node.op == FUSED:
-        q, k, v = reader.node.inputs[:3]
-        return reader.value not in (q, k, v) and reader.node.attrs.get("sinks") is not reader.value
-    for found in recognise(reader.graph):
-        selects = reader.graph.facts.dtype(reader.value).name == "bool_"  # a boolean that is added hides nothing
-        if found.mask is reader.value and found.keep == selects:
-            own = set(region(found.root, [found.q, found.k, found.v, reader.value]))
-            if reader.node in own:
-                return True
-    return False
+def _takes(selects: bool) -> Callable[[Reader], bool]:
+    """Whether a reader takes the value as the mask of attention, and for nothing else. selects: a boolean mask."""
+
+    def is_attention(reader: Reader) -> bool:
+        if reader.node.op == FUSED:
+            q, k, v = reader.node.inputs[:3]
+            return reader.value not in (q, k, v) and reader.node.attrs.get("sinks") is not reader.value
+        for found in recognise(reader.graph):
+            if found.mask is reader.value and found.keep == selects:  # a boolean that is added hides nothing
+                own = set(region(found.root, [found.q, found.k, found.v, reader.value]))
+                if reader.node in own:
+                    return True
+        return False
+
+    return is_attention
 
 
 def _is_whole_axis(graph: Graph, length: Node) -> bool:
@@ -350,7 +353,8 @@ def _ends(graph: Graph, value: Node, casts: bool = False) -> Iterator[Reader | s
             return all(e is None or _everything(e) for e in node.attrs.get("index") or ())
         return node.op == "expand_dims" or (casts and node.op == "astype" and reader.value is node.inputs[0])
 
-    for end in readers(graph, value, lambda reader: passes(reader) or _is_attention(reader)):
+    is_attention = _takes(selects=False)
+    for end in readers(graph, value, lambda reader: passes(reader) or is_attention(reader)):
         if isinstance(end, Reader) and passes(end):
             yield from _ends(end.graph, end.node, casts)
         else:

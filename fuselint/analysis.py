@@ -85,14 +85,14 @@ class Analysis:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
         found = [(g, [m for rule in self.by_code.values() for m in self.found(rule, g)]) for g in graphs]
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
-        kept = list(self.chosen(standing(claimed, self.program)))
+        contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
+        kept = list(self.chosen(standing(claimed, contradicted, self.program)))
         proposals = sorted((p for g, m in kept if (p := self.proposal(g, m))), key=lambda p: place_of(p.finding))
         proposals = self.identified(proposals)
         shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
         near: list[Finding] = []
         if self.settings.near_misses:
-            contradicted = self.chosen([(g, m) for g, matches in found for m in matches if m.contradicted])
-            near = sorted((self.near_miss(g, m) for g, m in contradicted), key=place_of)
+            near = sorted((self.near_miss(g, m) for g, m in self.chosen(contradicted)), key=place_of)
         return (
             FileResult(
                 path=self.file.path,

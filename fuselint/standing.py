@@ -25,8 +25,9 @@ Spot = tuple[str, int]
 """A helper's qualified name and one of its expressions, by identity: helpers share their trees with inlined copies."""
 
 
-def standing(sights: Sequence[Sight], program: Program) -> list[Sight]:
-    """The sights that are reported."""
+def standing(sights: Sequence[Sight], contradicted: Sequence[Sight], program: Program) -> list[Sight]:
+    """The sights that are reported. contradicted: those of the matches that are none."""
+    sights = _without_helpers_that_a_call_refutes(sights, contradicted)
     sights = _without_callers_of(_helpers_own(sights), sights)
     alone = {(_spot(n), m.code) for _, m in sights for n in m.region if n.frame.depth == 0}
     seen: set[tuple[Spot, str]] = set()  # what is only to be seen inside a helper, in some caller
@@ -51,30 +52,36 @@ def standing(sights: Sequence[Sight], program: Program) -> list[Sight]:
     return [s for s in sights if stands(*s)]
 
 
-Own = dict[tuple[str, Spot], Match]
-"""The matches that helpers have by themselves, by code and root."""
+Place = tuple[str, Spot]
+"""A code, and the root's expression in the innermost function that computes all of a match."""
 
 
-def _helpers_own(sights: Sequence[Sight]) -> Own:
-    out: Own = {}
-    for graph, match in sights:
-        at = match.root.top_cst
-        if (
-            at is not None
-            and isinstance(graph.source.node, cst.FunctionDef)
-            and is_value_of_its_call(graph, match.root)
-        ):
-            out[match.code, (graph.context.qualname, id(at))] = match
-    return out
+def _place(match: Match) -> Place:
+    frame = _frame_of(match)
+    return match.code, (frame.qualname, id(_expression(match.root, frame) or match))
 
 
-def _without_callers_of(own: Own, sights: Sequence[Sight]) -> list[Sight]:
+def _without_helpers_that_a_call_refutes(sights: Sequence[Sight], contradicted: Sequence[Sight]) -> list[Sight]:
+    """Without what a helper shows by itself, where a call in the file shows that it doesn't hold there."""
+    holds = {(id(graph), _place(match)) for graph, match in sights}
+    refuted = {p for g, m in contradicted if _frame_of(m).depth > 0 and (id(g), p := _place(m)) not in holds}
+    return [s for s in sights if _frame_of(s[1]).depth > 0 or _place(s[1]) not in refuted]
+
+
+def _helpers_own(sights: Sequence[Sight]) -> dict[Place, Match]:
+    """The matches that functions have by themselves."""
+    return {
+        _place(match): match
+        for graph, match in sights
+        if _frame_of(match).depth == 0 and isinstance(graph.source.node, cst.FunctionDef)
+    }
+
+
+def _without_callers_of(own: dict[Place, Match], sights: Sequence[Sight]) -> list[Sight]:
     """Without the callers' sights of what a helper shows by itself, whole and no less certain."""
 
     def is_the_helpers(match: Match) -> bool:
-        frame = _frame_of(match)
-        at = _expression(match.root, frame)
-        alone = own.get((match.code, (frame.qualname, id(at)))) if frame.depth else None
+        alone = own.get(_place(match))
         return alone is not None and alone is not match and _doubts(alone) <= _doubts(match)
 
     return [(graph, match) for graph, match in sights if not is_the_helpers(match)]

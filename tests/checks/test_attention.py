@@ -124,6 +124,10 @@ def test_sinks_as_a_column_of_the_scores(body: str) -> None:
         "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-2]",
         "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1)[..., :-1], axis=-1)[..., :-1]",
         "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c, c], axis=-1), axis=-1)[..., :-1]",
+        "c = mx.broadcast_to(s.reshape(1, -1, 1, 1), (B, H, L, 2))\n"
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
+        "c = mx.tile(s.reshape(1, -1, 1, 1), (B, 2, L, 1))\n"
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
         "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c * q[..., :1]], axis=-1), axis=-1)[..., :-1]",
     ],
 )
@@ -233,3 +237,26 @@ def f(q):
     for n in (1, 3, 6):
         same(text, after, *arrays((1, 2, n, 8)))
     assert fixed(text.replace("Attention().attend(q)", "Attention()._mask(4, q.dtype) + q"))[1] == []
+
+
+def test_a_boolean_mask_is_followed_into_the_function_that_selects_by_it() -> None:
+    text = """import mlx.core as mx
+
+
+def attend(q, k, v, mask):
+    scores = q @ k.swapaxes(-1, -2)
+    return mx.softmax({}, axis=-1) @ v
+
+
+def f(x):
+    B, H, L, D = x.shape
+    mask = mx.arange(L)[:, None] >= mx.arange(L)[None]
+    for _ in range(2):
+        x = attend(x, x, x, mask)
+    return x
+"""
+    selected = text.format("mx.where(mask, scores, -mx.inf)")
+    assert "FUS102" in {f.code for f in fixed(selected)[1]}
+    same(selected, fixed(selected)[0], *arrays((1, 2, 6, 8)))
+    added = text.format("scores + mask")
+    assert {f.code for f in fixed(added)[1]} <= {"FUS211"}
