@@ -33,13 +33,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph import ops
 from fuselint.graph.chains import Chain, chains
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
+from fuselint.graph.op import Op
 from fuselint.graph.ops import TABLE
 from fuselint.graph.origins import ACTIVATIONS, SHORT, Origins
 from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
@@ -73,10 +75,60 @@ def find(graph: Graph) -> Iterator[Match]:
     if graph.context.compiled or graph.context.cold or _is_a_loss(graph):
         return
     origins = Origins(graph)
+    chained: set[Node] = set()
     for chain in chains(graph):
         match = _Reading(graph, origins, chain).match()
         if match is not None:
+            chained.update(chain.nodes)
             yield match
+    yield from _given_gates(graph, origins, chained)
+
+
+def _given_gates(graph: Graph, origins: Origins, chained: set[Node]) -> Iterator[Match]:
+    """`self.act(gate) * up` with an activation that the constructor is given, and that is one of MLX's by default."""
+    for product in graph.nodes:
+        if product.op != "multiply" or product in chained or len(product.inputs) != 2:
+            continue
+        for call, other in (product.inputs, product.inputs[::-1]):
+            op = _by_default(call)
+            if op is None or graph.users.get(call) != (product,) or call in graph.escaping:
+                continue
+            kind = graph.facts.kind(other)
+            made = origins.of(other) & {"computed", "given"} if kind == "array" else {}
+            if not made and not (kind == "unknown" and other.op == "call"):
+                continue
+            yield _given_gate(product, call, other, op)
+            break
+
+
+def _by_default(call: Node) -> Op | None:
+    """The activation that a call makes, unless the constructor was given another one."""
+    default = call.attrs.get("default") if call.op == "call" and len(call.inputs) == 1 else None
+    op = ops.resolve_call(default.attrs["target"] or "") if default is not None and "target" in default.attrs else None
+    return op if op is not None and (op.function or op.name) in FUNCTIONS else None
+
+
+def _given_gate(product: Node, call: Node, other: Node, op: Op) -> Match:
+    default = call.attrs["default"]
+    new = {"new": default} if default.op == "new" else {}
+    activation = replace(call, op=op.name, attrs=new)
+    gate = replace(product, inputs=(activation, other))
+    path = call.attrs["path"] or "the activation"
+    usual = default.attrs["target"].removeprefix("mlx.")
+    return Match(
+        code=CODE,
+        root=product,
+        holes={"gate": call.inputs[0], "up": other},
+        message=f"{path}, by default {usual}, and multiply run one by one",
+        obligations=[Obligation(f"{path} is its default", "unknown", "the constructor may be given another one")],
+        region=frozenset({activation, gate}),
+        fused=(FusedKernel("mx.compile", (call.inputs[0], other), product),),
+        data={
+            "kernels": 2,
+            "gated": True,
+            "no_fix": f"{path} is the constructor's: let it be a function of both, under mx.compile, such as a SwiGLU",
+        },
+    )
 
 
 def _is_a_loss(graph: Graph) -> bool:
@@ -402,6 +454,17 @@ class MLP(nn.Module):
         return self.down_proj({product})
 """
 
+GIVEN = """class MLP(nn.Module):
+    def __init__(self, dims: int, activation{default}):
+        super().__init__()
+        self.gate = nn.Linear(dims, dims)
+        self.up = nn.Linear(dims, dims)
+        self.activation = activation
+
+    def __call__(self, x):
+        return self.activation(self.gate(x)) * self.up(x)
+"""
+
 EXAMPLES = (
     Example(
         HEAD + MLP.lstrip().format(product="nn.silu(self.gate_proj(x)) * self.up_proj(x)"),
@@ -483,8 +546,15 @@ def gate(g: mx.array, u):
         applicability="none",
         why="most is a number that may change: each value would be compiled again",
     ),
+    Example(
+        HEAD + GIVEN.format(default="=nn.SiLU()"),
+        applicability="none",
+        why="another activation may be given; people make it a function of both",
+    ),
 )
 COUNTEREXAMPLES = (
+    Example(HEAD + GIVEN.format(default=""), why="nothing says what the activation is"),
+    Example(HEAD + GIVEN.format(default="=nn.PReLU()"), why="it is no function, but a layer with weights"),
     Example(
         HEAD + "def guide(u: mx.array, c: mx.array, strength: float):\n    return u + strength * (c - u) * 0.5\n",
         why="a step with a number that changes at every call",

@@ -17,7 +17,7 @@ from fuselint.config import Settings
 from fuselint.finding import Applicability, Finding, Fix, Region, Related, Traffic
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
-from fuselint.rulebook import Match, NoFix, Replacement, Rule, claim, rules, selectors
+from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, claim, rules, selectors
 from fuselint.source.edit import place
 from fuselint.source.project import summarise
 from fuselint.source.screen import screen
@@ -50,11 +50,16 @@ class FileResult:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A finding with what making and verifying its fix takes. statements: the spans that its edits may change."""
+    """A finding with what making and verifying its fix takes.
+
+    statements: the spans that its edits may change. kept: the spans of other statements that compute what it replaces,
+    and that something else reads too.
+    """
 
     finding: Finding
     region: Region | None = None
     statements: tuple[tuple[int, int], ...] = ()
+    kept: frozenset[tuple[int, int]] = frozenset()
 
 
 def analyse(file: FileText, settings: Settings, is_read: Reads | None) -> tuple[FileResult, list[Proposal]]:
@@ -80,14 +85,14 @@ class Analysis:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
         found = [(g, [m for rule in self.by_code.values() for m in self.found(rule, g)]) for g in graphs]
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
-        kept = list(self.chosen(standing(claimed, self.program)))
+        contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
+        kept = list(self.chosen(standing(claimed, contradicted, self.program)))
         proposals = sorted((p for g, m in kept if (p := self.proposal(g, m))), key=lambda p: place_of(p.finding))
         proposals = self.identified(proposals)
         shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
         near: list[Finding] = []
         if self.settings.near_misses:
-            contradicted = self.chosen([(g, m) for g, matches in found for m in matches if m.contradicted])
-            near = sorted((self.near_miss(g, m) for g, m in contradicted), key=place_of)
+            near = sorted((self.near_miss(g, m) for g, m in self.chosen(contradicted)), key=place_of)
         return (
             FileResult(
                 path=self.file.path,
@@ -156,7 +161,8 @@ class Analysis:
     def proposal(self, graph: Graph, match: Match) -> Proposal | None:
         try:
             fix, region, statements = self.fix(graph, match)
-            return Proposal(self.finding(graph, match, fix), region, statements)
+            kept = _computing(graph, match, statements) if fix.edits else frozenset()
+            return Proposal(self.finding(graph, match, fix), region, statements, kept)
         except Exception as e:
             self.fault(f"the fix of {match.code} on {graph.context.qualname}", e)
             return None
@@ -229,6 +235,13 @@ class Analysis:
             seen[key] += 1
             out.append(replace(p, finding=replace(f, id=name)))
         return out
+
+
+def _computing(graph: Graph, match: Match, changed: Sequence[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+    """The statements that compute the values of a match, without those that its fix changes."""
+    own = {n.top_stmt for n in match.region if n.op not in GIVEN} - {match.root.top_stmt}
+    spans = (graph.source.span(graph.statements[s.index].cst) for s in own if s is not None)
+    return frozenset((a, b) for a, b in spans if not any(a < end and start < b for start, end in changed))
 
 
 def chosen_codes(settings: Settings) -> frozenset[str]:

@@ -192,7 +192,10 @@ def _round(busy: Sequence[_Work], work: Sequence[_Work], settings: Settings, job
 
 
 def choose(proposals: Sequence[Proposal], settings: Settings) -> list[Proposal]:
-    """The fixes to make in one round: allowed, none touching another, the largest saving first."""
+    """The fixes to make in one round: allowed, none touching another, the largest saving first.
+
+    Of fixes that leave a statement to each other one is made: the last one to be made takes it away.
+    """
 
     def rank(p: Proposal) -> tuple[int, int]:
         saved = p.finding.traffic.saved_at if p.finding.traffic else None
@@ -200,11 +203,13 @@ def choose(proposals: Sequence[Proposal], settings: Settings) -> list[Proposal]:
 
     chosen: list[Proposal] = []
     edits: tuple[Edit, ...] = ()
+    kept: frozenset[tuple[int, int]] = frozenset()
     for p in sorted((p for p in proposals if is_allowed(p.finding, settings)), key=rank):
         fix = p.finding.fix
-        if fix and compatible(edits, fix.edits):
+        if fix and compatible(edits, fix.edits) and not kept & p.kept:
             chosen.append(p)
             edits = merge(edits, fix.edits)
+            kept |= p.kept
     return chosen
 
 

@@ -54,6 +54,69 @@ def test_a_helper_that_is_also_called_where_it_is_not_covered_keeps_its_finding(
     assert ("FUS201", "Norm._norm") in places(text)
 
 
+WHOLE = """\
+import mlx.core as mx
+import mlx.nn as nn
+
+
+def unit(h: mx.array, eps: float) -> mx.array:
+    dtype = h.dtype
+    h = h.astype(mx.float32)
+    return (h * mx.rsqrt(h.square().mean(-1, keepdims=True) + eps)).astype(dtype)
+
+
+class Heads(nn.Module):
+    def __init__(self, heads: int):
+        super().__init__()
+        self.gain = mx.ones((heads,))
+
+    def __call__(self, q, k):
+        q = unit(q, 1e-6) * self.gain[:, None]
+        k = unit(k, 1e-6) * self.gain[:, None]
+        return q @ k.swapaxes(-1, -2)
+"""
+
+
+def test_a_helper_that_holds_all_of_its_callers_matches_is_reported_once() -> None:
+    assert places(WHOLE) == [("FUS201", "unit")]
+    once = WHOLE.replace("        k = unit(k, 1e-6) * self.gain[:, None]\n", "")
+    assert places(once) == [("FUS201", "unit")]
+
+
+def test_a_helper_inside_a_helper_is_reported_once() -> None:
+    text = WHOLE.replace("class Heads", "def both(q, k):\n    return unit(q, 1e-6), unit(k, 1e-6)\n\n\nclass Heads")
+    assert places(text.replace("q = unit(q, 1e-6)", "q, k = both(q, k)")) == [("FUS201", "unit")]
+
+
+def test_a_caller_whose_match_takes_more_in_keeps_its_finding_beside_the_helpers() -> None:
+    text = WHOLE.replace("mx.ones((heads,))", "mx.ones((heads,))\n        self.weight = mx.ones((64,))")
+    text = text.replace("k = unit(k, 1e-6) * self.gain[:, None]", "k = unit(k, 1e-6) * self.weight")
+    assert places(text) == [("FUS201", "unit"), ("FUS201", "Heads.__call__")]
+    fixed = fix_text(FileText("m.py", text), Settings()).after
+    assert "mx.fast.rms_norm(h, None, eps)" in fixed and "mx.fast.rms_norm(k, self.weight, 1e-6)" in fixed
+
+
+def test_a_helper_that_knows_less_than_its_callers_has_no_finding_of_its_own() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def attend(q, k, v):
+    return mx.softmax(q @ k.swapaxes(-1, -2), axis=-1) @ v
+
+
+def first(x):
+    B, H, L, D = x.shape
+    return attend(x, x, x)
+
+
+def second(x, y):
+    B, H, L, D = x.shape
+    return attend(x, y, y)
+"""
+    assert places(text) == [("FUS211", "first"), ("FUS211", "second")]
+
+
 def test_a_helper_without_callers_is_reported() -> None:
     text = HELPER.replace("self._norm(x.astype(mx.float32)).astype(x.dtype)", "x")
     assert places(text) == [("FUS201", "Norm._norm")]
@@ -110,6 +173,27 @@ def test_only_allowed_fixes_are_made() -> None:
     close = proposal(3, 1, (6, 7), numerics="reassociated")
     assert choose([unsafe, later, close], Settings()) == [close]
     assert choose([unsafe, later, close], Settings(unsafe_fixes=True, exact=True)) == [unsafe]
+
+
+def test_the_last_of_fixes_that_share_a_statement_takes_it_away() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def turned(x: mx.array, y: mx.array, offset: int):
+    B, H, L, D = x.shape
+    angles = mx.arange(offset, offset + L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))
+    cos, sin = mx.cos(angles).astype(x.dtype), mx.sin(angles).astype(x.dtype)
+    return _turn(x, cos, sin), _turn(y[..., :D], cos, sin)
+
+
+def _turn(x, cos, sin):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True))
+    assert fixed.after.count("mx.fast.rope(") == 2
+    assert not any(gone in fixed.after for gone in ("angles", "sin", "_turn"))
 
 
 def test_failed_verification_withholds_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:

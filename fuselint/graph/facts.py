@@ -24,6 +24,7 @@ from typing import Any
 import libcst as cst
 
 from fuselint.graph import dtypes
+from fuselint.graph import ops_rules as rules
 from fuselint.graph.dtypes import DType
 from fuselint.graph.fact import (
     ACTIVATION,
@@ -382,6 +383,8 @@ class Facts:
                 number = scalar_fact(sort, size=self._labelled(node, size), why=f"{op.name} of a constructor's values")
                 return replace(number, assumed=frozenset({CONFIGURED}))
             merged = reduce(lambda a, b: a | b, (f.dtype for f in inputs))
+            if op.dtype is rules.BOOLEAN:
+                merged = DType({"bool_"})
             return Fact("unknown", dtype=merged, size=size, why=f"{op.name}: nothing says if it is an array")
         return Fact(
             "object" if kinds & {"object", "none", "function"} else "unknown",

@@ -326,7 +326,8 @@ class Inline(Names):
         if known.op == "global" and known.attrs["target"] is not None:
             return self.call_target(known.attrs["target"], args, at)
         node = self.unknown_call(None, callee, args, at)
-        node.attrs = {**node.attrs, "path": path}
+        default = known.attrs.get("default") if known.op == "param" else None
+        node.attrs = {**node.attrs, "path": path, "default": default}
         return node
 
     # Helpers, lowered in place

@@ -23,7 +23,7 @@ Structural operations, beside those of `ops.TABLE` (which are named by their las
 | phi | then, else | test | a value after a join; test is the Node of the condition |
 | compare, not, and, or | operands | op | Python-level conditions: `is`, `is not`, `in`, `not in`, and truth tests of scalars |
 | loop | | name | a value carried around a loop, or changed inside it |
-| call | args..., kwargs values | target, callee, keywords, fresh | a call that is not understood; target is a qualified name or None; fresh: of this file, and it returns an array that it made |
+| call | args..., kwargs values | target, callee, keywords, fresh, default | a call that is not understood; target is a qualified name or None; fresh: of this file, and it returns an array that it made; default: what is called unless the constructor was given something else |
 | new | args... | target, args (by parameter name) | an instance of a class: `nn.Linear(a, b)` |
 | function | | qualname | a def or lambda as a value |
 | opaque | operands | reason | anything else |

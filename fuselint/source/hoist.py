@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import itertools
 import re
 import sys
@@ -196,7 +197,7 @@ class Surroundings:
         return None
 
     def _unique(self, wished: str) -> str:
-        taken = taken_names(self.file) | self.added
+        taken = taken_names(self.file) | self.added | set(dir(builtins))
         for name in (wished, f"fused_{wished}", *(f"fused_{wished}_{i}" for i in range(2, 100))):
             if name not in taken and name.isidentifier():
                 return name

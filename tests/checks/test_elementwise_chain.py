@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fuselint.config import Settings
+from fuselint.engine import fix_text
 from fuselint.rulebook import Match
 from fuselint.rulebook import rules as all_rules
+from fuselint.source.text import FileText
 from tests.graph.functions import HEAD, graph_of
 
 (RULE,) = [r for r in all_rules() if r.code == "FUS301"]
@@ -253,3 +256,42 @@ def test_the_chain_is_what_the_compiler_fuses_alone() -> None:
     arguments = [mx.ones((4, 8)) for _ in range(3)]
     mx.eval(arguments)
     assert len(kernel_names(helper(*arguments))) == len(m.fused) == 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "name"),
+    [
+        ("x * y + z * w", "sum_of_products"),
+        ("x * y - z * w", "difference_of_products"),
+        ("x + y + z + w", "sum_of_four"),
+        ("x * y * z * w", "product_of_four"),
+        ("x + w * (y - x)", "lerp"),
+        ("(1 - w) * x + w * y", "lerp"),
+        ("x + w * (x - y)", "subtract_multiply_add"),
+        ("(1 - w) * x + z * y", "fused_rotate"),
+        ("x * (1 + y) + z", "modulate"),
+        ("mx.tanh(x / 5.0) * 5.0", "softcap"),
+        ("x * mx.sigmoid(x) * y", "swiglu"),
+        ("x * mx.sigmoid(y.astype(mx.float32))", "sigmoid_gate_float32"),
+        ("mx.tanh(x) * mx.square(y) + z", "fused_rotate"),
+        ("nn.silu(x.astype(mx.float32)).astype(x.dtype)", "silu_float32"),
+        ("mx.round(x * 2 / 3)", "multiply_divide_round"),
+    ],
+)
+def test_a_helper_is_named_for_what_it_computes(expression: str, name: str) -> None:
+    method = "    def rotate(self, x: mx.array, y: mx.array, z: mx.array, w: mx.array):\n"
+    text = f"{HEAD}class A:\n{method}        t = {expression}\n        return mx.max(t) @ x\n"
+    after = fix_text(FileText("m.py", text), Settings(select=("FUS301",), min_kernels=2)).after
+    assert f"\ndef {name}(" in after, after
+
+
+def test_a_helper_is_named_for_the_function_that_it_is() -> None:
+    text = f"{HEAD}def denormalised(x: mx.array):\n    return mx.clip(x / 2 + 0.5, 0, 1)\n"
+    after = fix_text(FileText("m.py", text), Settings(select=("FUS301",))).after
+    assert "def fused_denormalised(" in after
+
+
+def test_a_helper_hides_no_builtin() -> None:
+    text = f"{HEAD}def abs_(x: mx.array):\n    return mx.sqrt(x * x + 1e-9)\n"
+    after = fix_text(FileText("m.py", text), Settings(select=("FUS301",))).after
+    assert "def fused_abs(" in after

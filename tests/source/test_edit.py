@@ -1223,3 +1223,44 @@ class TestEdits:
     def test_merge_takes_a_shared_edit_once(self) -> None:
         a, b = [Edit(0, 0, "i"), Edit(5, 6, "")], [Edit(0, 0, "i"), Edit(8, 9, "")]
         assert apply("0123456789", merge(a, b)) == "i012346789"[:1] + "01234" + "67" + "9"
+
+
+def test_a_choice_inside_a_helper_is_made_at_the_call() -> None:
+    becomes(
+        """
+        class Scaled:
+            def __init__(self, n: int):
+                self.near = mx.arange(n)
+                self.far = mx.arange(n) * 2
+                self.limit_of_the_positions_that_are_near = n
+
+            def _table(self, at, length):
+                chosen = self.far if at + length > self.limit_of_the_positions_that_are_near else self.near
+                return mx.exp(chosen) * 2
+
+            def __call__(self, x, offset: int):
+                return x * self._table(offset, x.shape[1])
+        """,
+        """
+        class Scaled:
+            def __init__(self, n: int):
+                self.near = mx.arange(n)
+                self.far = mx.arange(n) * 2
+                self.limit_of_the_positions_that_are_near = n
+
+            def __call__(self, x, offset: int):
+                return mx.fast.scaled(
+                    x,
+                    1.0 / (
+                        self.far
+                        if offset + x.shape[1] > self.limit_of_the_positions_that_are_near
+                        else self.near
+                    ),
+                )
+        """,
+        "x * self._table(offset, x.shape[1])",
+        "{mx}.fast.scaled({x}, 1.0 / {table})",
+        x="param:x",
+        table="op:phi",
+        function="Scaled.__call__",
+    )
