@@ -88,7 +88,8 @@ def find(graph: Graph) -> Iterator[Match]:
 
 def _read(graph: Graph, node: Node) -> Rotation | None:
     value = graph.canonical.of(node)
-    return with_rest(graph.canonical, value) or read(graph.canonical, value)
+    found = with_rest(graph.canonical, value) or read(graph.canonical, value)
+    return None if found is None or found.angles.vague else found
 
 
 def _is_helpers_own(root: Node) -> bool:
