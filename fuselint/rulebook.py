@@ -81,6 +81,7 @@ class Match:
     dtypes: example dtypes of holes where not "activation": "weight", "mask", "int", "bool" or a fixed one.
     data: the rule's own notes for its fixer.
     has_traffic: whether the finding is about bytes and kernels; a fault of correctness is not.
+    is_shared: advice on a change of several functions: it owns nothing, so that others may mend parts meanwhile.
     """
 
     code: str
@@ -99,6 +100,7 @@ class Match:
     related: list[tuple[Node, str]] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
     has_traffic: bool = True
+    is_shared: bool = False
 
     @property
     def contradicted(self) -> bool:
@@ -205,7 +207,8 @@ def claim(matches: Iterable[Match]) -> list[Match]:
             continue
         if work[m] <= owned or (m.code == "FUS301" and work[m] & owned):
             continue  # a chain that is partly another's is looked at again when that is fixed
-        owned |= work[m]
+        if not m.is_shared:
+            owned |= work[m]
         kept.append(m)
     return sorted(kept, key=lambda m: m.root.id)
 

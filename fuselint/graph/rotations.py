@@ -60,13 +60,14 @@ class Rotation:
 class Turned:
     """x, whose lanes are mixed by two tables: a rotary embedding, where these are cosines and sines of its angles.
 
-    pairing: how lanes of x are read. written: how they are put together again.
+    pairing: how lanes of x are read. written: how they are put together again. whole_rows: a table is as long as x.
     """
 
     x: Value
     tables: tuple[Value, ...]
     pairing: Pairing
     written: Pairing
+    whole_rows: bool
 
 
 JOINED = frozenset({"concatenate", "sum", "product", "reshape", "flatten"})
@@ -106,6 +107,7 @@ class _Reader:
 
     def __init__(self, c: Canonical, pairing: Pairing, written: Pairing | None = None) -> None:
         self.c, self.algebra, self.pairing, self.written = c, c.algebra, pairing, written or pairing
+        self._known: dict[Value, Lanes | None] = {}
 
     def read(self, value: Value) -> Rotation | None:
         both = self.lanes(value)
@@ -208,7 +210,8 @@ class _Reader:
         for x in {b.args[0]: None for b in products[0][0] if b.op == "lane"}:
             tables = self._tables(x, products)
             if tables is not None:
-                return Turned(x, tables, self.pairing, self.written)
+                whole_rows = any(b.op == "lane" and b.args[0] in tables for b in products[0][0])
+                return Turned(x, tables, self.pairing, self.written, whole_rows)
         return None
 
     def _tables(self, x: Value, products: list[list[dict[Value, Fraction]]]) -> tuple[Value, ...] | None:
@@ -236,6 +239,11 @@ class _Reader:
         """The two lanes of the last axis of v."""
         if depth > 24:
             return None
+        if v not in self._known:
+            self._known[v] = self._lanes(v, depth)
+        return self._known[v]
+
+    def _lanes(self, v: Value, depth: int) -> Lanes | None:
         if v.scalar or v.number is not None:
             return v, v
         if self.written != self.pairing:
