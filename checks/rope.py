@@ -28,15 +28,15 @@ from typing import Any
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.canonical import Canonical, number_text
 from fuselint.graph.model import Frame, Graph, Node, operands, region
+from fuselint.graph.rotary_tables import ROOTS, Tabled, Way, tabled
 from fuselint.graph.rotations import Rotation, read, with_rest
 from fuselint.graph.values import Value
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
+from fuselint.source.layout import one_line
 
 CODE, NAME = "FUS221", "unfused-rope"
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
-
-ROOTS = frozenset("concatenate add subtract reshape flatten".split())
 
 FLOAT32 = frozenset({"float32"})
 HALF = frozenset({"float16", "bfloat16"})
@@ -60,9 +60,19 @@ def fused(x: Any, offset: int, base: float) -> Any:
 
 
 def find(graph: Graph) -> Iterator[Match]:
-    if graph.context.cold or not any(n.op == "cos" for n in graph.nodes):
+    if graph.context.cold:
         return
     taken: set[Node] = set()
+    if any(n.op == "cos" for n in graph.nodes):
+        yield from _made_here(graph, taken)
+    for found in tabled(graph, taken):
+        match = _advice(graph, found)
+        if match is not None:
+            yield match
+
+
+def _made_here(graph: Graph, taken: set[Node]) -> Iterator[Match]:
+    """The rotations whose angles the function makes."""
     for node in graph.nodes:
         if node in taken or node.op not in ROOTS or graph.facts.kind(node) == "scalar":
             continue
@@ -88,7 +98,8 @@ def find(graph: Graph) -> Iterator[Match]:
 
 def _read(graph: Graph, node: Node) -> Rotation | None:
     value = graph.canonical.of(node)
-    return with_rest(graph.canonical, value) or read(graph.canonical, value)
+    found = with_rest(graph.canonical, value) or read(graph.canonical, value)
+    return None if found is None or found.angles.vague else found
 
 
 def _is_helpers_own(root: Node) -> bool:
@@ -121,16 +132,11 @@ class _Policy:
 def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
     c, facts, angles = graph.canonical, graph.facts, rotation.angles
     policy = _policy(graph, root, rotation)
-    if policy is None:
+    if policy is None or angles.offset is None or not _is_possible(graph, root, policy.x, rotation):
         return None
     x = policy.x
     rank = _least_rank(graph, x)
     problem = ""
-    ranks = {r for r in (facts.rank(x), facts.rank(root)) if r is not None}
-    if len(ranks) > 1:
-        return None  # the tables have more axes than x
-    if (rank == 2 and facts.rank(x) == 2) or facts.dtype(x).integral or angles.axis not in (-2, -3):
-        return None
     last = c.size_of(x, -1)
     dims = c.as_hole(rotation.dims if rotation.dims is not None else last)
     holes: dict[str, Hole | None] = {"x": x, "dims": dims}
@@ -175,12 +181,8 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
         message="hand-written rotary embedding",
         obligations=[
             _rank(graph, x, rank),
-            Obligation("pairs are written as they are read", "proven", PAIRINGS[rotation.pairing]),
-            Obligation(
-                "the last axis is cut in the middle",
-                "proven" if rotation.even else "unknown",
-                "both parts meet the same cosines" if rotation.even else "nothing says that the cut is its half",
-            ),
+            _pairing(rotation),
+            _cut(rotation),
             _positions(graph, x, rotation),
             _offset(graph, complete.get("offset"), angles.offset),
             *_frequencies(graph, table),
@@ -202,6 +204,14 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
             "narrow": table is not None and facts.dtype(table) != FLOAT32,
         },
     )
+
+
+def _is_possible(graph: Graph, root: Node, x: Node, rotation: Rotation) -> bool:
+    facts = graph.facts
+    ranks = {r for r in (facts.rank(x), facts.rank(root)) if r is not None}
+    if len(ranks) > 1:
+        return False  # the tables have more axes than x
+    return facts.rank(x) != 2 and not facts.dtype(x).integral and rotation.angles.axis in (-2, -3)
 
 
 PAIRINGS = {
@@ -391,6 +401,174 @@ def _precision(graph: Graph, root: Node, inside: list[Node], x: Node) -> Obligat
     if any(facts.dtype(t.inputs[0]) != FLOAT32 for t in turns):
         return Obligation(claim, "unknown", "nothing in this function says their dtype")
     return Obligation(claim, "proven", "positions and frequencies are")
+
+
+# -- tables from elsewhere ---------------------------------------------------------------------------------------------
+
+
+def _advice(graph: Graph, found: Tabled) -> Match | None:
+    """What to write instead: who owns the tables changes, so it is no edit of this function alone."""
+    way = found.ways[0]
+    whole, rotation = way.whole, way.rotation
+    there = whole.graph
+    policy = _policy(there, whole.root, rotation)
+    if policy is None or not _is_possible(there, whole.root, policy.x, rotation):
+        return None
+    owner, x = whole.original[policy.x]
+    if owner is not graph:
+        return None
+    inside = region(whole.root, ())
+    last = rotation.angles.frequencies.table
+    made = " and ".join(found.makers)
+    return Match(
+        code=CODE,
+        root=found.root,
+        holes={"x": x, **{f"table{i}": t for i, t in enumerate(found.tables)}},
+        message=f"hand-written rotary embedding by tables of {made}",
+        obligations=[
+            _rank(there, policy.x, _least_rank(there, policy.x)),
+            _pairing(rotation),
+            _cut(rotation),
+            _counting(way),
+            *([_left_open()] if found.open else []),
+            *_frequencies(there, _table(there, whole.root, last) if last is not None else None),
+            _precision(there, whole.root, inside, policy.x),
+            policy.obligation,
+        ],
+        region=frozenset(region(found.root, (x, *found.tables))),
+        fused=(FusedKernel("fast.rope", (x,), found.root),),
+        shapes=_shapes(there.canonical, policy.x, rotation, _least_rank(there, policy.x))[0] | _table_shapes(found),
+        numerics=policy.numerics,
+        related=[(n, "rotated by the same tables") for n in found.others if n.frame.depth == 0],
+        data={"problem": _instead(graph, found, policy.x)},
+        is_shared=True,
+    )
+
+
+def _pairing(rotation: Rotation) -> Obligation:
+    claim = "pairs are written as they are read"
+    if rotation.written is None:
+        return Obligation(claim, "proven", PAIRINGS[rotation.pairing])
+    because = "neighbours are written as halves: products of queries and keys don't see the order, a cache of keys does"
+    return Obligation(claim, "unknown", because)
+
+
+def _cut(rotation: Rotation) -> Obligation:
+    claim = "the last axis is cut in the middle"
+    if rotation.even:
+        return Obligation(claim, "proven", "both parts meet the same cosines")
+    return Obligation(claim, "unknown", "nothing says that the cut is its half")
+
+
+def _counting(way: Way) -> Obligation:
+    claim, angles = "positions count up by one", way.rotation.angles
+    names = _Names(way)
+    if angles.offset is None:
+        return Obligation(
+            claim, "unknown", f"they are {names.of(angles.positions)}, which no caller in this file makes"
+        )
+    return Obligation(claim, "proven", f"they are {names.of(angles.positions)}")
+
+
+def _table_shapes(found: Tabled) -> dict[str, tuple[str, ...]]:
+    row = "2*F" if found.whole_rows else "F"
+    shape = ("T", "1", row) if found.ways[0].rotation.angles.axis == -3 else ("T", row)
+    return {f"table{i}": shape for i in range(len(found.tables))}
+
+
+def _left_open() -> Obligation:
+    return Obligation("every caller gives such tables", "unknown", "some of them come from outside of this file")
+
+
+def _instead(graph: Graph, found: Tabled, x: Node) -> str:
+    """The call that computes the same, in the names of the functions that hold its parts."""
+    way = found.ways[0]
+    names = _Names(way, graph)
+    text = f"`{_call(names, x)}` computes it without tables"
+    angles = way.rotation.angles
+    if angles.offset is None:
+        text += f", if {names.of(angles.positions)} count up by one from offset"
+    if names.foreign:
+        text += "; " + ", ".join(f"`{name}` as in {where}" for name, where in names.foreign.items())
+    elsewhere = {_angle_arguments(_Names(w)) for w in found.ways[1:]} - {_angle_arguments(_Names(way))}
+    if elsewhere:
+        text += "; elsewhere " + " or ".join(sorted(elsewhere))
+    if way.rotation.written is not None:
+        text += "; it leaves pairs in place, where this code writes halves: rotate queries and keys alike"
+    return text
+
+
+class _Names:
+    """Values of a rotation that several functions make, as the code calls them.
+
+    foreign: names of other functions than the rotating one, and which.
+    """
+
+    def __init__(self, way: Way, home: Graph | None = None) -> None:
+        self.way, self.home = way, home
+        self.c = way.whole.graph.canonical
+        self.foreign: dict[str, str] = {}
+
+    def of(self, value: Value) -> str:
+        return self.hole(_number(self.c, value) if value.scalar else self.array(value)) or "what the tables say"
+
+    def array(self, value: Value) -> Node | None:
+        return next(iter(self.c.nodes(value)), None)
+
+    def hole(self, hole: Hole | None) -> str | None:
+        if hole is None:
+            return None
+        if isinstance(hole, Node):
+            return self.node(hole)
+        parts = {name: self.node(n) for name, n in hole.operands.items()}
+        return None if None in parts.values() else hole.template.format(**parts)
+
+    def node(self, copy: Node) -> str | None:
+        graph, node = self.way.whole.original[copy]
+        name, where = _name(graph, node), node.frame.qualname
+        if name is not None and node.op != "const" and (self.home is None or where != self.home.context.qualname):
+            self.foreign.setdefault(name, where)
+        return name
+
+
+def _name(graph: Graph, node: Node) -> str | None:
+    """A value as the code has it."""
+    if node.op == "const":
+        return repr(node.attrs["value"])
+    if node.op in ("param", "global"):
+        return str(node.attrs["name"])
+    if node.op == "attr" and node.attrs.get("path"):
+        return str(node.attrs["path"])
+    bound = [name for name, held in graph.bindings.items() if any(b.node is node for b in held)]
+    if bound:
+        return bound[0]
+    if node.cst is None or node.frame.source is None:
+        return None
+    return one_line(node.frame.source.code(node.cst))
+
+
+def _call(names: _Names, x: Node) -> str:
+    rotation = names.way.rotation
+    rotated = names.node(x) or "x"
+    swapped = ".swapaxes(-3, -2)" if rotation.angles.axis == -3 else ""
+    factor = "" if rotation.factor.is_number(1.0) else f" * {names.of(rotation.factor)}"
+    size = f"{rotated}.shape[-1]" if rotation.dims is None else names.of(rotation.dims)
+    traditional = rotation.pairing == "pairs"
+    call = f"mx.fast.rope({rotated}{swapped}{factor}, {size}, traditional={traditional}, {_angle_arguments(names)})"
+    return call + swapped
+
+
+def _angle_arguments(names: _Names) -> str:
+    angles, c = names.way.rotation.angles, names.c
+    scale = c.algebra.scale(angles.scale, -1.0) if names.way.rotation.inverse else angles.scale
+    offset = "offset" if angles.offset is None else names.hole(_number(c, angles.offset, whole=True)) or "offset"
+    said = [f"scale={names.of(scale)}", f"offset={offset}"]
+    frequencies = angles.frequencies
+    if frequencies.base is not None:
+        power = "" if frequencies.power is None else f" ** {names.of(frequencies.power)}"
+        return ", ".join([f"base={names.of(frequencies.base)}{power}", *said])
+    table = "inv_freq" if frequencies.table is None else names.of(frequencies.table)
+    return ", ".join(["base=None", *said, f"freqs={table if frequencies.inverse else f'1.0 / {table}'}"])
 
 
 ROTATE_HALF = (

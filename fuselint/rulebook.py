@@ -97,6 +97,7 @@ class Match:
     data: the rule's own notes for its fixer.
     has_traffic: whether the finding is about bytes and kernels; a fault of correctness is not.
     launches: the kernels now and after, where the region and `fused` don't say them.
+    is_shared: advice on a change of several functions: it owns nothing, so that others may mend parts meanwhile.
     """
 
     code: str
@@ -116,6 +117,7 @@ class Match:
     data: dict[str, Any] = field(default_factory=dict)
     has_traffic: bool = True
     launches: Launches | None = None
+    is_shared: bool = False
 
     @property
     def contradicted(self) -> bool:
@@ -222,7 +224,8 @@ def claim(matches: Iterable[Match]) -> list[Match]:
             continue
         if work[m] <= owned or (m.code == "FUS301" and work[m] & owned):
             continue  # a chain that is partly another's is looked at again when that is fixed
-        owned |= work[m]
+        if not m.is_shared:
+            owned |= work[m]
         kept.append(m)
     return sorted(kept, key=lambda m: m.root.id)
 

@@ -168,8 +168,8 @@ class Expr:
         """Floor division: exact where the divisor divides, else the opaque size `self//other`."""
         divisor = Expr.of(other)
         quotient = self._divide(divisor)
-        if quotient is not None and quotient.integral:
-            return quotient
+        if quotient is not None and all(c.denominator == 1 for m, c in quotient.terms if m):
+            return Expr({m: c if m else Fraction(math.floor(c)) for m, c in quotient.terms})
         above, below = self._reduced(divisor)
         a, b = above._constant, below._constant
         if a is not None and b is not None:

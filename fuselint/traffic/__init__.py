@@ -10,7 +10,7 @@ from fuselint.finding import Traffic
 from fuselint.graph.facts import Facts
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.shapes import Shape
-from fuselint.graph.symbols import Expr
+from fuselint.graph.symbols import Expr, product
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
@@ -70,7 +70,16 @@ def _shapes_of_holes(match: Match) -> Iterator[tuple[Node, Shape]]:
         held = match.holes.get(hole)
         node = held.operands.get(part) if isinstance(held, Synthesised) else held
         if isinstance(node, Node) and "..." not in shape:
-            yield node, Shape(None, tuple(Expr.of(int(d)) if d.isdecimal() else Expr.name(d) for d in shape))
+            yield node, Shape(None, tuple(map(_size, shape)))
+
+
+def _size(text: str) -> Expr:
+    """A size as rules write it: a number, a name, `2*F`, `2*F + R`."""
+    total = Expr.of(0)
+    for term in text.split(" + "):
+        factors = [f.strip() for f in term.split("*")]
+        total = total + product(Expr.of(int(f)) if f.isdecimal() else Expr.name(f) for f in factors)
+    return total
 
 
 def _axes(graph: Graph, match: Match) -> Iterator[tuple[str, Expr]]:

@@ -22,8 +22,8 @@ USUAL: dict[int, tuple[int, ...]] = {
     4: (1, 32, 2048, 128),
 }
 """Sizes of the axes of an activation by its rank: rows of features, batch x length x features, and attention heads."""
-LETTERS = {"B": 1, "H": 32, "G": 8, "L": 2048, "S": 2048, ROWS: 2048}
-"""Sizes of axes that rules, and most code, name so: batch, heads, K and V heads, lengths of queries and keys."""
+LETTERS = {"B": 1, "H": 32, "G": 8, "L": 2048, "S": 2048, "F": 64, ROWS: 2048}
+"""Sizes of axes that rules, and most code, name so: batch, heads, K and V heads, lengths of queries and keys, pairs."""
 
 NEGLIGIBLE = 1000
 """A term this many times smaller than one that contains it isn't worth printing."""
