@@ -119,10 +119,10 @@ class _Formula(Formula):
 
 def _exchanged(graph: Graph, move: Move) -> Replacement:
     source, chain = move.source, move.chain
-    if source is None or source in chain or not _is_one_chain(graph, move, source):
-        raise NoText("take the view of each operand, and those of single rows as they are broadcast")
     if len(move.paths) > 1:
         raise NoText("take each of the views first, and the operations on what each of them gives")
+    if source is None or source in chain or not _is_one_chain(graph, move, source):
+        raise NoText("take the view of each operand, and those of single rows as they are broadcast")
     template, path = _Template(graph), move.paths[0]
     if move.after:
         made = template.formula(chain, {path[-1]: template.hole(source)}, {}).at(ATOM)
