@@ -1264,3 +1264,25 @@ def test_a_choice_inside_a_helper_is_made_at_the_call() -> None:
         table="op:phi",
         function="Scaled.__call__",
     )
+
+
+def test_a_number_of_a_helper_needs_no_parentheses_beside_an_operator() -> None:
+    becomes(
+        """
+        def _half(x, n: int):
+            size = n * 0.5 + 2
+            return mx.exp(x) * size
+
+        def f(x, n: int):
+            return _half(x, n)
+        """,
+        """
+        def f(x, n: int):
+            return mx.fast.half(x, (n * 0.5) + 2)
+        """,
+        "_half(x, n)",
+        "{mx}.fast.half({x}, {size})",
+        x="param:x",
+        size="op:add",
+        function="f",
+    )
