@@ -49,10 +49,20 @@ class Written:
         return self.text if is_atom(self.text) else f"({self.text})"
 
     @property
-    def term(self) -> str:
+    def operand(self) -> str:
+        """The text beside an operator of arithmetic."""
+        return self.text if self._is(ast.Constant) else self.atom
+
+    @property
+    def side(self) -> str:
         """The text as a side of a comparison."""
-        arithmetic = (ast.BinOp, ast.Constant)
-        return self.text if isinstance(ast.parse(self.text, mode="eval").body, arithmetic) else self.atom
+        return self.text if self._is(ast.BinOp, ast.Constant) else self.atom
+
+    def _is(self, *kinds: type[ast.expr]) -> bool:
+        try:
+            return isinstance(ast.parse(self.text.strip(), mode="eval").body, kinds)
+        except SyntaxError:  # broken over lines
+            return False
 
 
 @dataclass
@@ -358,9 +368,9 @@ class Writer:
             if left is None or right is None:
                 return None
             if node.op in OPERATORS:
-                text = f"{left.atom} {OPERATORS[node.op]} {right.atom}"
+                text = f"{left.operand} {OPERATORS[node.op]} {right.operand}"
             else:
-                text = f"{left.term} {COMPARISONS[node.op]} {right.term}"
+                text = f"{left.side} {COMPARISONS[node.op]} {right.side}"
             return Written(text, left.names | right.names)
         if node.op == "negative":
             inner = self._try(node.inputs[0], place, depth)
