@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 from fuselint.graph.across import Whole, calls, wholes
+from fuselint.graph.canonical import parts
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.rotations import Rotation, Turned, read, read_permuted, turned, turned_with_rest, with_rest
 from fuselint.graph.values import Value
@@ -63,7 +64,7 @@ def tabled(graph: Graph, taken: Container[Node]) -> Iterator[Tabled]:
         if node in taken or node in seen or node.op not in ROOTS or graph.facts.kind(node) == "scalar":
             continue
         found = _turned(graph, node)
-        if found is None or any(n in seen for n in node.inputs):
+        if found is None or any(n in seen or n in taken for n in node.inputs):
             continue
         chain = [node]
         while (above := _next(graph, chain[-1], found)) is not None:
@@ -93,16 +94,14 @@ def _next(graph: Graph, node: Node, found: Turned) -> Node | None:
 def _followed(graph: Graph, group: list[tuple[Node, Turned]]) -> Tabled | None:
     root, found = group[0]
     known = set(region(root, ()))
-    tables = [[n for n in graph.canonical.nodes(value) if n in known][-1] for value in found.tables]
+    tables = [n for value in found.tables for n in _held(graph, value, known)]
     ways: list[Way] = []
     left_open = False
     for whole in wholes(graph, root, frozenset(n for t in tables for n in region(t, ()))):
-        c = whole.graph.canonical
-        value = c.of(whole.root)
-        rotation = with_rest(c, value) or read(c, value) or read_permuted(c, value)
-        if rotation is not None:
+        rotation = None if whole is None else _read(whole)
+        if whole is not None and rotation is not None:
             ways.append(Way(whole, rotation))
-        elif _is_open(whole):
+        elif whole is None or _is_open(whole):
             left_open = True
         else:
             return None
@@ -115,6 +114,18 @@ def _followed(graph: Graph, group: list[tuple[Node, Turned]]) -> Tabled | None:
         return None  # another function, but where queries and keys are both rotated so
     ways.sort(key=lambda w: w.rotation.angles.offset is None)
     return Tabled(root, others, tuple(tables), found.whole_rows, tuple(ways), left_open)
+
+
+def _read(whole: Whole) -> Rotation | None:
+    c = whole.graph.canonical
+    value = c.of(whole.root)
+    return with_rest(c, value) or read(c, value) or read_permuted(c, value)
+
+
+def _held(graph: Graph, value: Value, known: Container[Node]) -> list[Node]:
+    """The node of a table, or those that it is made of, where the code has its operations in another order."""
+    nodes = [n for n in graph.canonical.nodes(value) if n in known]
+    return nodes[-1:] or list(dict.fromkeys(n for part in parts(value) for n in _held(graph, part, known)))
 
 
 def _is_called_twice(graph: Graph, depth: int = 0) -> bool:
@@ -147,12 +158,12 @@ def _stands_here(graph: Graph, found: Tabled) -> bool:
     """
     before = found.ways[0].rotation.angles.axis == -3
     frame = found.root.frame
+    while frame.parent is not None and "<locals>" in frame.qualname:
+        frame = frame.parent
     if frame.depth == 0:
         return not (before and _sole_caller(graph) is not None)
     helper = None if graph.program is None else graph.program.graph(frame.qualname)
-    if helper is None or "<locals>" in frame.qualname:
-        return True
-    return before and frame.depth == 1 and _sole_caller(helper) is graph
+    return helper is not None and before and frame.depth == 1 and _sole_caller(helper) is graph
 
 
 def _sole_caller(graph: Graph) -> Graph | None:

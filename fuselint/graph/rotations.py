@@ -138,8 +138,7 @@ class _Reader:
         # Lanes that were cut at one place and multiplied by one table have one length; a whole x was not cut.
         cut = next(iter(cuts), None)
         sliced = all(lane[1] is not None for lane in (x, y, p, q))
-        length = angles.frequencies.length
-        even = cut is None or sliced or self._halves(x[0], cut) or self.algebra.scale(cut, 2.0) is length
+        even = cut is None or sliced or self._halves(x[0], cut) or self._is_half_of(cut, angles.frequencies.length)
         if not even and cut is not None and not self._may_halve(x[0], cut):
             return None
         written = self.written if self.written != self.pairing else None
@@ -151,7 +150,11 @@ class _Reader:
         return (name.op == "size" or name.op in NAMED) and name is not self.algebra.size(x, -1)
 
     def _halves(self, x: Value, cut: Value) -> bool:
-        size = self.algebra.size(x, -1)
+        return self._is_half_of(cut, self.algebra.size(x, -1))
+
+    def _is_half_of(self, cut: Value, size: Value | None) -> bool:
+        if size is None:
+            return False
         if size.number is not None and cut.number is not None:
             return 2 * cut.number == size.number
         if cut.op == "floor_divide" and cut.args[0] is size and cut.args[1].is_number(2.0):
