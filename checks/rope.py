@@ -2,20 +2,25 @@
 
 What it does: finds `x*cos + rotate_half(x)*sin`, split halves or interleaved pairs that are rotated and put together
 again, in any spelling, where the function itself (with the helpers that it calls) makes the angles: positions that
-count up from an offset, times frequencies that are powers of a base or a table.
+count up from an offset, times frequencies that are powers of a base or a table. Where the tables of cosines and sines
+are arguments, results or attributes, they are followed to the functions of the file that make them, and all ways there
+must give such angles.
 
 Why: the tables of cosines and sines, the rotated halves, the products and the joined result each go to memory and come
 back: five kernels that move five times what they must. `mx.fast.rope` reads x and writes the result.
 
 When not to: tables that come from elsewhere may hold anything. Positions that are gathered, of several axes (images,
 video) or different in each row are not one offset. Pairs that are read interleaved and written as halves are another
-function.
+function; where queries and keys are both rotated so, their products don't see it.
 
 Fix safety: safe where cosines and sines are cast to x's dtype. Unsafe where the rotation is done in float32 and cast
 back: MLX's GPU kernels rotate in float32 too, but on the CPU in x's dtype; where a float32 table makes the result
 float32, which then has x's dtype; where the code computes angles in half precision, which is wrong at large positions
 and which the fused kernel repairs; where the tables hold a factor; and where an offset or a number of positions can't
 be proven. Angles differ in their last bits: at positions in the thousands that shows in the result as 1e-4 in float32.
+Tables that another function makes are advice: the call to write instead, in the names of the functions that hold its
+parts; the offset then goes where the tables went. It stands in the helper that rotates, once, or where that rotates
+before heads and positions change places and one function calls it, in that function, behind whose transpose it belongs.
 """
 
 from __future__ import annotations
@@ -391,9 +396,9 @@ def _frequencies(graph: Graph, table: Node | None) -> Iterator[Obligation]:
 
 def _numbers(rotation: Rotation) -> Iterator[Obligation]:
     angles = rotation.angles
-    used = (angles.scale, angles.frequencies.base, angles.frequencies.power)
+    used = (rotation.factor, angles.scale, angles.frequencies.base, angles.frequencies.power)
     if not all(n is None or all(b.scalar for b, _ in n.factors) for n in used):
-        claim = "base, scale and length of the frequencies are numbers"
+        claim = "base, scale and factor are numbers"
         yield Obligation(claim, "unknown", "nothing in this function says so")
 
 
@@ -440,6 +445,7 @@ def _advice(graph: Graph, found: Tabled) -> Match | None:
             _pairing(rotation),
             _cut(rotation),
             _counting(way),
+            *_division(rotation),
             *([_left_open()] if found.open else []),
             *_frequencies(there, _table(there, whole.root, last) if last is not None else None),
             *_numbers(rotation),
@@ -447,11 +453,13 @@ def _advice(graph: Graph, found: Tabled) -> Match | None:
             *_rounding(there, whole.root),
             policy.obligation,
         ],
-        region=frozenset(region(found.root, (x, *found.tables))),
-        fused=(FusedKernel("fast.rope", (x,), found.root),),
+        region=frozenset(
+            n for root, rotated in ((found.root, x), *found.others) for n in region(root, (rotated, *found.tables))
+        ),
+        fused=tuple(FusedKernel("fast.rope", (r,), root) for root, r in ((found.root, x), *found.others)),
         shapes=_shapes(there.canonical, policy.x, rotation, _least_rank(there, policy.x))[0] | _table_shapes(found),
         numerics=policy.numerics,
-        related=[(n, "rotated by the same tables") for n in found.others if n.frame.depth == 0],
+        related=[(n, "rotated by the same tables") for n, _ in found.others if n.frame.depth == 0],
         data={"problem": _instead(graph, found, policy.x)},
         is_shared=True,
     )
@@ -480,6 +488,12 @@ def _counting(way: Way) -> Obligation:
             claim, "unknown", f"they are {names.of(angles.positions)}, which no caller in this file makes"
         )
     return Obligation(claim, "proven", f"they are {names.of(angles.positions) or 'a range'}")
+
+
+def _division(rotation: Rotation) -> Iterator[Obligation]:
+    if any(e < 0 for _, e in rotation.angles.scale.factors):
+        claim = "positions are multiplied, not divided: a quotient is rounded once more"
+        yield Obligation(claim, "unknown", "angles lose digits by it")
 
 
 def _table_shapes(found: Tabled) -> dict[str, tuple[str, ...]]:
@@ -699,6 +713,27 @@ EXAMPLES = [
         "        )\n",
     ),
     Example(
+        ROTATE_HALF + "class Angles(nn.Module):\n"
+        "    def __init__(self, dims, base):\n"
+        "        super().__init__()\n"
+        "        self._inverse = 1.0 / (base ** (mx.arange(0, dims, 2, dtype=mx.float32) / dims))\n\n"
+        "    def __call__(self, positions):\n"
+        "        angles = positions[:, None] * self._inverse[None, :]\n"
+        "        angles = mx.concatenate([angles, angles], axis=-1)\n"
+        "        return mx.cos(angles), mx.sin(angles)\n\n\n"
+        "def rotate(q, k, cos, sin):\n"
+        "    cos, sin = cos.astype(q.dtype), sin.astype(q.dtype)\n"
+        "    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin\n\n\n"
+        "class Model(nn.Module):\n"
+        "    def __init__(self, dims):\n"
+        "        super().__init__()\n"
+        "        self.angles = Angles(dims, 10000.0)\n\n"
+        "    def __call__(self, q, k, offset: int):\n"
+        "        cos, sin = self.angles(mx.arange(offset, offset + q.shape[2]))\n"
+        "        return rotate(q, k, cos, sin)\n",
+        applicability="none",
+    ),
+    Example(
         HEAD
         + "def rotated_back(x):\n"
         + FOUR
@@ -718,7 +753,7 @@ COUNTEREXAMPLES = [
         + "def rope(x, cos, sin):\n"
         + SPLIT
         + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
-        why="nothing is known of the tables",
+        why="nothing in the file says what the tables hold",
     ),
     Example(
         HEAD + "def rope(x):\n" + FOUR + TABLES + "    x1, x2 = x[..., ::2], x[..., 1::2]\n"
@@ -733,6 +768,18 @@ COUNTEREXAMPLES = [
         + SPLIT
         + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
         why="positions may be any",
+    ),
+    Example(
+        HEAD + "def tables(length, dims):\n"
+        "    angles = mx.arange(length)[:, None] * (10000.0 ** (-mx.arange(0, dims, 2) / dims))\n"
+        "    return mx.cos(angles), mx.sin(angles)\n\n\n"
+        "def rope(x, cos, sin):\n"
+        + SPLIT
+        + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n\n\n"
+        "def rotate(x, positions):\n"
+        "    cos, sin = tables(4096, x.shape[-1])\n"
+        "    return rope(x, cos[positions], sin[positions])\n",
+        why="rows that any positions pick from the tables",
     ),
     Example(
         HEAD

@@ -78,6 +78,7 @@ class _Activation:
     entered: bool = False
     receiver: tuple[_Activation, Node] | None = None  # the object that is `self`, where known
     copies: dict[Node, Node] = field(default_factory=dict)
+    outlines: dict[Node, Node] = field(default_factory=dict)  # of arrays of which only properties are read
     origins: dict[Node, tuple[_Activation, Node]] = field(default_factory=dict)
     results: dict[Node, tuple[_Activation, Node] | None] = field(default_factory=dict)
 
@@ -187,7 +188,7 @@ class _Splice:
         if key in self.attributes:  # reads of one attribute are one value: what the use of each says holds for all
             here.copies[node] = self.attributes[key]
             return here.copies[node]
-        copy = self.made(here, node, op, inputs, attrs)
+        copy = here.copies[node] = self.made(here, node, op, inputs, attrs)
         if key is not None:
             self.attributes[key] = copy
         if op == "param" and (here is not self.main or node in self.followed) and attrs["name"] != "self":
@@ -198,19 +199,20 @@ class _Splice:
         copy = Node(len(self.nodes), op, inputs, attrs, node.cst, node.stmt, node.frame)
         self.nodes.append(copy)
         self.original[copy] = here.graph, node
-        here.copies[node] = copy
         return copy
 
     def bare(self, here: _Activation, node: Node) -> Node:
         """An array of which only a property is read."""
         while node.op == "param" and here.entered and here.given and node.attrs["name"] in here.given:
             here, node = here.given[node.attrs["name"]]
-        known = here.copies.get(node)
-        if known is not None:
-            return known
+        if node in here.copies or node in here.outlines:
+            return here.copies.get(node) or here.outlines[node]
         if node.op == "param":
-            return self.made(here, node, "param", (), {**node.attrs, "of": here.graph.context.qualname})
-        return self.made(here, node, "opaque", (), {"reason": "only its properties are read"})
+            attrs = {**node.attrs, "of": here.graph.context.qualname}
+        else:
+            attrs = {"reason": "only its properties are read"}
+        here.outlines[node] = self.made(here, node, "param" if node.op == "param" else "opaque", (), attrs)
+        return here.outlines[node]
 
     def mapped(self, here: _Activation, value: Any, depth: int) -> Any:
         """An attribute with copies of the nodes in it."""
