@@ -2,25 +2,31 @@
 
 What it does: finds `x*cos + rotate_half(x)*sin`, split halves or interleaved pairs that are rotated and put together
 again, in any spelling, where the function itself (with the helpers that it calls) makes the angles: positions that
-count up from an offset, times frequencies that are powers of a base or a table.
+count up from an offset, times frequencies that are powers of a base or a table. Where the tables of cosines and sines
+are arguments, results or attributes, they are followed to the functions of the file that make them, and all ways there
+must give such angles.
 
 Why: the tables of cosines and sines, the rotated halves, the products and the joined result each go to memory and come
 back: five kernels that move five times what they must. `mx.fast.rope` reads x and writes the result.
 
 When not to: tables that come from elsewhere may hold anything. Positions that are gathered, of several axes (images,
 video) or different in each row are not one offset. Pairs that are read interleaved and written as halves are another
-function.
+function; where queries and keys are both rotated so, their products don't see it.
 
 Fix safety: safe where cosines and sines are cast to x's dtype. Unsafe where the rotation is done in float32 and cast
 back: MLX's GPU kernels rotate in float32 too, but on the CPU in x's dtype; where a float32 table makes the result
 float32, which then has x's dtype; where the code computes angles in half precision, which is wrong at large positions
 and which the fused kernel repairs; where the tables hold a factor; and where an offset or a number of positions can't
 be proven. Angles differ in their last bits: at positions in the thousands that shows in the result as 1e-4 in float32.
+Tables that another function makes are advice: the call to write instead, in the names of the functions that hold its
+parts; the offset then goes where the tables went. It stands in the helper that rotates, once, or where that rotates
+before heads and positions change places and one function calls it, in that function, behind whose transpose it belongs.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -186,6 +192,7 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
             _positions(graph, x, rotation),
             _offset(graph, complete.get("offset"), angles.offset),
             *_frequencies(graph, table),
+            *_numbers(rotation),
             _precision(graph, root, inside, x),
             policy.obligation,
         ],
@@ -387,6 +394,14 @@ def _frequencies(graph: Graph, table: Node | None) -> Iterator[Obligation]:
         yield Obligation(claim, "unknown", f"{table.attrs.get('path')} is an array that the module holds")
 
 
+def _numbers(rotation: Rotation) -> Iterator[Obligation]:
+    angles = rotation.angles
+    used = (rotation.factor, angles.scale, angles.frequencies.base, angles.frequencies.power)
+    if not all(n is None or all(b.scalar for b, _ in n.factors) for n in used):
+        claim = "base, scale and factor are numbers"
+        yield Obligation(claim, "unknown", "nothing in this function says so")
+
+
 def _precision(graph: Graph, root: Node, inside: list[Node], x: Node) -> Obligation:
     """Whether what makes the angles is float32 (or whole numbers)."""
     claim = "the angles are float32"
@@ -419,27 +434,32 @@ def _advice(graph: Graph, found: Tabled) -> Match | None:
         return None
     inside = region(whole.root, ())
     last = rotation.angles.frequencies.table
-    made = " and ".join(found.makers)
+    made = " and ".join(m for m in found.makers if m != graph.context.qualname)
     return Match(
         code=CODE,
         root=found.root,
         holes={"x": x, **{f"table{i}": t for i, t in enumerate(found.tables)}},
-        message=f"hand-written rotary embedding by tables of {made}",
+        message="hand-written rotary embedding" + (f" by tables of {made}" if made else ""),
         obligations=[
             _rank(there, policy.x, _least_rank(there, policy.x)),
             _pairing(rotation),
             _cut(rotation),
             _counting(way),
+            *_division(rotation),
             *([_left_open()] if found.open else []),
             *_frequencies(there, _table(there, whole.root, last) if last is not None else None),
+            *_numbers(rotation),
             _precision(there, whole.root, inside, policy.x),
+            *_rounding(there, whole.root),
             policy.obligation,
         ],
-        region=frozenset(region(found.root, (x, *found.tables))),
-        fused=(FusedKernel("fast.rope", (x,), found.root),),
+        region=frozenset(
+            n for root, rotated in ((found.root, x), *found.others) for n in region(root, (rotated, *found.tables))
+        ),
+        fused=tuple(FusedKernel("fast.rope", (r,), root) for root, r in ((found.root, x), *found.others)),
         shapes=_shapes(there.canonical, policy.x, rotation, _least_rank(there, policy.x))[0] | _table_shapes(found),
         numerics=policy.numerics,
-        related=[(n, "rotated by the same tables") for n in found.others if n.frame.depth == 0],
+        related=[(n, "rotated by the same tables") for n, _ in found.others if n.frame.depth == 0],
         data={"problem": _instead(graph, found, policy.x)},
         is_shared=True,
     )
@@ -467,7 +487,13 @@ def _counting(way: Way) -> Obligation:
         return Obligation(
             claim, "unknown", f"they are {names.of(angles.positions)}, which no caller in this file makes"
         )
-    return Obligation(claim, "proven", f"they are {names.of(angles.positions)}")
+    return Obligation(claim, "proven", f"they are {names.of(angles.positions) or 'a range'}")
+
+
+def _division(rotation: Rotation) -> Iterator[Obligation]:
+    if any(e < 0 for _, e in rotation.angles.scale.factors):
+        claim = "positions are multiplied, not divided: a quotient is rounded once more"
+        yield Obligation(claim, "unknown", "angles lose digits by it")
 
 
 def _table_shapes(found: Tabled) -> dict[str, tuple[str, ...]]:
@@ -477,22 +503,36 @@ def _table_shapes(found: Tabled) -> dict[str, tuple[str, ...]]:
 
 
 def _left_open() -> Obligation:
-    return Obligation("every caller gives such tables", "unknown", "some of them come from outside of this file")
+    claim = "tables and positions that other files may give are such, too"
+    return Obligation(claim, "unknown", "they are arguments, or a default stands in for them")
+
+
+def _rounding(graph: Graph, root: Node) -> Iterator[Obligation]:
+    """Whether the tables lose digits that the rotation has."""
+    inside = region(root, ())
+    turns = {n for n in inside if n.op in ("cos", "sin")}
+    for node in _depending(inside, turns):
+        rounded = node.attrs.get("dtype") if node.op == "astype" else None
+        if rounded in HALF and rounded not in graph.facts.dtype(root):
+            because = f"they are rounded to {rounded}: the fused kernel's are not"
+            yield Obligation("cosines and sines are as precise as the rotation", "unknown", because)
+            return
 
 
 def _instead(graph: Graph, found: Tabled, x: Node) -> str:
     """The call that computes the same, in the names of the functions that hold its parts."""
     way = found.ways[0]
     names = _Names(way, graph)
-    text = f"`{_call(names, x)}` computes it without tables"
+    call = _call(names, x)
+    text = f"`{call}` computes it without tables" if call else "one call of mx.fast.rope computes it without tables"
     angles = way.rotation.angles
     if angles.offset is None:
         text += f", if {names.of(angles.positions)} count up by one from offset"
-    if names.foreign:
-        text += "; " + ", ".join(f"`{name}` as in {where}" for name, where in names.foreign.items())
-    elsewhere = {_angle_arguments(_Names(w)) for w in found.ways[1:]} - {_angle_arguments(_Names(way))}
+    if names.foreign and call:
+        text += "; " + ", ".join(names.elsewhere())
+    elsewhere = {_angle_arguments(_Names(w)) for w in found.ways[1:]} - {_angle_arguments(_Names(way)), None}
     if elsewhere:
-        text += "; elsewhere " + " or ".join(sorted(elsewhere))
+        text += "; elsewhere " + " or ".join(sorted(str(e) for e in elsewhere))
     if way.rotation.written is not None:
         text += "; it leaves pairs in place, where this code writes halves: rotate queries and keys alike"
     return text
@@ -509,8 +549,13 @@ class _Names:
         self.c = way.whole.graph.canonical
         self.foreign: dict[str, str] = {}
 
-    def of(self, value: Value) -> str:
-        return self.hole(_number(self.c, value) if value.scalar else self.array(value)) or "what the tables say"
+    def elsewhere(self) -> Iterator[str]:
+        """The foreign names, by function."""
+        for where in dict.fromkeys(self.foreign.values()):
+            yield " and ".join(f"`{name}`" for name, w in self.foreign.items() if w == where) + f" as in {where}"
+
+    def of(self, value: Value) -> str | None:
+        return self.hole(_number(self.c, value) if value.scalar else self.array(value))
 
     def array(self, value: Value) -> Node | None:
         return next(iter(self.c.nodes(value)), None)
@@ -547,28 +592,41 @@ def _name(graph: Graph, node: Node) -> str | None:
     return one_line(node.frame.source.code(node.cst))
 
 
-def _call(names: _Names, x: Node) -> str:
+def _call(names: _Names, x: Node) -> str | None:
     rotation = names.way.rotation
-    rotated = names.node(x) or "x"
+    rotated, arguments = names.node(x), _angle_arguments(names)
+    dims = None if rotation.dims is None else names.of(rotation.dims)
+    factor = "1.0" if rotation.factor.is_number(1.0) else names.of(rotation.factor)
+    if rotated is None or arguments is None or factor is None:
+        return None
+    if rotation.dims is not None and (dims is None or factor != "1.0"):
+        return None  # only a part of x is multiplied by the factor
     swapped = ".swapaxes(-3, -2)" if rotation.angles.axis == -3 else ""
-    factor = "" if rotation.factor.is_number(1.0) else f" * {names.of(rotation.factor)}"
-    size = f"{rotated}.shape[-1]" if rotation.dims is None else names.of(rotation.dims)
+    scaled = rotated + swapped + (f" * {_bracketed(factor)}" if factor != "1.0" else "")
     traditional = rotation.pairing == "pairs"
-    call = f"mx.fast.rope({rotated}{swapped}{factor}, {size}, traditional={traditional}, {_angle_arguments(names)})"
-    return call + swapped
+    return f"mx.fast.rope({scaled}, {dims or f'{rotated}.shape[-1]'}, traditional={traditional}, {arguments}){swapped}"
 
 
-def _angle_arguments(names: _Names) -> str:
+def _angle_arguments(names: _Names) -> str | None:
+    """base, scale, offset and freqs, where the code has names for them."""
     angles, c = names.way.rotation.angles, names.c
-    scale = c.algebra.scale(angles.scale, -1.0) if names.way.rotation.inverse else angles.scale
+    scale = names.of(c.algebra.scale(angles.scale, -1.0) if names.way.rotation.inverse else angles.scale)
     offset = "offset" if angles.offset is None else names.hole(_number(c, angles.offset, whole=True)) or "offset"
-    said = [f"scale={names.of(scale)}", f"offset={offset}"]
-    frequencies = angles.frequencies
-    if frequencies.base is not None:
-        power = "" if frequencies.power is None else f" ** {names.of(frequencies.power)}"
-        return ", ".join([f"base={names.of(frequencies.base)}{power}", *said])
-    table = "inv_freq" if frequencies.table is None else names.of(frequencies.table)
-    return ", ".join(["base=None", *said, f"freqs={table if frequencies.inverse else f'1.0 / {table}'}"])
+    base, table, power = "None", angles.frequencies.table, angles.frequencies.power
+    said = [f"scale={scale}", f"offset={offset}"]
+    if table is not None:
+        named = names.of(table)
+        said += [f"freqs={named if angles.frequencies.inverse else f'1.0 / {_bracketed(named or str())}'}"]
+    elif angles.frequencies.base is not None:
+        named = names.of(angles.frequencies.base)
+        raised = "1.0" if power is None else names.of(power)
+        base = f"{_bracketed(named or '')} ** {_bracketed(raised or '')}" if power is not None else str(named)
+        named = raised and named
+    return None if scale is None or named is None else ", ".join([f"base={base}", *said])
+
+
+def _bracketed(text: str) -> str:
+    return text if re.fullmatch(r"[\w.]+", text) else f"({text})"
 
 
 ROTATE_HALF = (
@@ -655,6 +713,27 @@ EXAMPLES = [
         "        )\n",
     ),
     Example(
+        ROTATE_HALF + "class Angles(nn.Module):\n"
+        "    def __init__(self, dims, base):\n"
+        "        super().__init__()\n"
+        "        self._inverse = 1.0 / (base ** (mx.arange(0, dims, 2, dtype=mx.float32) / dims))\n\n"
+        "    def __call__(self, positions):\n"
+        "        angles = positions[:, None] * self._inverse[None, :]\n"
+        "        angles = mx.concatenate([angles, angles], axis=-1)\n"
+        "        return mx.cos(angles), mx.sin(angles)\n\n\n"
+        "def rotate(q, k, cos, sin):\n"
+        "    cos, sin = cos.astype(q.dtype), sin.astype(q.dtype)\n"
+        "    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin\n\n\n"
+        "class Model(nn.Module):\n"
+        "    def __init__(self, dims):\n"
+        "        super().__init__()\n"
+        "        self.angles = Angles(dims, 10000.0)\n\n"
+        "    def __call__(self, q, k, offset: int):\n"
+        "        cos, sin = self.angles(mx.arange(offset, offset + q.shape[2]))\n"
+        "        return rotate(q, k, cos, sin)\n",
+        applicability="none",
+    ),
+    Example(
         HEAD
         + "def rotated_back(x):\n"
         + FOUR
@@ -674,7 +753,7 @@ COUNTEREXAMPLES = [
         + "def rope(x, cos, sin):\n"
         + SPLIT
         + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
-        why="nothing is known of the tables",
+        why="nothing in the file says what the tables hold",
     ),
     Example(
         HEAD + "def rope(x):\n" + FOUR + TABLES + "    x1, x2 = x[..., ::2], x[..., 1::2]\n"
@@ -689,6 +768,18 @@ COUNTEREXAMPLES = [
         + SPLIT
         + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
         why="positions may be any",
+    ),
+    Example(
+        HEAD + "def tables(length, dims):\n"
+        "    angles = mx.arange(length)[:, None] * (10000.0 ** (-mx.arange(0, dims, 2) / dims))\n"
+        "    return mx.cos(angles), mx.sin(angles)\n\n\n"
+        "def rope(x, cos, sin):\n"
+        + SPLIT
+        + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n\n\n"
+        "def rotate(x, positions):\n"
+        "    cos, sin = tables(4096, x.shape[-1])\n"
+        "    return rope(x, cos[positions], sin[positions])\n",
+        why="rows that any positions pick from the tables",
     ),
     Example(
         HEAD

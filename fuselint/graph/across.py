@@ -10,7 +10,6 @@ These graphs are for reading only: their nodes are copies, and `Whole.original` 
 
 from __future__ import annotations
 
-import contextlib
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,9 @@ from fuselint.graph.ops import TABLE
 
 DEEPEST = 8
 """Functions inside one another that are followed."""
+
+DEEPEST_ORIGIN = 60
+"""Steps behind one another from a value to where it is made."""
 
 LARGEST = 4_000
 """Nodes of one graph."""
@@ -74,7 +76,10 @@ class _Activation:
     depth: int
     given: dict[str, tuple[_Activation, Node]] | None = None
     entered: bool = False
+    receiver: tuple[_Activation, Node] | None = None  # the object that is `self`, where known
     copies: dict[Node, Node] = field(default_factory=dict)
+    outlines: dict[Node, Node] = field(default_factory=dict)  # of arrays of which only properties are read
+    origins: dict[Node, tuple[_Activation, Node]] = field(default_factory=dict)
     results: dict[Node, tuple[_Activation, Node] | None] = field(default_factory=dict)
 
 
@@ -104,16 +109,23 @@ class _Choices:
         return None
 
 
-def wholes(graph: Graph, root: Node, followed: frozenset[Node]) -> Iterator[Whole]:
-    """The ways in which the file makes `root`, where the nodes in `followed` are looked for in other functions too."""
-    taken: list[int] | None = []
+def wholes(graph: Graph, root: Node, followed: frozenset[Node]) -> Iterator[Whole | None]:
+    """The ways in which the file makes `root`, where the nodes in `followed` are looked for in other functions too.
+
+    None stands for one that is too large to look at, or for those beyond `MOST`.
+    """
+    taken: list[int] = []
     for _ in range(MOST):
-        if taken is None:
-            return
         choices = _Choices(taken)
-        with contextlib.suppress(_Beyond):
+        try:
             yield _Splice(graph, root, followed, choices).whole()
-        taken = choices.further()
+        except _Beyond:
+            yield None
+        further = choices.further()
+        if further is None:
+            return
+        taken = further
+    yield None
 
 
 class _Splice:
@@ -124,6 +136,8 @@ class _Splice:
         self.original: dict[Node, tuple[Graph, Node]] = {}
         self.outside: set[Node] = set()
         self.through: dict[str, None] = {}
+        self.nested = 0
+        self.attributes: dict[tuple[Any, ...] | None, Node] = {}
         self.methods: dict[Graph, _Activation] = {}  # those that store what is read
 
     def whole(self) -> Whole:
@@ -170,7 +184,13 @@ class _Splice:
             op, attrs = "index", {"index": index if isinstance(index, tuple) else (index,)}
         if op == "param" and here is not self.main:
             attrs["of"] = here.graph.context.class_name or here.graph.context.qualname
-        copy = self.made(here, node, op, inputs, attrs)
+        key = (*inputs, attrs["name"]) if op == "attr" else None
+        if key in self.attributes:  # reads of one attribute are one value: what the use of each says holds for all
+            here.copies[node] = self.attributes[key]
+            return here.copies[node]
+        copy = here.copies[node] = self.made(here, node, op, inputs, attrs)
+        if key is not None:
+            self.attributes[key] = copy
         if op == "param" and (here is not self.main or node in self.followed) and attrs["name"] != "self":
             self.outside.add(copy)
         return copy
@@ -179,19 +199,20 @@ class _Splice:
         copy = Node(len(self.nodes), op, inputs, attrs, node.cst, node.stmt, node.frame)
         self.nodes.append(copy)
         self.original[copy] = here.graph, node
-        here.copies[node] = copy
         return copy
 
     def bare(self, here: _Activation, node: Node) -> Node:
         """An array of which only a property is read."""
         while node.op == "param" and here.entered and here.given and node.attrs["name"] in here.given:
             here, node = here.given[node.attrs["name"]]
-        known = here.copies.get(node)
-        if known is not None:
-            return known
+        if node in here.copies or node in here.outlines:
+            return here.copies.get(node) or here.outlines[node]
         if node.op == "param":
-            return self.made(here, node, "param", (), {**node.attrs, "of": here.graph.context.qualname})
-        return self.made(here, node, "opaque", (), {"reason": "only its properties are read"})
+            attrs = {**node.attrs, "of": here.graph.context.qualname}
+        else:
+            attrs = {"reason": "only its properties are read"}
+        here.outlines[node] = self.made(here, node, "param" if node.op == "param" else "opaque", (), attrs)
+        return here.outlines[node]
 
     def mapped(self, here: _Activation, value: Any, depth: int) -> Any:
         """An attribute with copies of the nodes in it."""
@@ -210,14 +231,17 @@ class _Splice:
 
     def origin(self, here: _Activation, node: Node) -> tuple[_Activation, Node]:
         """Where a value is made: behind arguments, results, attributes and branches."""
-        for _ in range(64):
-            if here is self.main and node not in self.followed:
-                break
+        if here is self.main and node not in self.followed:
+            return here, node
+        found = here.origins.get(node)
+        if found is None:
+            if self.nested > DEEPEST_ORIGIN:
+                raise _Beyond
+            self.nested += 1
             step = self.step(here, node)
-            if step is None:
-                break
-            here, node = step
-        return here, node
+            found = here.origins[node] = (here, node) if step is None else self.origin(*step)
+            self.nested -= 1
+        return found
 
     def step(self, here: _Activation, node: Node) -> tuple[_Activation, Node] | None:
         if node.op == "param":
@@ -239,7 +263,7 @@ class _Splice:
     def argument(self, here: _Activation, node: Node) -> tuple[_Activation, Node] | None:
         name = node.attrs["name"]
         if name in ("self", "cls") or node.attrs.get("star"):
-            return None
+            return here.receiver if name == "self" else None
         default = node.attrs.get("default")
         if not here.entered and here.graph.facts.kind(node) == "scalar":  # its name says more than what a caller puts
             unused = isinstance(default, Node) and default.op == "const" and _never_given(here.graph, name)
@@ -298,10 +322,10 @@ class _Splice:
             found = self.stores(here, node)
             here.results[node] = None
             if found:
-                graph, value = found[self.choices.choose((found[0][0].context.class_name, "store"), len(found))]
+                graph, value = found[self.choices.choose(tuple(g for g, _ in found), len(found))]
                 if graph not in self.methods:
-                    self.methods[graph] = self.enter(graph, here)
-                    self.methods[graph].given = {}
+                    there = self.methods[graph] = self.enter(graph, here)
+                    there.given, there.receiver = {}, (here, node.inputs[0])
                 here.results[node] = self.methods[graph], value
         return here.results[node]
 

@@ -44,8 +44,7 @@ class Angles:
     """scale * positions along `axis` of x, counted from the end, times frequencies.
 
     positions: offset + arange(length). offset None: they are not known to count up. length None: not known.
-    vague: what nothing is known of is taken for what it must be here: positions or frequencies for a vector, a base
-    for a number.
+    vague: positions or frequencies, of which nothing is known, are taken for vectors.
     """
 
     scale: Value
@@ -82,18 +81,20 @@ def read_angles(c: Canonical, u: Value, whole: Value) -> Angles | None:
     if len(positions) != 1 or positions[0][2] != 1 or not rest:
         return None
     core, axis, _ = positions[0]
-    frequencies = read_frequencies(c, rest, whole)
+    scale, frequencies = table.scale, read_frequencies(c, rest, whole)
+    number = scale.number
+    if frequencies is None and number is not None and not _grow(rest):  # a sign or a factor that belongs to them
+        scale, frequencies = c.algebra.one, _named(c, c.algebra.product(number, rest))
     if frequencies is None:
         return None
-    numbers = [table.scale, *([frequencies.base] if frequencies.base is not None else [])]
-    vague = not all(_is_vector(c, f) for f, _ in rest) or not all(n.scalar for n in numbers)
+    vague = not all(_is_vector(c, f) for f, _ in rest)
     counted = _positions(c, core)
     if counted is None:
-        return Angles(table.scale, core, None, None, axis, frequencies, vague=True)
+        return Angles(scale, core, None, None, axis, frequencies, vague=True) if _is_given(c, core) else None
     offset, length = counted
     if table.rows is not None:
         offset, length = c.algebra.add(offset, table.rows[0]), table.rows[1]
-    return Angles(table.scale, core, offset, length, axis, frequencies, vague)
+    return Angles(scale, core, offset, length, axis, frequencies, vague)
 
 
 def _opened(c: Canonical, v: Value, e: Fraction, depth: int = 0) -> _Table | None:
@@ -104,7 +105,7 @@ def _opened(c: Canonical, v: Value, e: Fraction, depth: int = 0) -> _Table | Non
         return _Table(c.algebra.power(v, e), ())
     if v.op == "product":
         scale = c.algebra.power(c.algebra.number(v.coefficient), e)
-        numbers = [b for b, _ in v.factors if _may_be_number(c, b)]
+        numbers = [b for b, _ in v.factors if not b.scalar and is_number(c, b)]
         if len(numbers) == len(v.factors):
             numbers = []
         scale = c.algebra.multiply(scale, c.algebra.product(1.0, [(b, k * e) for b, k in v.factors if b in numbers]))
@@ -204,10 +205,17 @@ def _is_unknown(c: Canonical, v: Value) -> bool:
     return (v.op in NAMED or v.op == "index") and bool(held) and c.facts.rank(held[0]) is None
 
 
-def _may_be_number(c: Canonical, v: Value) -> bool:
-    """Whether nothing says that a name is an array."""
+def _is_given(c: Canonical, v: Value) -> bool:
+    """Whether a value is an argument, or the first row of one: it may count up."""
+    while v.op == "index" and v.param("index") == (0, "..."):
+        v = v.args[0]
+    return v.op == "param"
+
+
+def is_number(c: Canonical, v: Value) -> bool:
+    """Whether a value is a scalar, or a name of which nothing is known: it is taken for one."""
     held = c.nodes(v)[:1]
-    return v.op in NAMED and bool(held) and c.facts.kind(held[0]) == "unknown"
+    return v.scalar or (v.op in NAMED and bool(held) and c.facts.kind(held[0]) == "unknown")
 
 
 def _together(c: Canonical, scale: Value, parts: list[_Table | None]) -> _Table | None:
@@ -247,7 +255,7 @@ def _is_vector(c: Canonical, v: Value) -> bool:
         # Names that nothing is known of are taken for numbers: an offset says so as an obligation of its own.
         return bool(ranges) and all(b in ranges or b.op in NAMED for b in arrays)
     if v.op == "pow":
-        return (v.args[0].scalar or v.args[0].op in NAMED) and _is_vector(c, v.args[1])
+        return is_number(c, v.args[0]) and _is_vector(c, v.args[1])
     if v.op == "index":
         return _picked_entries(v.param("index")) is not None and _is_vector(c, v.args[0])
     return v.op in ("exp", "log", "reciprocal") and _is_vector(c, v.args[0])
@@ -257,10 +265,10 @@ def _made_in_init(c: Canonical, v: Value) -> tuple[Canonical, Value] | None:
     """An attribute that `__init__` makes as frequencies: its value there, in that graph's canonical form."""
     for node in c.nodes(v)[:1]:
         init = node.attrs.get("init") if node.op == "attr" else None
-        program, owner = c.graph.program, c.graph.context.class_name
-        if init is None or program is None or owner is None:
-            return None
-        made = program.init(owner)
+        frame = None if init is None else init.frame
+        while frame is not None and frame.parent is not None:
+            frame = frame.parent
+        made = c.graph.program.graph(frame.qualname) if frame is not None and c.graph.program is not None else None
         if made is None or init not in set(made.nodes):
             return None
         there = made.canonical
@@ -296,9 +304,13 @@ def read_frequencies(c: Canonical, factors: list[tuple[Value, Fraction]], whole:
         found = _of_base(c, *factors[0], whole)
         if found is not None:
             return found
-        if _grows(*factors[0]):
-            return None
-    value = c.algebra.product(1.0, factors)
+    if _grow(factors):
+        return None
+    return _named(c, c.algebra.product(1.0, factors))
+
+
+def _named(c: Canonical, value: Value) -> Frequencies | None:
+    """Frequencies that some expression of the code holds, or their inverse."""
     if c.nodes(value):
         return Frequencies(table=value)
     wavelengths = c.algebra.power(value, Fraction(-1))
@@ -307,8 +319,11 @@ def read_frequencies(c: Canonical, factors: list[tuple[Value, Fraction]], whole:
     return None
 
 
-def _grows(v: Value, e: Fraction) -> bool:
+def _grow(factors: list[tuple[Value, Fraction]]) -> bool:
     """Whether angles grow along the pairs: base^(2i/d) are wavelengths, not frequencies."""
+    if len(factors) != 1:
+        return False
+    v, e = factors[0]
     return (v.op == "exp" and v.args[0].coefficient * e > 0) or (v.op == "pow" and v.args[1].coefficient * e > 0)
 
 
@@ -317,7 +332,7 @@ def _of_base(c: Canonical, v: Value, e: Fraction, whole: Value) -> Frequencies |
     base: Value | None = None
     if v.op == "exp":
         exponent = v.args[0]
-    elif v.op == "pow" and (v.args[0].scalar or v.args[0].op in NAMED):  # a name that nothing is known of: a number
+    elif v.op == "pow" and is_number(c, v.args[0]):
         base, exponent = v.args
     else:
         return None
@@ -326,7 +341,7 @@ def _of_base(c: Canonical, v: Value, e: Fraction, whole: Value) -> Frequencies |
     exponent = c.algebra.scale(exponent, float(e))
     ranges = [b for b, k in exponent.factors if b.op in ("arange", "index") and k == 1]
     rest = [(b, k) for b, k in exponent.factors if b not in ranges]
-    if len(ranges) != 1 or not all(b.scalar for b, _ in rest) or exponent.coefficient >= 0:
+    if len(ranges) != 1 or not all(is_number(c, b) for b, _ in rest) or exponent.coefficient >= 0:
         return None
     length = _range_length(c, ranges[0])
     if length is None:
@@ -428,7 +443,8 @@ def rank_of(c: Canonical, v: Value) -> int | None:
         return None if None in ranks or not ranks else max(r for r in ranks if r is not None)
     if v.op == "concatenate" or (v.op == "index" and picked_rows(v.param("index")) is not None):
         return rank_of(c, v.args[0])
-    return next((c.facts.rank(n) for n in c.nodes(v)[:1]), None)
+    known = next((c.facts.rank(n) for n in c.nodes(v)[:1]), None)
+    return 1 if known is None and v.op in NAMED and _is_vector(c, v) else known
 
 
 def is_slice(entry: Any) -> bool:
@@ -439,8 +455,8 @@ def picked_rows(index: Any) -> Any:
     """The slice of positions that an index of a table takes: of its first axis, or of the last but one."""
     if isinstance(index, tuple) and len(index) == 2 and index[1] == "...":
         return index[0] if is_slice(index[0]) else _counted(index[0])
-    if isinstance(index, tuple) and len(index) == 3 and index[0] == "..." and is_slice(index[1]) and index[2] == FULL:
-        return index[1]
+    if isinstance(index, tuple) and len(index) == 3 and index[0] == "..." and index[2] == FULL:
+        return index[1] if is_slice(index[1]) else _counted(index[1])
     return None
 
 

@@ -8,11 +8,14 @@ callers: each must give one, or leave open what it gives.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fuselint.graph.across import Whole, calls, wholes
+from fuselint.graph.canonical import parts
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.rotations import Rotation, Turned, read, read_permuted, turned, turned_with_rest, with_rest
+from fuselint.graph.shapes import Shape
+from fuselint.graph.symbols import Expr
 from fuselint.graph.values import Value
 
 ROOTS = frozenset("concatenate add subtract reshape flatten".split())
@@ -31,12 +34,13 @@ class Way:
 class Tabled:
     """A rotation by tables.
 
-    others: further values that are rotated by the same tables. whole_rows: tables are as long as what they rotate, not
+    x: what is rotated. others: further values that the same tables rotate, and from what. whole_rows: tables are as long as what they rotate, not
     half as long. ways: the one that says most comes first. open: the tables may also come from outside of the file.
     """
 
     root: Node
-    others: tuple[Node, ...]
+    x: Node
+    others: tuple[tuple[Node, Node], ...]
     tables: tuple[Node, ...]
     whole_rows: bool
     ways: tuple[Way, ...]
@@ -63,7 +67,7 @@ def tabled(graph: Graph, taken: Container[Node]) -> Iterator[Tabled]:
         if node in taken or node in seen or node.op not in ROOTS or graph.facts.kind(node) == "scalar":
             continue
         found = _turned(graph, node)
-        if found is None or any(n in seen for n in node.inputs):
+        if found is None or any(n in seen or n in taken for n in node.inputs):
             continue
         chain = [node]
         while (above := _next(graph, chain[-1], found)) is not None:
@@ -93,16 +97,14 @@ def _next(graph: Graph, node: Node, found: Turned) -> Node | None:
 def _followed(graph: Graph, group: list[tuple[Node, Turned]]) -> Tabled | None:
     root, found = group[0]
     known = set(region(root, ()))
-    tables = [[n for n in graph.canonical.nodes(value) if n in known][-1] for value in found.tables]
+    tables = [n for value in found.tables for n in _held(graph, value, known)]
     ways: list[Way] = []
     left_open = False
     for whole in wholes(graph, root, frozenset(n for t in tables for n in region(t, ()))):
-        c = whole.graph.canonical
-        value = c.of(whole.root)
-        rotation = with_rest(c, value) or read(c, value) or read_permuted(c, value)
-        if rotation is not None:
+        rotation = None if whole is None else _read(whole)
+        if whole is not None and rotation is not None:
             ways.append(Way(whole, rotation))
-        elif _is_open(whole):
+        elif whole is None or _is_open(whole):
             left_open = True
         else:
             return None
@@ -110,11 +112,30 @@ def _followed(graph: Graph, group: list[tuple[Node, Turned]]) -> Tabled | None:
         return None
     if all(w.rotation.angles.offset is None for w in ways) and not ways[0].whole.through:
         return None  # positions of which nothing is known
-    others = tuple(n for n, _ in group[1:])
+    x, *further = [_rotated(graph, *pair) for pair in group]
+    others = tuple((n, x) for (n, _), x in zip(group[1:], further, strict=True))
     if ways[0].rotation.written is not None and not others and not _is_called_twice(graph):
         return None  # another function, but where queries and keys are both rotated so
     ways.sort(key=lambda w: w.rotation.angles.offset is None)
-    return Tabled(root, others, tuple(tables), found.whole_rows, tuple(ways), left_open)
+    return Tabled(root, x, others, tuple(tables), found.whole_rows, tuple(ways), left_open)
+
+
+def _rotated(graph: Graph, root: Node, found: Turned) -> Node:
+    """The node of x."""
+    known = set(region(root, ()))
+    return [n for n in graph.canonical.nodes(found.x) if n in known][-1]
+
+
+def _read(whole: Whole) -> Rotation | None:
+    c = whole.graph.canonical
+    value = c.of(whole.root)
+    return with_rest(c, value) or read(c, value) or read_permuted(c, value)
+
+
+def _held(graph: Graph, value: Value, known: Container[Node]) -> list[Node]:
+    """The node of a table, or those that it is made of, where the code has its operations in another order."""
+    nodes = [n for n in graph.canonical.nodes(value) if n in known]
+    return nodes[-1:] or list(dict.fromkeys(n for part in parts(value) for n in _held(graph, part, known)))
 
 
 def _is_called_twice(graph: Graph, depth: int = 0) -> bool:
@@ -124,11 +145,23 @@ def _is_called_twice(graph: Graph, depth: int = 0) -> bool:
 
 
 def _is_open(whole: Whole) -> bool:
-    """Whether the tables, or the positions, are arguments that nobody in the file gives."""
-    facts = whole.graph.facts
-    if not any(n.op in ("cos", "sin") for n in whole.graph.nodes):
+    """Whether the tables are arguments that nobody in the file gives, or the positions are, whatever their rank is."""
+    turns = [n for n in whole.graph.nodes if n.op in ("cos", "sin")]
+    if not turns:
         return True
-    return any(facts.kind(n) == "array" for n in whole.outside)
+    given = {n for t in turns for n in region(t, ()) if n in whole.outside}
+    return any(_read(stated) is not None for rank in (1, 2) for stated in [_with_rank(whole, given, rank)])
+
+
+def _with_rank(whole: Whole, arguments: set[Node], rank: int) -> Whole:
+    """As if arguments had so many axes."""
+    graph = replace(whole.graph)
+    for node in arguments:
+        known = whole.graph.facts
+        if known.kind(node) in ("array", "unknown") and known.rank(node) is None:
+            dims = tuple(Expr.name(f"%{node.id}.shape[{axis}]") for axis in range(rank))
+            graph.facts.state(node, Shape(None, dims), known.dtype(node), "as is assumed here")
+    return replace(whole, graph=graph)
 
 
 def _agree(ways: list[Way]) -> bool:
@@ -147,12 +180,12 @@ def _stands_here(graph: Graph, found: Tabled) -> bool:
     """
     before = found.ways[0].rotation.angles.axis == -3
     frame = found.root.frame
+    while frame.parent is not None and "<locals>" in frame.qualname:
+        frame = frame.parent
     if frame.depth == 0:
         return not (before and _sole_caller(graph) is not None)
     helper = None if graph.program is None else graph.program.graph(frame.qualname)
-    if helper is None or "<locals>" in frame.qualname:
-        return True
-    return before and frame.depth == 1 and _sole_caller(helper) is graph
+    return helper is not None and before and frame.depth == 1 and _sole_caller(helper) is graph
 
 
 def _sole_caller(graph: Graph) -> Graph | None:

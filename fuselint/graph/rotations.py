@@ -24,6 +24,7 @@ from fuselint.graph.angles import (
     UNARY,
     Angles,
     axes_from_end,
+    is_number,
     is_slice,
     outer_parts,
     picked_rows,
@@ -138,8 +139,7 @@ class _Reader:
         # Lanes that were cut at one place and multiplied by one table have one length; a whole x was not cut.
         cut = next(iter(cuts), None)
         sliced = all(lane[1] is not None for lane in (x, y, p, q))
-        length = angles.frequencies.length
-        even = cut is None or sliced or self._halves(x[0], cut) or self.algebra.scale(cut, 2.0) is length
+        even = cut is None or sliced or self._halves(x[0], cut) or self._is_half_of(cut, angles.frequencies.length)
         if not even and cut is not None and not self._may_halve(x[0], cut):
             return None
         written = self.written if self.written != self.pairing else None
@@ -151,7 +151,11 @@ class _Reader:
         return (name.op == "size" or name.op in NAMED) and name is not self.algebra.size(x, -1)
 
     def _halves(self, x: Value, cut: Value) -> bool:
-        size = self.algebra.size(x, -1)
+        return self._is_half_of(cut, self.algebra.size(x, -1))
+
+    def _is_half_of(self, cut: Value, size: Value | None) -> bool:
+        if size is None:
+            return False
         if size.number is not None and cut.number is not None:
             return 2 * cut.number == size.number
         if cut.op == "floor_divide" and cut.args[0] is size and cut.args[1].is_number(2.0):
@@ -173,7 +177,7 @@ class _Reader:
                     lane = b
                 elif b.op in UNARY and not b.scalar and e == 1 and turn is None:
                     turn = b
-                elif b.scalar:
+                elif is_number(self.c, b):
                     rest.append((b, e))
                 else:
                     return None
@@ -195,7 +199,7 @@ class _Reader:
             return list(value.terms), []
         sums = [b for b, e in value.factors if b.op == "sum" and e == 1]
         outer = [(b, e) for b, e in value.factors if not (b.op == "sum" and e == 1)]
-        if len(sums) != 1 or sums[0].constant or not all(b.scalar for b, _ in outer):
+        if len(sums) != 1 or sums[0].constant or not all(is_number(self.c, b) for b, _ in outer):
             return None
         return [(m, k * value.coefficient) for m, k in sums[0].terms], outer
 
@@ -308,11 +312,11 @@ class _Reader:
             if axes is None:
                 return self.algebra.atom(v.op, (u,), v.params)
             if u.op == "product":
-                parts = [(b if b.scalar else self._viewed(v, b), e) for b, e in u.factors]
+                parts = [(b if is_number(self.c, b) else self._viewed(v, b), e) for b, e in u.factors]
                 return self.algebra.product(u.coefficient, parts)
             return expanded(self.c, u, axes)
-        outer = [(b, e) for b, e in u.factors if b.scalar]
-        inner = [(b, e) for b, e in u.factors if not b.scalar]
+        outer = [(b, e) for b, e in u.factors if is_number(self.c, b)]
+        inner = [(b, e) for b, e in u.factors if not is_number(self.c, b)]
         if u.op == "product" and inner and (outer or u.coefficient != 1.0):
             rest = self.algebra.product(1.0, inner)
             return self.algebra.product(u.coefficient, [*outer, (self._viewed(v, rest), ONE)])
@@ -381,7 +385,8 @@ class _Reader:
             return False
         x = next(iter(sources.values()))
         if not isinstance(shape, (tuple, list)):
-            return isinstance(shape, Node) and shape.op == "shape" and self.c.of(shape.inputs[0]) is x
+            whole = shape.inputs[0] if isinstance(shape, Node) and shape.op == "star" else shape  # x.shape, or *x.shape
+            return isinstance(whole, Node) and whole.op == "shape" and self.c.of(whole.inputs[0]) is x
         held = self.c.nodes(x)
         facts = self.c.facts.shape(held[0]) if held else None
         star = [d for d in shape if isinstance(d, Node) and d.op == "star"]

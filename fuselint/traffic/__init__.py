@@ -42,7 +42,7 @@ def _kernels(graph: Graph, match: Match, settings: Settings) -> tuple[Sequence[K
     facts = _stated(graph, match)
     traced = trace(match.region, facts)
     if graph.context.compiled:
-        outputs = [match.root, *_read_elsewhere(graph, match)]
+        outputs = list(dict.fromkeys([match.root, *(k.writes for k in match.fused), *_read_elsewhere(graph, match)]))
         before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless)
     else:
         before = launches(traced)
@@ -130,12 +130,12 @@ def _fused(match: Match, traced: Trace, stated: Stated) -> list[Kernel]:
 
 
 def _read_elsewhere(graph: Graph, match: Match) -> list[Node]:
-    """Values of the region, besides its root, that something outside reads."""
-    inside = match.region
+    """Values of the region, besides those that the fused kernels write, that something outside reads."""
+    inside, written = match.region, {match.root, *(k.writes for k in match.fused)}
     return [
         n
         for n in sorted(inside, key=lambda n: n.id)
-        if n is not match.root and (n in graph.escaping or any(u not in inside for u in graph.users.get(n, ())))
+        if n not in written and (n in graph.escaping or any(u not in inside for u in graph.users.get(n, ())))
     ]
 
 
