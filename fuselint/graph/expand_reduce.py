@@ -35,6 +35,8 @@ class Axes:
         return shape if self.axes is not None else None
 
     def reduce(self, operation: str, a: Array, *, keep: bool = True, dtype: str = "", primitive: str = "Reduce") -> Array:
+        if self.kept is not None and self.kept.rank == 0:
+            return a  # over no axes: not even cast
         out = self.w.t.reduce(operation, a, self.kept, dtype, primitive)
         return out if keep else self.squeeze(out)
 

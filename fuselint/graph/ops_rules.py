@@ -484,6 +484,8 @@ def twice(rule: ShapeRule) -> ShapeRule:
 def summed_dtype(c: Call) -> DType:
     """Small integers and booleans add up in int32, unsigned ones in uint32."""
     d = c.dtype(0).settle()
+    if c.rank(0) == 0:
+        return d  # over no axes nothing is done
     if d & {"uint8", "uint16"}:
         return DType({"uint32"})
     return DType({"int32"}) if d & {"bool_", "int8", "int16"} else d

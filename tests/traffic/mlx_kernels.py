@@ -12,6 +12,8 @@ import ctypes
 import functools
 import io
 import math
+import os
+import pickle
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -210,7 +212,7 @@ def _replay(name: str, x: list[mx.array], arguments: Sequence[Any], shapes: Sequ
     elif name in REPLAYED:
         out = REPLAYED[name](x, *arguments)
     elif name in ELEMENTWISE:
-        out = mx.abs(x[0])
+        out = mx.logical_not(x[0]) if x[0].dtype == mx.bool_ else mx.negative(x[0])
     elif name in ARITHMETIC:
         out = mx.maximum(x[0], x[1])
     else:
@@ -326,6 +328,8 @@ class Recorder:
     def _record(self, function: Callable[..., Any], args: Any, keywords: Any) -> Any:
         arrays: list[mx.array] = []
         template = _taken_out((args, keywords), arrays, self.value)
+        every = {f"given{i}": a for i, a in enumerate(_arrays([args, keywords]))}
+        named = {n: (a, next(i for i, b in enumerate(arrays) if self.value(b) is self.value(a))) for n, a in every.items()}
         given = [self.value(a) for a in arrays]
 
         def again(*replaced: mx.array) -> Any:
@@ -339,7 +343,7 @@ class Recorder:
             return out
         exported = export(again, arrays)
         steps, values = _run(exported, given)
-        self.steps.extend(_repeated(exported, values, steps, out, arrays))
+        self.steps.extend(_repeated(exported, values, steps, out, named))
         mx.eval(out)
         for a, name in zip(_arrays(out), exported.outputs, strict=True):
             made = values[name]
@@ -390,32 +394,71 @@ class Recorder:
 
 
 def _repeated(
-    exported: Export, values: dict[str, Value], steps: Sequence[Step], out: Any, given: Sequence[mx.array]
+    exported: Export, values: dict[str, Value], steps: Sequence[Step], out: Any, named: dict[str, tuple[mx.array, int]]
 ) -> Iterator[Step]:
-    """The steps that really run: an export merges what a call computes twice, a lazy graph doesn't."""
-    by_key: dict[tuple[str, frozenset[str]], list[int]] = {}
+    """The steps that really run: an export merges what a call computes twice, a lazy graph doesn't.
+
+    named: every array that the call was given, by a name, with its place among the export's inputs.
+    """
+    graph = list(_graph(_arrays(out), {n: a for n, (a, _) in named.items()}))
+    names = {n: exported.inputs[i] for n, (_, i) in named.items()}
+    matched = _matched(graph, exported, names)
+    made = {n: values[name] for n, name in names.items()}
+    seen: set[int] = set()
+    for (_, inputs, outputs), i in zip(graph, matched, strict=True):
+        if i < 0:  # a no-op, which the export leaves out
+            made.update({o: made[n] for o in outputs for n in inputs if n in made})
+            continue
+        p = exported.primitives[i]
+        given = [(matched_name(n, names, graph, matched, exported), made.get(n)) for n in inputs]
+        step = _again(p, steps[i], given, repeated=i in seen)
+        seen.add(i)
+        made.update(zip(outputs, step.outputs, strict=False))
+        yield step
+
+
+def matched_name(name: str, names: dict[str, str], graph: Any, matched: Sequence[int], exported: Export) -> str:
+    """What the export calls an array of the graph."""
+    if name in names:
+        return names[name]
+    for (_, inputs, outputs), i in zip(graph, matched, strict=True):
+        if name in outputs:
+            if i < 0:
+                return matched_name(inputs[0], names, graph, matched, exported)
+            return str(exported.primitives[i]["outputs"][outputs.index(name)][0])
+    return CONSTANT
+
+
+def _matched(graph: Sequence[tuple[str, list[str], list[str]]], exported: Export, names: dict[str, str]) -> list[int]:
+    """For each primitive of a lazy graph, which of the export's it is; -1 for a no-op. Tried until all fit."""
     plain = {n: CONSTANT for n in exported.constants}
+    by_key: dict[tuple[str, frozenset[str]], list[int]] = {}
     for i, p in enumerate(exported.primitives):
         inputs = frozenset(plain.get(n, n) for n, _, _ in p["inputs"])
         if p["name"] == "Broadcast" and inputs == {CONSTANT}:
             plain[p["outputs"][0][0]] = CONSTANT
         by_key.setdefault((p["name"], inputs), []).append(i)
-    # What a dot's array is called in the export, and which value it is.
-    made = {f"given{i}": (n, values[n]) for i, n in enumerate(exported.inputs)}
-    seen: Counter[int] = Counter()
-    for label, inputs, outputs in _graph(_arrays(out), {f"given{i}": a for i, a in enumerate(given)}):
-        mapped = [made.get(n, (CONSTANT, None)) for n in inputs]
-        candidates = by_key.get((label, frozenset(n for n, _ in mapped)))
-        if candidates is None:  # a no-op, which the export leaves out
-            assert label in fuse.NO_OPS, (label, mapped, by_key)
-            made.update(dict.fromkeys(outputs, mapped[0]))
-            continue
-        i = min(candidates, key=lambda i: seen[i])
-        step = _again(exported.primitives[i], steps[i], mapped, repeated=seen[i] > 0)
-        seen[i] += 1
-        names = [plain.get(n, n) for n, _, _ in exported.primitives[i]["outputs"]]
-        made.update(zip(outputs, zip(names, step.outputs, strict=True), strict=False))
-        yield step
+
+    def fit(at: int, made: dict[str, str], chosen: list[int]) -> list[int] | None:
+        if at == len(graph):
+            return chosen if set(chosen) >= set(range(len(exported.primitives))) else None
+        label, inputs, outputs = graph[at]
+        mapped = [made.get(n, CONSTANT) for n in inputs]
+        if label in fuse.NO_OPS:
+            return fit(at + 1, made | dict.fromkeys(outputs, mapped[0]), [*chosen, -1])
+        for i in sorted(by_key.get((label, frozenset(mapped)), ()), key=chosen.count):
+            results = [plain.get(n, n) for n, _, _ in exported.primitives[i]["outputs"]]
+            found = fit(at + 1, made | dict(zip(outputs, results, strict=False)), [*chosen, i])
+            if found is not None:
+                return found
+        return None
+
+    found = fit(0, dict(names), [])
+    assert found is not None, ([g[0] for g in graph], [p["name"] for p in exported.primitives])
+    return found
+
+
+CONSTANT = "constant"
 
 
 def _again(p: dict[str, Any], step: Step, mapped: Sequence[tuple[str, Value | None]], *, repeated: bool) -> Step:
@@ -541,9 +584,36 @@ def compiled(
     exported = export(lambda *x: _arrays(function(*x)), arguments, shapeless)
     given = [Value(a) for a in arguments]
     steps, _ = _fused(exported, given)
-    lazy = _arrays(mx.compile(function, shapeless=shapeless)(*arguments))
-    assert _web(_of_steps(steps, given)) == _web(_graph(lazy, {f"given{i}": a for i, a in enumerate(arguments)}))
+    really = _in_child(lambda: _compiled_web(function, arguments, shapeless))
+    assert _web(_of_steps(steps, given)) == really
     return Counter(s.moved() for s in steps if s.is_kernel)
+
+
+def _compiled_web(function: Callable[..., Any], arguments: Sequence[mx.array], shapeless: bool) -> Counter[int]:
+    lazy = _arrays(mx.compile(function, shapeless=shapeless)(*arguments))
+    return _web(_graph(lazy, {f"given{i}": a for i, a in enumerate(arguments)}))
+
+
+def _in_child(work: Callable[[], Counter[int]]) -> Counter[int]:
+    """The result of work in a child process: shapeless compilation of MLX 0.32.4 crashes on some functions."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = pickle.dumps(work())
+        except ValueError as e:
+            answer = pickle.dumps(str(e))
+        with os.fdopen(write, "wb") as pipe:
+            pipe.write(answer)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    result = pickle.loads(answer) if answer else "MLX crashes"
+    if isinstance(result, str):
+        raise ValueError(result)
+    return result
 
 
 def _of_steps(steps: Sequence[Step], given: Sequence[Value]) -> Iterator[tuple[str, list[str], list[str]]]:
