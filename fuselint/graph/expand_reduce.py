@@ -288,23 +288,25 @@ def _scan(w: Applied) -> Result:
 def _sorted(w: Applied) -> Result:
     t, a = w.t, w.a
     if w.attr("axis") is None:
-        a = v.reshape(t, a, Shape.of(-1), a.shape and _flat(a.shape))
+        a = v.reshape(t, a, _flat(a.shape))
     return t.make(w.op.primitives[0], (a,), a.shape, w.dtype, t.arguments)
 
 
-def _flat(shape: Shape) -> Shape | None:
-    n = shape.elements()
+def _flat(shape: Shape | None) -> Shape | None:
+    n = None if shape is None else shape.elements()
     return None if n is None else Shape(None, (n,))
 
 
 def _topk(w: Applied) -> Result | None:
     t, a = w.t, w.a
     if w.attr("axis") is None:
-        a = v.reshape(t, a, Shape.of(-1), a.shape and _flat(a.shape))
+        a = v.reshape(t, a, _flat(a.shape))
     axis = -1 if w.attr("axis") is None else w.integer("axis")
     dims, k = known(a), w.size(w.attr("k"))
     if dims is None or k is None or axis is None:
         return None
+    if dims[axis] == k:
+        return a
     parted = t.make("Partition", (a,), a.shape, a.dtype, t.arguments)
     cuts = v.whole(dims)
     cuts[axis] = (dims[axis] - k, 1, k)
@@ -332,6 +334,17 @@ def _diagonal(w: Applied) -> Result | None:
     return None if offset is None or x is None or y is None else diagonal(w, w.a, offset, x, y)
 
 
+def _trace(w: Applied) -> Result | None:
+    offset, x, y = w.integer("offset"), w.integer("axis1"), w.integer("axis2")
+    a = None if offset is None or x is None or y is None else diagonal(w, w.a, offset, x, y)
+    if a is None:
+        return None
+    if w.attr("dtype") is not None:
+        a = w.t.astype(a, w.dtype)
+    kept = None if a.shape is None else a.shape.replace(-1, (ONE,))
+    return v.squeeze(w.t, w.t.reduce("sum", a, kept, summed(a.dtype)), [-1])
+
+
 def _diag(w: Applied) -> Result | None:
     k, dims = w.integer("k"), known(w.a)
     return None if k is None or dims is None or len(dims) != 2 else diagonal(w, w.a, k, 0, 1)
@@ -344,7 +357,7 @@ EXPANDED: dict[str, Expand] = {
     "nn.log_softmax": _log_softmax, "median": _median, "count_nonzero": _count_nonzero, "minmax": _minmax,
     "allclose": _all_close, "array_equal": _array_equal, "cumsum": _scan, "cumprod": _scan, "cummax": _scan,
     "cummin": _scan, "logcumsumexp": _scan, "sort": _sorted, "argsort": _sorted, "partition": _sorted,
-    "argpartition": _sorted, "topk": _topk, "diagonal": _diagonal, "diag": _diag,
+    "argpartition": _sorted, "topk": _topk, "diagonal": _diagonal, "diag": _diag, "trace": _trace,
 }  # fmt: skip
 
 COMPILED = frozenset({"nn.softmax", "nn.softmin", "nn.log_softmax"})

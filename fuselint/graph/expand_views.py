@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import reduce
 from typing import Any
 
@@ -293,11 +294,17 @@ def _linspace(w: Applied) -> Result | None:
     t, n = w.t, w.size(w.attr("num"))
     if n is None or n == 1:
         return None
-    steps = t.binary("Divide", arange(t, n, "float32", n), t.constant("steps", "float32"))
+    gaps = n - 1 if w.attr("endpoint") is not False else n
+    steps = t.binary("Divide", arange(t, n, "float32", n), t.constant(_plain(gaps.value(), gaps), "float32"))
     left = t.binary("Subtract", t.constant(1, "float32"), steps)
-    start = t.binary("Multiply", left, t.constant("start", "float32"))
-    out = t.binary("Add", start, t.binary("Multiply", steps, t.constant("stop", "float32")))
+    first, last = (t.constant(_plain(w.attr(k), (k, id(w.node))), "float32") for k in ("start", "stop"))
+    out = t.binary("Add", t.binary("Multiply", left, first), t.binary("Multiply", steps, last))
     return t.astype(out, w.dtype)
+
+
+def _plain(value: Any, otherwise: Hashable) -> Hashable:
+    """A number, which equals others; what isn't known equals nothing."""
+    return value if isinstance(value, (int, float)) else str(otherwise)
 
 
 def _tri(w: Applied) -> Result | None:

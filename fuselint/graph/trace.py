@@ -166,7 +166,7 @@ class Trace:
         given = [NOTHING if x is None else x for x in known]  # an argument that is None keeps its place
         if op.name in ("add", "multiply") and len(given) == 2 and isinstance(given[0], Scalar) and _is_operator(node):
             given.reverse()  # `2 * x` is x.__rmul__(2), which multiplies x by 2
-        if all(x == NOTHING for x in given) and op.kind not in ("create", "random"):
+        if given and all(x == NOTHING for x in given) and op.kind not in ("create", "random"):
             return self.opaque((), node)
         if op.name == "array":
             return self.constant(node)

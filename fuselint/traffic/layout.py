@@ -331,16 +331,7 @@ def viewed(old: Sequence[Expr], strides: Sequence[Expr], new: Sequence[Expr]) ->
     """Strides of the new shape over the same memory, or None: prepare_reshape of mlx/backend/common/common.cpp."""
     if not old:
         return (ZERO,) * len(new)
-    sizes, steps = [old[0]], [strides[0]]
-    for d, s in zip(old[1:], strides[1:], strict=True):
-        if d == 1:
-            continue
-        if s * d != steps[-1]:
-            sizes.append(d)
-            steps.append(s)
-        else:
-            sizes[-1] = sizes[-1] * d
-            steps[-1] = s
+    sizes, steps = _collapsed(old, strides)
     out: list[Expr] = []
     at = 0
     for d in new:
@@ -353,6 +344,20 @@ def viewed(old: Sequence[Expr], strides: Sequence[Expr], new: Sequence[Expr]) ->
         else:
             return None
     return tuple(out)
+
+
+def _collapsed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """Axes that follow each other without a gap as one: collapse_contiguous_dims of mlx/backend/common/utils.cpp."""
+    groups: list[list[int]] = [[]]
+    for i, d in enumerate(sizes):
+        if i and strides[i] * d != strides[i - 1]:
+            groups.append([])
+        if d != 1:
+            groups[-1].append(i)
+    kept = [g for g in groups if g]
+    if not kept:
+        return [ONE], [ZERO]
+    return [product(sizes[i] for i in g) for g in kept], [strides[g[-1]] for g in kept]
 
 
 # -- kernels that don't write in row order -----------------------------------------------------------------------------

@@ -179,7 +179,6 @@ REPLAYED: dict[str, Callable[..., Any]] = {
     "Copy": lambda x: x[0],
     "Softmax": lambda x, *_: mx.softmax(x[0], axis=-1),
     "Sort": lambda x, axis: mx.sort(x[0], axis),
-    "Scan": lambda x, kind, axis, reverse, inclusive: mx.cumsum(x[0], axis, reverse=reverse, inclusive=inclusive),
     "Select": lambda x: mx.where(*x),
     "Equal": lambda x, *_: mx.equal(*x), "NotEqual": lambda x: mx.not_equal(*x),
     "Less": lambda x: mx.less(*x), "LessEqual": lambda x: mx.less_equal(*x),
@@ -258,7 +257,7 @@ def _run(exported: Export, given: Sequence[Value]) -> tuple[list[Step], dict[str
     values: dict[str, Value] = dict(zip(exported.inputs, given, strict=True))
     for name, array in exported.constants.items():
         known = next((v for v in given if v.array is array), None)
-        values[name] = known or Value(array, constant=array.size == 1)
+        values[name] = known or Value(array, constant=array.ndim == 0)
     steps = []
     for p in exported.primitives:
         inputs = [values[n] for n, _, _ in p["inputs"]]
@@ -308,7 +307,7 @@ class Recorder:
         found = self.values.get(id(array))
         if found is None:
             mx.eval(array)
-            found = Value(array, constant=array.size == 1)
+            found = Value(array, constant=array.ndim == 0)
             self.hold(array, found)
         return found
 
@@ -657,7 +656,7 @@ def _fused(exported: Export, given: Sequence[Value]) -> tuple[list[Step], list[V
     for n, array in exported.constants.items():
         if n in tape:
             held = next((v for v in given if v.array is array), None)
-            values[tape[n]] = held or Value(array, constant=array.size == 1)
+            values[tape[n]] = held or Value(array, constant=array.ndim == 0)
     steps: list[Step] = []
     ran: set[int] = set()
     for g in fuse.grouped(outputs):

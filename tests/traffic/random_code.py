@@ -46,6 +46,9 @@ REDUCED = (
     "mx.softmax({x}, axis={a})", "mx.softmax({x}, axis={a}, precise=True)", "mx.sum({x})", "mx.mean({x})",
     "mx.mean({x}, axis=({a}, {b}))", "mx.sum({x}, axis=({a}, {b}), keepdims=True)", "mx.argmax({x}, axis={a})",
     "mx.cumsum({x}, axis={a})", "mx.sort({x}, axis={a})", "mx.argsort({x}, axis={a})", "nn.log_softmax({x}, axis={a})",
+    "mx.median({x}, axis={a})", "mx.topk({x}, 1, axis={a})", "mx.count_nonzero({x}, axis={a})", "mx.vecdot({x}, {y})",
+    "mx.minmax({x}, axis={a})[0]", "nn.softmin({x}, axis={a})", "nn.softmax({x}, axis={a})", "mx.argmin({x})",
+    "mx.cumprod({x}, axis={a})", "mx.cumsum({x})", "mx.logcumsumexp({x}, axis={a})", "mx.partition({x}, 1, axis={a})",
     "mx.all({x} > 0, axis={a})", "mx.prod({x}, axis={a}, keepdims={k})", "mx.var({x}, axis={a}, ddof=1)",
 )  # fmt: skip
 VIEWED = (
@@ -62,6 +65,10 @@ SLICED = (
     "{x}[:1]", "{x}[1:]", "{x}[..., :2]", "{x}[..., 2:]", "{x}[:, 1:]", "{x}[::2]", "{x}[..., ::2]", "{x}[:, 0]",
     "{x}[..., 0]", "{x}[..., -1:]", "{x}[0]", "{x}[-1]", "{x}[:, None, :1]", "{x}[..., ::-1]", "{x}[0, 1:]",
     "mx.split({x}, 2, axis={a})[0]", "mx.split({x}, 2, axis={a})[1]", "{x}[:, :, 0]", "{x}[:-1, ..., 1:]", "{x}[:]",
+    "{x}[mx.array([0, 1]), 0]", "{x}[:, mx.array([1, 0])]", "{x}[..., mx.array([0, 1])]", "{x}[1:, mx.array([0])]",
+    "{x}[mx.array([0, 1]), :, mx.array([1, 0])]", "{x}[mx.array([[0], [1]]), 1:]", "mx.unstack({x})[0]",
+    "mx.take({x}, mx.array([0, 1]))", "mx.diagonal({x})", "mx.diff({x})", "nn.glu({x})", "mx.trace({x})",
+    "mx.split({x}, [1, 2], axis={a})[1]", "{x}[None, 0]", "{x}[0, ..., None]", "{x}[::-2]", "{x}[mx.array(1)]",
     "mx.take({x}, mx.array([0, 1]), axis={a})", "mx.take({x}, 0, axis={a})", "{x}[mx.array([1, 0])]",
 )  # fmt: skip
 COPIED = (
@@ -84,7 +91,11 @@ FUSED = (
     "mx.fast.scaled_dot_product_attention({x}, {x}, {x}, scale=0.5, mask='causal')",
     "mx.fast.scaled_dot_product_attention({x}, {x}, {x}, scale=0.5, mask={y})",
 )  # fmt: skip
-CREATED = ("mx.arange({x}.shape[-1])", "mx.zeros({x}.shape)", "mx.ones(({n},))", "mx.full({x}.shape, 0.5)", "mx.arange(4.0)")
+CREATED = (
+    "mx.linspace(0, 1, {n})", "mx.tri({n})", "mx.full_like({x}, 2.0)", "mx.atleast_2d({x})", "mx.meshgrid({x}, {y})[0]",
+    "mx.ones_like({x}, dtype=mx.float16)", "mx.full(({n},), {x})", "mx.zeros(({n}, 2), {x}.dtype)",
+    "nn.MultiHeadAttention.create_additive_causal_mask({n})", "mx.arange({x}.shape[-1])", "mx.zeros({x}.shape)", "mx.ones(({n},))", "mx.full({x}.shape, 0.5)", "mx.arange(4.0)",
+)  # fmt: skip
 
 KINDS: tuple[tuple[tuple[str, ...], int], ...] = (
     (UNARY, 10), (BINARY, 12), (REDUCED, 5), (VIEWED, 6), (RESHAPED, 4), (SLICED, 5), (COPIED, 2), (PRODUCTS, 5),
