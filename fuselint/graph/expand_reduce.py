@@ -225,7 +225,7 @@ def _median(w: Applied) -> Result | None:
     n = sizes[-1].value()
     if n is None:
         return None
-    ordered = t.make("Sort", (flat,), flat.shape, flat.dtype, len(sizes) - 1)
+    ordered = t.make("Sort", (flat,), flat.shape, flat.dtype, (len(sizes) - 1, ""))
     dtype = at_least_float(a.dtype)
 
     def at(i: int) -> Array:
@@ -282,14 +282,21 @@ def _scan(w: Applied) -> Result:
         a = t.astype(a, w.dtype)
     if w.op.name == "logcumsumexp":
         a = t.astype(a, at_least_float(a.dtype))
-    return t.make("Scan", (a,), a.shape, w.dtype, t.arguments)
+    return t.make("Scan", (a,), a.shape, w.dtype, _along(w, a))
+
+
+def _along(w: Applied, a: Array) -> tuple[object, object]:
+    """The axis, and the rest of the arguments."""
+    axis = -1 if w.attr("axis") is None else w.integer("axis")
+    dims = known(a)
+    return (axis % len(dims) if dims and axis is not None else axis, w.t.arguments)
 
 
 def _sorted(w: Applied) -> Result:
     t, a = w.t, w.a
     if w.attr("axis") is None:
         a = v.reshape(t, a, _flat(a.shape))
-    return t.make(w.op.primitives[0], (a,), a.shape, w.dtype, t.arguments)
+    return t.make(w.op.primitives[0], (a,), a.shape, w.dtype, _along(w, a))
 
 
 def _flat(shape: Shape | None) -> Shape | None:
@@ -307,7 +314,7 @@ def _topk(w: Applied) -> Result | None:
         return None
     if dims[axis] == k:
         return a
-    parted = t.make("Partition", (a,), a.shape, a.dtype, t.arguments)
+    parted = t.make("Partition", (a,), a.shape, a.dtype, _along(w, a))
     cuts = v.whole(dims)
     cuts[axis] = (dims[axis] - k, 1, k)
     return v.cut(t, parted, cuts)

@@ -97,8 +97,10 @@ class Layout:
         view = VIEWED.get(a.primitive)
         if view is not None:
             return view(a, self.of(a.inputs[0]))
-        if a.primitive in FUSABLE or a.primitive in KEEPING[self.backend]:
+        if a.primitive in FUSABLE:
             return self._elementwise(a)
+        if a.primitive in KEEPING[self.backend]:
+            return _along_axis(a, self.of(a.inputs[0]))
         if a.primitive.startswith("Compiled"):
             return self.kernel(a, a.inputs)
         special = SPECIAL.get(a.primitive)
@@ -361,6 +363,13 @@ def _collapsed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[list[Exp
 
 
 # -- kernels that don't write in row order -----------------------------------------------------------------------------
+
+
+def _along_axis(a: Array, p: Place) -> Place:
+    """Unless the axis is a broadcast one."""
+    axis = a.key[0] if isinstance(a.key, tuple) else None
+    wide = p.strides is not None and isinstance(axis, int) and p.strides[axis] == 0
+    return like(a, p) if p.contiguous and not wide else fresh(a)
 
 
 def _full(layout: Layout, a: Array) -> Place:

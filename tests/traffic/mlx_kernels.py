@@ -179,6 +179,7 @@ REPLAYED: dict[str, Callable[..., Any]] = {
     "Copy": lambda x: x[0],
     "Softmax": lambda x, *_: mx.softmax(x[0], axis=-1),
     "Sort": lambda x, axis: mx.sort(x[0], axis),
+    "Partition": lambda x, kth, axis: mx.partition(x[0], kth, axis),
     "Select": lambda x: mx.where(*x),
     "Equal": lambda x, *_: mx.equal(*x), "NotEqual": lambda x: mx.not_equal(*x),
     "Less": lambda x: mx.less(*x), "LessEqual": lambda x: mx.less_equal(*x),

@@ -3,35 +3,38 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fuselint.graph.dtypes import DType
 from fuselint.graph.gates import Gates
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.shapes import Shape
+from fuselint.graph.symbols import Expr
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, kernels
 from fuselint.traffic.sizes import Sizes
 from tests.graph.functions import graph_of
-from tests.traffic.random_code import RandomCode
+from tests.traffic.random_code import NAMED, RandomCode
 
 KernelBytes = tuple[str, int, int]
 CPU = Gates(backend="cpu")
 
 
-def eager(code: RandomCode) -> Counter[KernelBytes]:
-    graph = _graph(code)
+def eager(code: RandomCode, *, named: bool = False) -> Counter[KernelBytes]:
+    """named: the arguments' sizes are known by name only, and put in at the end."""
+    graph = _graph(code, NAMED if named else {})
     return _counted(kernels(_needed(graph), graph.facts, CPU, _outputs(graph)))
 
 
 def compiled(code: RandomCode, shapeless: bool = False) -> Counter[KernelBytes]:
-    graph = _graph(code)
+    graph = _graph(code, {})
     return _counted(compiled_kernels(graph.nodes, _outputs(graph), graph.facts, shapeless, CPU))
 
 
-def _graph(code: RandomCode) -> Graph:
+def _graph(code: RandomCode, names: Mapping[int, str]) -> Graph:
     graph = graph_of(code.source)
     for node, shape, dtype in zip(graph.params.values(), code.shapes, code.dtypes, strict=True):
-        graph.facts.state(node, Shape.of(*shape), DType({dtype}), "stated by the test")
+        dims = tuple(Expr.name(names[n]) if n in names else Expr.of(n) for n in shape)
+        graph.facts.state(node, Shape(None, dims), DType({dtype}), "stated by the test")
     return graph
 
 
@@ -50,9 +53,10 @@ def _needed(graph: Graph) -> list[Node]:
 
 def _counted(found: Iterable[Kernel]) -> Counter[KernelBytes]:
     bytes_ = Bytes(Sizes())
+    numbers = {name: n for n, name in NAMED.items()}
     out: Counter[KernelBytes] = Counter()
     for k in found:
-        reads, writes = ([bytes_.of(a).value() for a in arrays] for arrays in (k.reads, k.writes))
+        reads, writes = ([bytes_.of(a).substitute(numbers).value() for a in arrays] for arrays in (k.reads, k.writes))
         assert None not in reads + writes, (k, reads, writes)
         out[k.op, sum(n or 0 for n in reads), sum(n or 0 for n in writes)] += 1
     return out
