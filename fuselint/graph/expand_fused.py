@@ -179,7 +179,7 @@ def steps(t: Tracer, x: Attention, shape: Shape | None) -> Array:
     q, k, values = t.binary("Multiply", Scalar("scale"), x.q), x.k, x.v
     heads, kept = (None if a.shape is None else a.shape.axis(-3) for a in (x.q, x.k))
     grouped = heads is not None and kept is not None and heads != kept and known(x.q) is not None
-    groups: tuple[Expr, Expr] = (kept, heads // kept) if grouped and heads is not None and kept is not None else (ONE, ONE)
+    groups = (kept or ONE, (heads or ONE) // (kept or ONE))
     if grouped:
         q = v.unflatten(t, q, 1, groups)
         k, values = v.expand_dims(t, k, [2]), v.expand_dims(t, values, [2])

@@ -7,9 +7,10 @@ from functools import reduce
 from fuselint.graph import tape_views as v
 from fuselint.graph.expand import Applied, Expand, Result
 from fuselint.graph.expand_views import arange
+from fuselint.graph.ops_products import einsum_terms
 from fuselint.graph.shapes import Shape
-from fuselint.graph.symbols import Expr, product
-from fuselint.graph.tape import Array, Tracer, promote
+from fuselint.graph.symbols import product
+from fuselint.graph.tape import Array, Tracer, joined
 from fuselint.graph.tape_views import known
 
 
@@ -74,27 +75,6 @@ def _vecdot(w: Applied) -> Result | None:
 # -- einsum ------------------------------------------------------------------------------------------------------------
 
 
-def einsum_terms(text: object, ranks: list[int]) -> tuple[list[str], str] | None:
-    """The letters of each operand and of the result, an ellipsis spelt out."""
-    if not isinstance(text, str):
-        return None
-    left, arrow, out = text.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != len(ranks):
-        return None
-    spare = [ch for ch in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" if ch not in text]
-    most = 0
-    for i, (term, rank) in enumerate(zip(terms, ranks, strict=True)):
-        if "..." in term:
-            n = rank - len(term) + 3
-            most = max(most, n)
-            terms[i] = term.replace("...", "".join(spare[len(spare) - n :]))
-    if not arrow:
-        letters = "".join(terms)
-        out = "".join(sorted(ch for ch in set(letters) if letters.count(ch) == 1))
-    return terms, out.replace("...", "".join(spare[len(spare) - most :]))
-
-
 def _einsum(w: Applied) -> Result | None:
     """Of one operand or two: of more, the order depends on their sizes."""
     t, operands = w.t, w.arrays
@@ -122,9 +102,10 @@ def _summed(t: Tracer, terms: list[str], out: str, operands: list[Array]) -> tup
         if axes:
             dims = known(a) or ()
             few = Shape(None, tuple(v.ONE if i in axes else d for i, d in enumerate(dims)))
-            a = v.squeeze(t, t.reduce("sum", a, few), axes)
+            arrays.append(v.squeeze(t, t.reduce("sum", a, few), axes))
+        else:
+            arrays.append(a)
         kept.append("".join(ch for i, ch in enumerate(term) if i not in axes))
-        arrays.append(a)
     return kept, arrays
 
 
@@ -160,11 +141,10 @@ def _multiplied(t: Tracer, terms: list[str], out: str, operands: list[Array]) ->
     ready = []
     for term, a in zip(terms, operands, strict=True):
         dims = known(a) or ()
-        if len(dims) != len(order):
-            a = v.reshape(t, a, Shape(None, (*dims, *[v.ONE] * (len(order) - len(dims)))))
+        wide = v.reshape(t, a, Shape(None, (*dims, *[v.ONE] * (len(order) - len(dims)))))
         letters = [*term, *(ch for ch in order if ch not in term)]
         axes = [letters.index(ch) for ch in order]
-        ready.append(a if axes == sorted(axes) else v.transpose(t, a, axes))
+        ready.append(wide if axes == sorted(axes) else v.transpose(t, wide, axes))
     made = reduce(lambda x, y: t.binary("Multiply", x, y), ready)
     gone = [i for i, ch in enumerate(order) if ch not in out]
     if gone:
@@ -206,8 +186,6 @@ def _gathered(primitive: str, first: str, second: str) -> Expand:
 
 
 def _joined(a: Shape | None, b: Shape | None) -> Shape | None:
-    from fuselint.graph.tape import joined
-
     return None if a is None or b is None else joined(a, b)
 
 
@@ -225,5 +203,3 @@ EXPANDED: dict[str, Expand] = {
     "einsum": _einsum, "quantized_matmul": _quantised, "gather_mm": _gathered("GatherMM", "a", "b"),
     "gather_qmm": _gathered("GatherQMM", "x", "w"),
 }  # fmt: skip
-
-__all__ = ["EXPANDED", "Expr", "promote"]

@@ -34,7 +34,9 @@ class Axes:
             shape = replaced
         return shape if self.axes is not None else None
 
-    def reduce(self, operation: str, a: Array, *, keep: bool = True, dtype: str = "", primitive: str = "Reduce") -> Array:
+    def reduce(
+        self, operation: str, a: Array, *, keep: bool = True, dtype: str = "", primitive: str = "Reduce"
+    ) -> Array:
         if self.kept is not None and self.kept.rank == 0:
             return a  # over no axes: not even cast
         out = self.w.t.reduce(operation, a, self.kept, dtype, primitive)
@@ -76,17 +78,22 @@ def _arg_reduced(w: Applied) -> Result:
     a = w.a
     if w.attr("axis") is None:
         flat = v.flatten(w.t, a)
-        one = w.t.reduce(w.op.name, flat, Shape.of(1), "uint32", "ArgReduce")
+        nothing = flat.shape == Shape.of(1) and not w.t.shapeless
+        one = w.t.reduce(w.op.name, flat, Shape.of(1), "uint32", "ArgReduce") if not nothing else _zeros(w, flat.shape)
         dims = known(a)
         if _keeps(w) and dims is not None:
             return v.expand_dims(w.t, one, list(range(len(dims) - 1)))
         return v.squeeze(w.t, one, None)
     axes = Axes(w, a)
     if axes.kept is not None and axes.kept == a.shape and not w.t.shapeless:
-        out = w.t.full(axes.kept, "uint32", 0)
+        out = _zeros(w, axes.kept)
     else:
         out = w.t.reduce(w.op.name, a, axes.kept, "uint32", "ArgReduce")
     return out if _keeps(w) else axes.squeeze(out)
+
+
+def _zeros(w: Applied, shape: Shape | None) -> Array:
+    return w.t.full(shape, "uint32", 0)
 
 
 def mean(w: Applied, axes: Axes, a: Array, *, keep: bool) -> Array:
@@ -123,7 +130,9 @@ def _var(w: Applied) -> Array:
     count = t.constant(("count", str(a.shape), str(axes.kept)), dtype)
     if t.shapeless:
         count = t.make("NumberOfElements", (a,), Shape(None, ()), dtype, str(axes.kept))
-    some = t.binary("Maximum", t.binary("Subtract", count, t.constant(("ddof", str(less)), dtype)), t.constant(0, dtype))
+    some = t.binary(
+        "Maximum", t.binary("Subtract", count, t.constant(("ddof", str(less)), dtype)), t.constant(0, dtype)
+    )
     return t.binary("Divide", total, some, floating=True)
 
 
@@ -137,7 +146,11 @@ def _norm(w: Applied) -> Result | None:
         return _other_norm(w, order)
     if w.attr("axis") is not None or order is not None:
         axes = Axes(w, a)
-        if order == 2 and not (axes.axes is not None and len(axes.axes) == 1) and (a.shape is None or a.shape.rank != 1):
+        if (
+            order == 2
+            and not (axes.axes is not None and len(axes.axes) == 1)
+            and (a.shape is None or a.shape.rank != 1)
+        ):
             return None  # of a matrix: singular values
         total = axes.reduce("sum", t.unary("Square", a), keep=_keeps(w), dtype=summed(a.dtype))
         return t.unary("Sqrt", total, floating=True)

@@ -215,9 +215,7 @@ def repeat(t: Tracer, a: Array, count: Expr, axis: int | None, shape: Shape | No
         wide = t.broadcast_to(_view(t, "ExpandDims", a, None, t.arguments), None)
         return reshape(t, wide, None, shape)
     at = axis % len(dims)
-    wide = t.broadcast_to(
-        expand_dims(t, a, [at + 1]), Shape(None, (*dims[: at + 1], count, *dims[at + 1 :]))
-    )
+    wide = t.broadcast_to(expand_dims(t, a, [at + 1]), Shape(None, (*dims[: at + 1], count, *dims[at + 1 :])))
     return reshape(t, wide, Shape(None, (*dims[:at], dims[at] * count, *dims[at + 1 :])))
 
 

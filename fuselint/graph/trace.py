@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from fuselint.graph import expand_fused, expand_products, expand_reduce, expand_views
+from fuselint.graph import expand_fused, expand_index, expand_products, expand_reduce, expand_views
 from fuselint.graph import ops_rules as rules
 from fuselint.graph.expand import Applied, Expand, Result
 from fuselint.graph.fuse import compiled
@@ -200,9 +200,9 @@ class Trace:
     def settled(self, w: Applied, found: Result) -> Result:
         """The result, with the node's shape where the expansion couldn't tell."""
         shape = self.shape(w.node)
-        if isinstance(found, Array) and found.node is w.node and shape is not None:
-            if found.shape is None or (found.shape.lead is not None and found.primitive not in ("", "Broadcast")):
-                found.shape = shape
+        own = isinstance(found, Array) and found.node is w.node and found.primitive not in ("", "Broadcast")
+        if own and shape is not None and isinstance(found, Array) and (found.shape is None or found.shape.lead):
+            found.shape = shape
         return found
 
     def own_kernels(self, node: Node, op: Op, given: list[Operand]) -> Traced:
@@ -264,7 +264,7 @@ class Trace:
         given = [x for x in self.operands(node) if isinstance(x, Array)]
         if not given:
             return self.opaque((), node)
-        found = expand_views.indexed(Applied(self, self.tracer, node, INDEX, list(given)))
+        found = expand_index.indexed(Applied(self, self.tracer, node, INDEX, list(given)))
         if found is not None:
             return found
         index = node.attrs.get("index")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuselint.graph.dtypes import ITEMSIZE
-from fuselint.graph.fuse import Group, compiled
+from fuselint.graph.fuse import compiled
 from fuselint.graph.gates import Gates
 from fuselint.graph.model import Node
 from fuselint.graph.symbols import Expr

@@ -45,12 +45,11 @@ class Place:
         """Equal for two places that hold the same elements."""
         if self.strides is None or self.shape is None or self.shape.lead is not None:
             return (self.base, self.offset)
-        offset, steps = self.offset, []
-        for d, s in zip(self.shape.dims, self.strides, strict=True):
-            if _negative(s) and isinstance(offset, Expr):
-                offset, s = offset + s * (d - 1), s * -1  # from its lowest element on
-            if d != 1 and s != 0:
-                steps.append((d, s))
+        pairs = list(zip(self.shape.dims, self.strides, strict=True))
+        offset = self.offset
+        if isinstance(offset, Expr):  # of the lowest element
+            offset = offset + sum((s * (d - 1) for d, s in pairs if _negative(s)), ZERO)
+        steps = [(d, s * -1 if _negative(s) else s) for d, s in pairs if d != 1 and s != 0]
         return (self.base, offset, frozenset(_merged(steps)))
 
 
@@ -207,9 +206,9 @@ def _same(a: Array, p: Place) -> Place:
     return p
 
 
-def _other_rank(a: Array, p: Place, **flags: bool) -> Place:
+def _other_rank(a: Array, p: Place, *, ordered: bool = True) -> Place:
     """A view whose strides aren't known, of the same elements."""
-    return replace(p, strides=None, shape=p.shape, **flags)
+    return replace(p, strides=None, row=p.row and ordered, col=p.col and ordered)
 
 
 def _squeezed(a: Array, p: Place) -> Place:
@@ -235,7 +234,7 @@ def _expanded(a: Array, p: Place) -> Place:
 def _transposed(a: Array, p: Place) -> Place:
     axes = _numbers(a.key)
     if p.strides is None or axes is None or p.shape is None:
-        return _other_rank(a, p, row=False, col=False)
+        return _other_rank(a, p, ordered=False)
     dims, strides = tuple(p.shape.dims[i] for i in axes), tuple(p.strides[i] for i in axes)
     row, col = p.row, p.col
     if p.contiguous and 0 not in strides and a.shape is not None:
@@ -246,17 +245,14 @@ def _transposed(a: Array, p: Place) -> Place:
 def _broadcast(a: Array, p: Place) -> Place:
     source = a.inputs[0].shape
     grows = source is not None and a.shape is not None and source != a.shape
-    flags = {"row": False, "col": False} if grows else {}
     if p.strides is None or a.shape is None or a.shape.lead is not None or source is None or p.shape is None:
-        return _other_rank(a, p, **flags)
+        return _other_rank(a, p, ordered=not grows)
     pad = len(a.shape.dims) - len(p.strides)
     if pad < 0:
-        return _other_rank(a, p, **flags)
+        return _other_rank(a, p, ordered=not grows)
     strides = (ZERO,) * pad + tuple(ZERO if d == 1 else s for d, s in zip(source.dims, p.strides, strict=True))
     dims = (ONE,) * pad + p.shape.dims
-    if all(x == y or y == 1 for x, y in zip(a.shape.dims, (ONE,) * pad + source.dims, strict=True)) and not grows:
-        return replace(p, shape=Shape(None, dims), strides=strides)
-    return replace(p, shape=Shape(None, dims), strides=strides, **flags)
+    return replace(p, shape=Shape(None, dims), strides=strides, row=p.row and not grows, col=p.col and not grows)
 
 
 def _sliced(a: Array, p: Place) -> Place:
@@ -291,8 +287,9 @@ def _split(a: Array, p: Place) -> Place:
 def _cut(a: Array, p: Place, strides: Sizes, offset: Expr) -> Place:
     assert a.shape is not None
     dims = tuple(ONE if s == 0 else d for d, s in zip(a.shape.dims, strides, strict=True))
-    forward = product(d for d, s in zip(a.shape.dims, strides, strict=True) if not _negative(s) and s != 0)
-    span = ONE + sum(((d - 1) * (s * -1 if _negative(s) else s) for d, s in zip(a.shape.dims, strides, strict=True)), ZERO)
+    pairs = list(zip(a.shape.dims, strides, strict=True))
+    forward = product(d for d, s in pairs if not _negative(s) and s != 0)
+    span = ONE + sum(((d - 1) * (s * -1 if _negative(s) else s) for d, s in pairs), ZERO)
     row, col = _in_order(reversed(a.shape.dims), reversed(strides)), _in_order(a.shape.dims, strides)
     return Place(p.base, Shape(None, dims), strides, offset, forward == span, row, col)
 
@@ -386,7 +383,8 @@ def _row_wise(layout: Layout, a: Array) -> Place:
 
 def _log_sum_exp(layout: Layout, a: Array) -> Place:
     p, source = layout.of(a.inputs[0]), a.inputs[0].shape
-    if p.row or not p.contiguous or p.strides is None or p.strides[-1] != 1 or source is None or source.lead is not None:
+    dense = p.strides is not None and p.strides[-1] == 1
+    if p.row or not p.contiguous or not dense or p.strides is None or source is None or source.lead is not None:
         return fresh(a)
     last = source.dims[-1]
     if a.shape is None or not all(last.divides(s) for s in p.strides[:-1]):

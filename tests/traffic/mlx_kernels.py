@@ -329,7 +329,9 @@ class Recorder:
         arrays: list[mx.array] = []
         template = _taken_out((args, keywords), arrays, self.value)
         every = {f"given{i}": a for i, a in enumerate(_arrays([args, keywords]))}
-        named = {n: (a, next(i for i, b in enumerate(arrays) if self.value(b) is self.value(a))) for n, a in every.items()}
+        named = {
+            n: (a, next(i for i, b in enumerate(arrays) if self.value(b) is self.value(a))) for n, a in every.items()
+        }
         given = [self.value(a) for a in arrays]
 
         def again(*replaced: mx.array) -> Any:
@@ -368,9 +370,11 @@ class Recorder:
 
         def patch(owner: Any, name: str) -> None:
             original = getattr(owner, name)
-            wrapper = functools.wraps(original)(lambda *args, **kw: self.call(original, args, kw)) if callable(
-                original
-            ) else property(lambda a: self.call(original.__get__, (a,), {}))
+            wrapper = (
+                functools.wraps(original)(lambda *args, **kw: self.call(original, args, kw))
+                if callable(original)
+                else property(lambda a: self.call(original.__get__, (a,), {}))
+            )
             patched.append((owner, name, original))
             setattr(owner, name, wrapper)
 

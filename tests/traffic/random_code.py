@@ -28,7 +28,8 @@ UNARY = (
     "mx.round({x} * 1.0)", "mx.clip({x}, 0.0, 1.0)", "mx.clip({x}, None, 2)", "mx.isinf({x})", "mx.isnan({x})",
     "mx.nan_to_num({x})", "mx.isfinite({x})", "mx.log1p({x})", "mx.expm1({x})", "mx.sign({x})", "mx.floor({x} / 2)",
     "nn.silu({x})", "nn.gelu({x})", "nn.gelu_approx({x})", "nn.relu({x})", "nn.softplus({x})", "nn.sigmoid({x})",
-    "nn.leaky_relu({x})", "nn.elu({x})", "nn.mish({x})", "nn.hardswish({x})", "nn.gelu_fast_approx({x})", "nn.relu2({x})",
+    "nn.leaky_relu({x})", "nn.elu({x})", "nn.mish({x})", "nn.hardswish({x})", "nn.gelu_fast_approx({x})",
+    "nn.relu2({x})",
     "{x}.astype(mx.float32)", "{x}.astype(mx.bfloat16)", "{x}.astype(mx.float16)", "{x}.astype({y}.dtype)",
     "mx.stop_gradient({x})", "{x} * 2.0", "2.0 * {x}", "{x} + 1", "1 - {x}", "{x} / 3", "{x} ** 2", "0.5 ** {x}",
     "{x} // 2", "{x} % 3", "{x} > 0", "{x} * mx.array(0.5)", "mx.where({x} > 0, {x}, 0.0)", "mx.maximum({x}, 0)",
@@ -54,7 +55,8 @@ REDUCED = (
     "mx.all({x} > 0, axis={a})", "mx.prod({x}, axis={a}, keepdims={k})", "mx.var({x}, axis={a}, ddof=1)",
 )  # fmt: skip
 VIEWED = (
-    "{x}.swapaxes({a}, {b})", "{x}.T", "mx.moveaxis({x}, {a}, {b})", "mx.expand_dims({x}, {a})", "mx.transpose({x}, {p})",
+    "{x}.swapaxes({a}, {b})", "{x}.T", "mx.moveaxis({x}, {a}, {b})", "mx.expand_dims({x}, {a})",
+    "mx.transpose({x}, {p})",
     "mx.squeeze({x})", "{x}[None]", "{x}[..., None]", "{x}[:, None]", "mx.broadcast_to({x}, {y}.shape)",
     "mx.broadcast_to({x}[..., None], (*{x}.shape, {n}))", "mx.flip({x}, {a})",
 )  # fmt: skip
@@ -96,17 +98,21 @@ FUSED = (
 CREATED = (
     "mx.linspace(0, 1, {n})", "mx.tri({n})", "mx.full_like({x}, 2.0)", "mx.atleast_2d({x})", "mx.meshgrid({x}, {y})[0]",
     "mx.ones_like({x}, dtype=mx.float16)", "mx.full(({n},), {x})", "mx.zeros(({n}, 2), {x}.dtype)",
-    "nn.MultiHeadAttention.create_additive_causal_mask({n})", "mx.arange({x}.shape[-1])", "mx.zeros({x}.shape)", "mx.ones(({n},))", "mx.full({x}.shape, 0.5)", "mx.arange(4.0)",
+    "nn.MultiHeadAttention.create_additive_causal_mask({n})", "mx.arange({x}.shape[-1])", "mx.zeros({x}.shape)",
+    "mx.ones(({n},))", "mx.full({x}.shape, 0.5)", "mx.arange(4.0)",
 )  # fmt: skip
 
-KINDS = ((UNARY, 10), (BINARY, 12), (REDUCED, 5), (VIEWED, 6), (RESHAPED, 4), (SLICED, 5), (COPIED, 2), (PRODUCTS, 5),
-         (FUSED, 2), (CREATED, 1))  # fmt: skip
+KINDS = (
+    (UNARY, 10), (BINARY, 12), (REDUCED, 5), (VIEWED, 6), (RESHAPED, 4), (SLICED, 5), (COPIED, 2), (PRODUCTS, 5),
+    (FUSED, 2), (CREATED, 1),
+)  # fmt: skip
 
-REFUSED = ("[", "split", "pad(", "rope", "roll", "diff", "glu(", "topk", "median", "flip", "trace", "diagonal", "unstack",
-           "take(", "squeeze(")  # fmt: skip
+REFUSED = tuple("[ split pad( rope roll diff glu( topk median flip trace diagonal unstack take( squeeze(".split())
 """Of no use under shapeless compilation."""
-NUMBERED = ("reshape((", "unflatten", ", 2, -1)", "squeeze(", "{x}[mx", "mx.array([", "take(", "split", "median", "trace",
-            "diagonal", "eshape({y}.shape)", "tile", "kron", "meshgrid", "topk", "unstack", "glu", "roll", "[0, 1]")  # fmt: skip
+NUMBERED = (
+    *"reshape(( unflatten squeeze( mx.array([ take( split median trace diagonal tile kron meshgrid topk unstack".split(),
+    *("glu", "roll", ", 2, -1)", "[0, 1]"),
+)
 """What depends on the numbers behind names."""
 
 
@@ -125,7 +131,10 @@ class RandomCode:
         return f
 
     def arguments(self) -> list[mx.array]:
-        return [(mx.ones(s) * (i + 1)).astype(getattr(mx, d)) for i, (s, d) in enumerate(zip(self.shapes, self.dtypes, strict=True))]
+        return [
+            (mx.ones(s) * (i + 1)).astype(getattr(mx, d))
+            for i, (s, d) in enumerate(zip(self.shapes, self.dtypes, strict=True))
+        ]
 
 
 class _Writer:
