@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fuselint.graph.gates import Gates
 from fuselint.graph.model import Node
 from fuselint.graph.op import Call, Op
 from fuselint.graph.shapes import Shape
@@ -30,6 +31,10 @@ class Applied:
     node: Node
     op: Op
     given: list[Operand]
+
+    @property
+    def gates(self) -> Gates:
+        return self.trace.gates
 
     # -- operands -----------------------------------------------------------------------------------------------------
 

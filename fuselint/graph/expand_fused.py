@@ -9,6 +9,7 @@ from fuselint.graph import tape_views as v
 from fuselint.graph.dtypes import INTEGER
 from fuselint.graph.expand import Applied, Expand, Result
 from fuselint.graph.expand_views import arange, gather_along, take, triangle
+from fuselint.graph.gates import Gates
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import Array, Scalar, Tracer, promote
@@ -25,11 +26,10 @@ def _row_mean(t: Tracer, a: Array) -> Array:
     return t.binary("Multiply", total, count if isinstance(count, Array) else t.constant(count.value, a.dtype))
 
 
-def rms_norm(w: Applied, x: Array, weight: Array | None) -> Array:
-    t = w.t
+def rms_norm(t: Tracer, gates: Gates, x: Array, weight: Array | None) -> Array:
     dtype = x.dtype if weight is None else promote(x.dtype, weight.dtype)
     passed = t.constant(1, dtype) if weight is None else t.astype(weight, dtype)
-    if w.trace.gates.fuses_norms:
+    if gates.fuses_norms:
         return t.make("RMSNorm", (t.astype(x, dtype), passed), x.shape, dtype, t.arguments)
     wide = t.astype(x, "float32")
     power = t.binary("Add", _row_mean(t, t.unary("Square", wide)), t.constant("eps", "float32"))
@@ -37,15 +37,14 @@ def rms_norm(w: Applied, x: Array, weight: Array | None) -> Array:
     return out if weight is None else t.binary("Multiply", out, passed)
 
 
-def layer_norm(w: Applied, x: Array, weight: Array | None, bias: Array | None) -> Array:
-    t = w.t
+def layer_norm(t: Tracer, gates: Gates, x: Array, weight: Array | None, bias: Array | None) -> Array:
     dtype = x.dtype
     if weight is not None:
         dtype = promote(dtype, weight.dtype)
         dtype = dtype if bias is None else promote(dtype, bias.dtype)
     scale = t.constant(1, dtype) if weight is None else t.astype(weight, dtype)
     shift = t.constant(0, dtype) if bias is None else t.astype(bias, dtype)
-    if w.trace.gates.fuses_norms:
+    if gates.fuses_norms:
         return t.make("LayerNorm", (t.astype(x, dtype), scale, shift), x.shape, dtype, t.arguments)
     wide = t.astype(x, "float32")
     centred = t.binary("Subtract", wide, _row_mean(t, wide))
@@ -57,11 +56,11 @@ def layer_norm(w: Applied, x: Array, weight: Array | None, bias: Array | None) -
 
 
 def _rms_norm(w: Applied) -> Result:
-    return rms_norm(w, w.a, w.array("weight"))
+    return rms_norm(w.t, w.gates, w.a, w.array("weight"))
 
 
 def _layer_norm(w: Applied) -> Result:
-    return layer_norm(w, w.a, w.array("weight"), w.array("bias"))
+    return layer_norm(w.t, w.gates, w.a, w.array("weight"), w.array("bias"))
 
 
 # -- rotary positions --------------------------------------------------------------------------------------------------
@@ -75,10 +74,9 @@ class Rotation:
     freqs: Array | None
 
 
-def rope(w: Applied, x: Array, r: Rotation) -> Array | None:
-    t = w.t
+def rope(t: Tracer, gates: Gates, x: Array, r: Rotation) -> Array | None:
     freqs = None if r.freqs is None else t.astype(r.freqs, "float32")
-    if w.trace.gates.fuses_rope:
+    if gates.fuses_rope:
         rest = [] if freqs is None else [freqs]
         return t.make("RoPE", (x, r.offset, *rest), x.shape, x.dtype, t.arguments)
     dims = known(x)
@@ -137,7 +135,7 @@ def _rope(w: Applied) -> Result | None:
     if dims is None:
         return None
     turn = Rotation(dims, w.attr("traditional") is True, _offset(w, w.attr("offset")), w.array("freqs"))
-    return rope(w, w.a, turn)
+    return rope(w.t, w.gates, w.a, turn)
 
 
 # -- attention ---------------------------------------------------------------------------------------------------------
@@ -154,8 +152,8 @@ class Attention:
     sinks: Array | None = None
 
 
-def attention(w: Applied, x: Attention) -> Array:
-    t = w.t
+def attention(t: Tracer, gates: Gates, x: Attention, shape: Shape | None = None, *, forced: bool = False) -> Array:
+    """shape: of the result, where its operands don't say it."""
     dtype = promote(promote(x.q.dtype, x.k.dtype), x.v.dtype)
     q, k, values = (t.astype(a, dtype) for a in (x.q, x.k, x.v))
     mask = x.mask
@@ -167,11 +165,11 @@ def attention(w: Applied, x: Attention) -> Array:
     sinks = None if x.sinks is None else t.astype(x.sinks, dtype)
     ready = Attention(q, k, values, mask, sinks)
     last = None if values.shape is None else values.shape.axis(-1)
-    shape = None if q.shape is None or last is None else q.shape.replace(-1, (last,))
-    if w.trace.gates.attention(q.shape, k.shape, values.shape, w.attr("force_fused") is True):
+    made = None if q.shape is None or last is None else q.shape.replace(-1, (last,))
+    if gates.attention(q.shape, k.shape, values.shape, forced):
         inputs = [q, k, values, *([mask] if isinstance(mask, Array) else []), *([] if sinks is None else [sinks])]
-        return t.make("ScaledDotProductAttention", inputs, shape or w.shape, dtype, t.arguments)
-    return steps(t, ready, shape or w.shape)
+        return t.make("ScaledDotProductAttention", inputs, made or shape, dtype, t.arguments)
+    return steps(t, ready, made or shape)
 
 
 def steps(t: Tracer, x: Attention, shape: Shape | None) -> Array:
@@ -223,12 +221,11 @@ def _with_sinks(t: Tracer, scores: Array, sinks: Array, groups: tuple[Expr, Expr
 
 def _attention(w: Applied) -> Result:
     q, k, values = (w.t.array(x) for x in w.given[:3])
-    mask = w.operand("mask")
     at = w.op.position("mask")
     node = w.node.inputs[at] if at is not None and at < len(w.node.inputs) else None
-    if node is not None and w.trace.facts.kind(node) == "str":
-        return attention(w, Attention(q, k, values, "causal", w.array("sinks")))
-    return attention(w, Attention(q, k, values, None if mask is None else w.t.array(mask), w.array("sinks")))
+    mask = "causal" if node is not None and w.trace.facts.kind(node) == "str" else w.array("mask")
+    x = Attention(q, k, values, mask, w.array("sinks"))
+    return attention(w.t, w.gates, x, w.shape, forced=w.attr("force_fused") is True)
 
 
 # -- losses ------------------------------------------------------------------------------------------------------------
@@ -239,7 +236,7 @@ def _cross_entropy(w: Applied) -> Result | None:
     logits, targets = w.a, w.array("targets")
     if targets is None:
         return None
-    if w.trace.gates.fuses_cross_entropy:
+    if w.gates.fuses_cross_entropy:
         return w.make("CrossEntropy", [logits, targets])
     return w.t.astype(_entropy_steps(w, logits, targets, shifted=False), "float32")
 
@@ -266,7 +263,7 @@ def _nn_cross_entropy(w: Applied) -> Result | None:
     plain = w.operand("weights") is None and w.attr("label_smoothing") in (0, 0.0) and w.attr("axis") == -1
     if targets is None or not plain or targets.dtype not in INTEGER:
         return None
-    if w.trace.gates.fuses_cross_entropy:
+    if w.gates.fuses_cross_entropy:
         loss = w.t.make("CrossEntropy", (logits, targets), targets.shape, "float32")
         loss = w.t.astype(loss, logits.dtype)
     else:
@@ -340,7 +337,7 @@ def _embedding(w: Applied) -> Result | None:
 def _quantised_embedding(w: Applied) -> Result | None:
     """On the GPU: three gathers, and one kernel that unpacks."""
     parts = packed(w, w.setting_size("num_embeddings"), w.setting_size("dims"))
-    if parts is None or not w.trace.gates.fuses_norms:
+    if parts is None or not w.gates.fuses_norms:
         return None
     rows = [found for p in parts if (found := take(w.t, p, w.a, 0)) is not None]
     return w.make("Dequantize", rows) if len(rows) == len(parts) else None
@@ -348,14 +345,14 @@ def _quantised_embedding(w: Applied) -> Result | None:
 
 def _rms_layer(w: Applied) -> Result:
     size = w.setting_size("dims")
-    return rms_norm(w, w.a, w.weight("weight", size))
+    return rms_norm(w.t, w.gates, w.a, w.weight("weight", size))
 
 
 def _layer_layer(w: Applied) -> Result:
     size, affine = w.setting_size("dims"), w.setting("affine") is not False
     weight = w.weight("weight", size) if affine else None
     bias = w.weight("bias", size) if affine and w.setting("bias") is not False else None
-    return layer_norm(w, w.a, weight, bias)
+    return layer_norm(w.t, w.gates, w.a, weight, bias)
 
 
 def _rope_layer(w: Applied) -> Result | None:
@@ -364,7 +361,7 @@ def _rope_layer(w: Applied) -> Result | None:
         return None
     offset = w.given[1] if len(w.given) > 1 else None
     place = offset if isinstance(offset, Array) else w.t.constant(("offset", str(offset)), "int32")
-    return rope(w, w.a, Rotation(dims, w.setting("traditional") is True, place, None))
+    return rope(w.t, w.gates, w.a, Rotation(dims, w.setting("traditional") is True, place, None))
 
 
 def _dropout(w: Applied) -> Result:

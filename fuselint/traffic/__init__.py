@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fuselint.config import DTYPES
 from fuselint.finding import Traffic
 from fuselint.graph.facts import Facts
+from fuselint.graph.gates import Gates
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
-from fuselint.traffic.fallback import Stated, steps
+from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
 from fuselint.traffic.sizes import Sizes
 
@@ -22,21 +23,20 @@ if TYPE_CHECKING:
     from fuselint.config import Settings
     from fuselint.rulebook import Match
 
-SOFTMAX = ("softmax", "nn.softmax")
-
 
 def saving(graph: Graph, match: Match, settings: Settings) -> Traffic:
     """The region's traffic before, and that of the fused kernels with what others still read of the region."""
     facts = _stated(graph, match)
-    traced = trace(match.region, facts)
+    gates = Gates(size=lambda name: settings.size(graph.context.qualname, name))
+    traced = trace(match.region, facts, eager=True, gates=gates)
+    outputs = [match.root, *_read_elsewhere(graph, match)]
     if graph.context.compiled:
-        outputs = [match.root, *_read_elsewhere(graph, match)]
-        before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless)
+        before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless, gates)
     else:
-        before = launches(traced)
+        before = launches(traced, outputs)
     after = [
-        *_fused(match, traced, lambda name: settings.size(graph.context.qualname, name)),
-        *launches(trace(_still_needed(graph, match), facts)),
+        *_fused(match, traced),
+        *launches(trace(_still_needed(graph, match), facts, eager=True, gates=gates)),
     ]
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
@@ -104,16 +104,15 @@ def _report(graph: Graph, settings: Settings, sizes: Sizes, now: tuple[Expr, int
     )
 
 
-def _fused(match: Match, traced: Trace, stated: Stated) -> list[Kernel]:
+def _fused(match: Match, traced: Trace) -> list[Kernel]:
     """The rule's own kernels, or what runs in their place where MLX has none."""
-
-    def arrays(nodes: Iterable[Node]) -> tuple[Array, ...]:
-        return tuple(a for n in dict.fromkeys(nodes) if isinstance(a := traced.operand(n), Array))
-
-    softmax = next((a for n in match.region if n.op in SOFTMAX and (a := traced.array(n)) is not None), None)
-    scores = None if softmax is None else softmax.shape
-    fused = [Kernel(k.op, k.writes, arrays(k.reads), arrays([k.writes])) for k in match.fused]
-    return [step for k in fused for step in steps(k, scores, stated)]
+    out: list[Kernel] = []
+    for k in match.fused:
+        reads = [a for n in dict.fromkeys(k.reads) if isinstance(a := traced.operand(n), Array)]
+        writes = traced.operand(k.writes)
+        if isinstance(writes, Array):
+            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates))
+    return out
 
 
 def _read_elsewhere(graph: Graph, match: Match) -> list[Node]:

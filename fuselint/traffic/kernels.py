@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fuselint.graph.dtypes import ITEMSIZE
 from fuselint.graph.fuse import compiled
-from fuselint.graph.gates import Gates
+from fuselint.graph.gates import Backend, Gates
 from fuselint.graph.model import Node
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import ACTIVATION, RESHAPES, VIEWS, Array
@@ -68,11 +68,14 @@ def kernels(
 
 def launches(traced: Trace, outputs: Iterable[Node] = ()) -> list[Kernel]:
     """The launches of an eager trace; with outputs, only of what they are made of: MLX runs nothing else."""
-    arrays = traced.tracer.arrays
-    wanted = [a for n in outputs for a in traced.results(n)]
-    if wanted:
-        arrays = _needed(arrays, wanted)
-    layout = Layout(arrays, traced.gates.backend)
+    return of_tape(traced.tracer.arrays, traced.gates.backend, [a for n in outputs for a in traced.results(n)])
+
+
+def of_tape(arrays: Sequence[Array], backend: Backend, outputs: Sequence[Array] = ()) -> list[Kernel]:
+    """The launches of a tape, where each primitive runs by itself."""
+    if outputs:
+        arrays = _needed(arrays, outputs)
+    layout = Layout(arrays, backend)
     siblings: dict[Array, list[Array]] = {}
     for a in arrays:
         if a.first is not None:
