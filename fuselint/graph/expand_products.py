@@ -6,6 +6,7 @@ from functools import reduce
 
 from fuselint.graph import tape_views as v
 from fuselint.graph.expand import Applied, Expand, Result
+from fuselint.graph.expand_reduce import summed
 from fuselint.graph.expand_views import arange
 from fuselint.graph.ops_products import einsum_terms
 from fuselint.graph.shapes import Shape
@@ -69,7 +70,7 @@ def _vecdot(w: Applied) -> Result | None:
     kept = None if both.shape is None or axis is None else both.shape.replace(axis, (v.ONE,))
     if axis is None:
         return None
-    return v.squeeze(w.t, w.t.reduce("sum", both, kept), [axis])
+    return v.squeeze(w.t, w.t.reduce("sum", both, kept, summed(both.dtype)), [axis])
 
 
 # -- einsum ------------------------------------------------------------------------------------------------------------
@@ -102,7 +103,7 @@ def _summed(t: Tracer, terms: list[str], out: str, operands: list[Array]) -> tup
         if axes:
             dims = known(a) or ()
             few = Shape(None, tuple(v.ONE if i in axes else d for i, d in enumerate(dims)))
-            arrays.append(v.squeeze(t, t.reduce("sum", a, few), axes))
+            arrays.append(v.squeeze(t, t.reduce("sum", a, few, summed(a.dtype)), axes))
         else:
             arrays.append(a)
         kept.append("".join(ch for i, ch in enumerate(term) if i not in axes))
@@ -149,7 +150,7 @@ def _multiplied(t: Tracer, terms: list[str], out: str, operands: list[Array]) ->
     gone = [i for i, ch in enumerate(order) if ch not in out]
     if gone:
         few = Shape(None, tuple(v.ONE if i in gone else d for i, d in enumerate(known(made) or ())))
-        made = v.squeeze(t, t.reduce("sum", made, few), gone)
+        made = v.squeeze(t, t.reduce("sum", made, few, summed(made.dtype)), gone)
     left = [ch for ch in order if ch in out]
     return v.transpose(t, made, [left.index(ch) for ch in out])
 

@@ -133,13 +133,13 @@ Cut = tuple[Expr, int, Expr]
 
 
 def cut(t: Tracer, a: Array, cuts: Sequence[Cut]) -> Array:
-    """A Slice. The key holds starts and steps."""
+    """A Slice, whose key is the cuts."""
     dims = known(a)
     assert dims is not None
     sizes = tuple(size for _, _, size in cuts)
     if sizes == dims and all(step > 0 for _, step, _ in cuts):
         return a
-    steps = tuple((start, 1 if size == 1 else step) for start, step, size in cuts)
+    steps = tuple((start, 1 if size == 1 else step, size) for start, step, size in cuts)
     return _view(t, "Slice", a, Shape(None, sizes), steps)
 
 

@@ -257,15 +257,15 @@ def _broadcast(a: Array, p: Place) -> Place:
 
 def _sliced(a: Array, p: Place) -> Place:
     key = a.key
-    cuts = key if isinstance(key, tuple) and key and all(isinstance(c, tuple) and len(c) == 2 for c in key) else None
+    cuts = key if isinstance(key, tuple) and key and all(isinstance(c, tuple) and len(c) == 3 for c in key) else None
     known = p.strides is not None and cuts is not None and isinstance(p.offset, Expr) and p.shape is not None
     if not known or a.shape is None or a.shape.lead is not None or not isinstance(cuts, tuple):
         return replace(p, shape=a.shape, strides=None, offset=(p.offset, key), contiguous=False, row=False, col=False)
     assert p.strides is not None
     assert p.shape is not None
     assert isinstance(p.offset, Expr)
-    offset = p.offset + sum((start * s for (start, _), s in zip(cuts, p.strides, strict=True)), ZERO)
-    strides = tuple(s * step for (_, step), s in zip(cuts, p.strides, strict=True))
+    offset = p.offset + sum((start * s for (start, _, _), s in zip(cuts, p.strides, strict=True)), ZERO)
+    strides = tuple(s * step for (_, step, _), s in zip(cuts, p.strides, strict=True))
     return _cut(a, p, strides, offset)
 
 
@@ -277,11 +277,7 @@ def _split(a: Array, p: Place) -> Place:
     if p.strides is None or not isinstance(p.offset, Expr) or a.shape is None or p.shape is None:
         return replace(p, shape=a.shape, strides=None, offset=(p.offset, key), contiguous=False, row=False, col=False)
     start = ZERO if part == 0 else ends[part - 1]
-    made = _cut(a, p, p.strides, p.offset + start * p.strides[axis])
-    if made.scalar:
-        return replace(made, contiguous=True)
-    same = product(made.shape.dims if made.shape else ()) == product(p.shape.dims)
-    return replace(made, contiguous=p.contiguous and (same or made.row or made.col))
+    return _cut(a, p, p.strides, p.offset + start * p.strides[axis])
 
 
 def _cut(a: Array, p: Place, strides: Sizes, offset: Expr) -> Place:

@@ -26,12 +26,12 @@ UNARY = (
     "mx.exp({x})", "mx.tanh({x})", "mx.abs({x} * 1.0)", "-{x}", "mx.sigmoid({x})", "mx.square({x})", "{x}.rsqrt()",
     "mx.log2({x})", "mx.sqrt({x})", "mx.erf({x})", "mx.logical_not({x})", "mx.reciprocal({x})", "mx.sin({x})",
     "mx.round({x} * 1.0)", "mx.clip({x}, 0.0, 1.0)", "mx.clip({x}, None, 2)", "mx.isinf({x})", "mx.isnan({x})",
-    "mx.nan_to_num({x})", "mx.isfinite({x})", "mx.log1p({x})", "mx.expm1({x})", "mx.sign({x})", "mx.floor({x} / 2)",
+    "mx.nan_to_num({x})", "mx.isfinite({x})", "mx.log1p({x})", "mx.expm1({x})", "mx.sign({x} * 1.0)", "mx.floor({x} / 2)",
     "nn.silu({x})", "nn.gelu({x})", "nn.gelu_approx({x})", "nn.relu({x})", "nn.softplus({x})", "nn.sigmoid({x})",
     "nn.leaky_relu({x})", "nn.elu({x})", "nn.mish({x})", "nn.hardswish({x})", "nn.gelu_fast_approx({x})",
     "nn.relu2({x})",
     "{x}.astype(mx.float32)", "{x}.astype(mx.bfloat16)", "{x}.astype(mx.float16)", "{x}.astype({y}.dtype)",
-    "mx.stop_gradient({x})", "{x} * 2.0", "2.0 * {x}", "{x} + 1", "1 - {x}", "{x} / 3", "{x} ** 2", "0.5 ** {x}",
+    "mx.stop_gradient({x}) * 2.0", "{x} * 2.0", "2.0 * {x}", "{x} + 1", "1 - {x}", "{x} / 3", "{x} ** 2", "0.5 ** {x}",
     "{x} // 2", "{x} % 3", "{x} > 0", "{x} * mx.array(0.5)", "mx.where({x} > 0, {x}, 0.0)", "mx.maximum({x}, 0)",
     "mx.minimum(1.0, {x})", "mx.zeros_like({x})", "mx.ones_like({x})", "{x} * {x}", "mx.degrees({x})",
 )  # fmt: skip
@@ -110,8 +110,9 @@ KINDS = (
 REFUSED = tuple("[ split pad( rope roll diff glu( topk median flip trace diagonal unstack take( squeeze(".split())
 """Of no use under shapeless compilation."""
 NUMBERED = (
-    *"reshape(( unflatten squeeze( mx.array([ take( split median trace diagonal tile kron meshgrid topk unstack".split(),
-    *("glu", "roll", ", 2, -1)", "[0, 1]"),
+    *"reshape(( unflatten squeeze( mx.array([ take( split median trace diagonal tile kron meshgrid topk".split(),
+    *"unstack glu roll (* mx.ones(( mx.zeros(( mx.full(( linspace tri( create_additive".split(),
+    *(", 2, -1)", "[0, 1]"),
 )
 """What depends on the numbers behind names."""
 
