@@ -19,6 +19,7 @@ from fuselint.graph.tape import ACTIVATION, Array, Operand, Scalar, Tracer, conc
 from fuselint.graph.tape_views import Sizes, known
 
 if TYPE_CHECKING:
+    from fuselint.graph.facts import Facts
     from fuselint.graph.trace import Trace
 
 
@@ -35,6 +36,10 @@ class Applied:
     @property
     def gates(self) -> Gates:
         return self.trace.gates
+
+    @property
+    def facts(self) -> Facts:
+        return self.trace.facts
 
     # -- operands -----------------------------------------------------------------------------------------------------
 
@@ -62,12 +67,12 @@ class Applied:
         return self.node.attrs.get(name)
 
     def size(self, value: Any) -> Expr | None:
-        return self.trace.facts.size(value)
+        return self.facts.size(value)
 
     def sizes(self, name: str) -> Shape | None:
         """A tuple of sizes, or one."""
         value = self.attr(name)
-        found = self.trace.facts.sizes(value)
+        found = self.facts.sizes(value)
         if found is not None or isinstance(value, tuple):
             return found
         one = self.size(value)
@@ -94,7 +99,7 @@ class Applied:
 
     @property
     def call(self) -> Call:
-        return self.trace.facts.call(self.node)
+        return self.facts.call(self.node)
 
     def setting(self, name: str) -> Any:
         """An argument of a layer's constructor."""
@@ -111,7 +116,7 @@ class Applied:
 
     @property
     def dtype(self) -> str:
-        return concrete(self.trace.facts.dtype(self.node))
+        return concrete(self.facts.dtype(self.node))
 
     def make(self, primitive: str, arrays: list[Array], shape: Shape | None = None) -> Array:
         """A primitive with the node's dtype, and its shape unless another is given."""

@@ -151,6 +151,8 @@ def _concatenate(w: Applied) -> Result | None:
     if len(w.arrays) < len(w.node.inputs) or not w.arrays:
         return None  # a list whose elements aren't known
     axis = w.integer("axis")
+    if w.facts.kind(w.node.inputs[0]) == "tuple":  # `[x] * n`: as long as the shape says
+        return w.make("Concatenate", w.arrays)
     return None if axis is None and w.attr("axis") is not None else v.concatenate(w.t, w.arrays, axis, w.shape)
 
 

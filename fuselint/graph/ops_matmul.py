@@ -19,9 +19,7 @@ def products() -> Iterator[Op]:
     yield row(
         "einsum", "matmul", "subscripts, *operands: L", "Matmul", pr.einsum, r.promoted, recorded=pr.einsum_primitives
     )
-    yield row(
-        "inner", "matmul", "a: A, b: A", "Transpose Transpose Matmul", _inner, _inner_dtype, recorded=_contracted
-    )
+    yield row("inner", "matmul", "a: A, b: A", "Transpose Transpose Matmul", _inner, _inner_dtype, recorded=_contracted)
     yield row("outer", "composite", "a: A, b: A", "Reshape Multiply", _outer, r.promoted)
     yield row(
         "tensordot",

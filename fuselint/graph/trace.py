@@ -129,6 +129,8 @@ class Trace:
             return _number(node)
         if op is None:
             return self.structural(node)
+        if op.operator is not None and self.facts.kind(node) not in ("array", "unknown"):
+            return None  # `[x] * n`
         return self.operation(node, op)
 
     def not_array(self, node: Node) -> Traced:
@@ -162,7 +164,7 @@ class Trace:
 
     def operation(self, node: Node, op: Op) -> Traced:
         """As MLX makes it: Python numbers among the operands take an array's dtype."""
-        known = [self.operand(n) for n in node.inputs]
+        known = [self.operand(n) for n in self.spelt_out(node)]
         given = [NOTHING if x is None else x for x in known]  # an argument that is None keeps its place
         if op.name in ("add", "multiply") and len(given) == 2 and isinstance(given[0], Scalar) and _is_operator(node):
             given.reverse()  # `2 * x` is x.__rmul__(2), which multiplies x by 2
@@ -174,6 +176,14 @@ class Trace:
         if is_compiled(node) and self.eager and not unknown:
             return self.own_kernels(node, op, given)
         return self.expanded(Applied(self, self.tracer, node, op, given), unknown=unknown)
+
+    def spelt_out(self, node: Node) -> list[Node]:
+        """The inputs, with each element of a list that is repeated in its place, once."""
+        out: list[Node] = []
+        for n in node.inputs:
+            listed = next((k for k in n.inputs if k.op in ("list", "tuple")), None) if n.op == "multiply" else None
+            out.extend(listed.inputs if listed is not None and self.facts.kind(n) == "tuple" else (n,))
+        return out
 
     def expanded(self, w: Applied, *, unknown: bool = False) -> Traced:
         """The primitives of one call."""

@@ -23,6 +23,7 @@ def kernels_of(op: str, reads: Sequence[Array], writes: Array, node: Node, gates
         return [Kernel(op, node, tuple(reads), (writes,))]
     if result.shape is None or result.shape.lead is not None:
         result.shape = writes.shape
+    result = t.astype(result, writes.dtype)
     return of_tape(t.arrays, gates.backend, (result,))
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 HALF = 2
 """Bytes of an activation's element where nobody stated its dtype: bfloat16."""
 
+UNKNOWN = "Opaque"
+"""What isn't understood: nobody knows what it launches."""
+
 TAKING = frozenset({"Gather", "GatherAxis", "DynamicSlice"})
 """Kernels that read of their first operand only what they write."""
 
@@ -119,7 +122,7 @@ def compiled_kernels(
 
 
 def is_kernel(a: Array, layout: Layout) -> bool:
-    if not a.primitive or a.primitive in VIEWS:
+    if not a.primitive or a.primitive in VIEWS or a.primitive == UNKNOWN:
         return False
     layout.of(a)
     return a.primitive not in RESHAPES or a in layout.copies

@@ -269,6 +269,11 @@ def _sliced(a: Array, p: Place) -> Place:
     return _cut(a, p, strides, offset)
 
 
+def _row(a: Array, p: Place) -> Place:
+    """An element of a container, or a row of an array."""
+    return replace(fresh(a), offset=(p.base, p.offset))
+
+
 def _split(a: Array, p: Place) -> Place:
     key = a.key
     if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], tuple) and isinstance(key[0][0], tuple)):
@@ -301,7 +306,7 @@ def _numbers(key: Hashable) -> tuple[int, ...] | None:
 VIEWED: dict[str, Callable[[Array, Place], Place]] = {
     "StopGradient": _same, "Copy": _same, "Depends": _same, "Squeeze": _squeezed, "ExpandDims": _expanded,
     "Transpose": _transposed, "Broadcast": _broadcast, "BroadcastAxes": _broadcast, "Slice": _sliced, "Split": _split,
-    "Item": _sliced,
+    "Item": _row,
 }  # fmt: skip
 
 
