@@ -44,6 +44,7 @@ from fuselint.graph.shapes import SCALAR
 from fuselint.graph.tape import Array
 from fuselint.rulebook import Example, Launches, Match
 from fuselint.traffic.kernels import Bytes, Kernel, group_kernels
+from fuselint.traffic.known import Known
 from fuselint.traffic.sizes import Sizes
 
 CODE, NAME = "FUS302", "split-compiled-chain"
@@ -124,7 +125,8 @@ class _Place:
         """Bytes, with sizes assumed where nobody states them."""
         sizes = Sizes.of([a.shape for k in kernels for a in (*k.reads, *k.writes)])
         total = Bytes(sizes).total(kernels)
-        return float(total.substitute(sizes.numbers(total, lambda name: None)[0]).value() or 0)
+        numbers = {name: n for name, (n, _) in sizes.numbers(total, Known()).items()}
+        return float(total.substitute(numbers).value() or 0)
 
     def may_be_computed_twice(self, cut: Cut) -> bool:
         """Whether the readers can be compiled apart, and all work on the value's own shape: a row is small."""
@@ -251,7 +253,7 @@ class _Place:
 
 
 def _launches(cut: Cut) -> tuple[list[Kernel], list[Kernel]]:
-    return group_kernels(cut.before, cut.same), group_kernels(cut.after, cut.same)
+    return group_kernels(cut.before, without=cut.same), group_kernels(cut.after, without=cut.same)
 
 
 def _is_constant(graph: Graph, node: Node) -> bool:

@@ -5,6 +5,7 @@ read -> screen -> Program -> graphs -> every rule's matches -> claims -> finding
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import traceback
 from collections import Counter
@@ -14,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 
 from fuselint.config import Settings
-from fuselint.finding import Applicability, Finding, Fix, Region, Related, Traffic
+from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Region, Related, Traffic
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, claim, rules, selectors
@@ -25,6 +26,7 @@ from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saving
+from fuselint.traffic.model import Model
 
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
@@ -35,6 +37,7 @@ class FileResult:
     """What checking one file gave. `text` is kept where there is something to show.
 
     functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
+    model: what a pass of the model moves in the file's classes, where a configuration is given.
     errors: one message each, its first line for everyone, the rest a trace.
     """
 
@@ -46,6 +49,7 @@ class FileResult:
     not_understood: tuple[tuple[str, str], ...] = ()
     below_min_saving: int = 0
     errors: tuple[str, ...] = ()
+    model: ModelTraffic | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def analyse(file: FileText, settings: Settings, is_read: Reads | None) -> tuple[
     screened = screen(file)
     if not screened.mlx or screened.tree is None or not screened.functions:
         return FileResult(file.path), []
-    work = Analysis(file, settings, is_read, Program(file, summarise(file, screened.tree)))
+    work = Analysis(file, settings, is_read, Program(file, summarise(file, screened.tree)), screened.tree)
     return work.run([span.qualname for span in screened.functions])
 
 
@@ -77,9 +81,11 @@ class Analysis:
     settings: Settings
     is_read: Reads | None
     program: Program
+    tree: ast.Module | None = None
     by_code: Mapping[str, Rule] = field(default_factory=lambda: {r.code: r for r in rules()})
     not_understood: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    made_model: Model | None = None
 
     def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
@@ -103,6 +109,7 @@ class Analysis:
                 not_understood=tuple(self.not_understood),
                 below_min_saving=len(proposals) - len(shown),
                 errors=tuple(self.errors),
+                model=self.model.total if self.model is not None and proposals else None,
             ),
             shown,
         )
@@ -179,7 +186,7 @@ class Analysis:
         start, end = span_of(graph, match.root)
         line, column = self.file.position(start)
         end_line, end_column = self.file.position(end)
-        traffic = saving(graph, match, self.settings) if match.has_traffic and not match.contradicted else None
+        traffic = self.traffic(graph, match) if match.has_traffic and not match.contradicted else None
         return Finding(
             code=rule.code,
             name=rule.name,
@@ -195,6 +202,15 @@ class Analysis:
             obligations=tuple(match.obligations),
             traffic=traffic,
         )
+
+    @property
+    def model(self) -> Model | None:
+        if self.made_model is None and self.tree is not None and self.settings.model_config is not None:
+            self.made_model = Model(self.program, self.tree, self.settings)
+        return self.made_model
+
+    def traffic(self, graph: Graph, match: Match) -> Traffic:
+        return saving(graph, match, self.settings) if self.model is None else self.model.saving(graph, match)
 
     def related(self, match: Match) -> Iterator[Related]:
         for node, text in match.related:

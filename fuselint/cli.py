@@ -16,17 +16,23 @@ import click
 
 from fuselint import __version__
 from fuselint.config import (
+    DEFAULT_CHIP,
     DTYPES,
     LONG_DTYPES,
+    PHASES,
     Settings,
     byte_size,
+    chip_name,
     dtype_name,
     find_file,
     load,
+    mlx_version,
     nearest,
+    phase_name,
     shape_entries,
 )
 from fuselint.errors import ConfigError, FuselintError
+from fuselint.modelconfig import load as load_model_config
 
 if TYPE_CHECKING:
     from fuselint.engine import FileResult
@@ -80,6 +86,10 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 facts_options = _options(
     click.option("--shape", multiple=True, metavar="NAME=N", help="A size: symbol=n or function.symbol=n. Repeatable."),
     click.option("--dtype", metavar="NAME", help=f"Of activations: {', '.join(DTYPES)} (or {', '.join(LONG_DTYPES)})."),
+    click.option("--phase", metavar="NAME", help=f"What the model is doing: {', '.join(PHASES)} [prefill]."),
+    click.option("--model-config", metavar="FILE", help="A config.json, or a family such as llama-3-8b."),
+    click.option("--chip", metavar="NAME", help=f"Of times, such as m4-pro or h200 [this machine, or {DEFAULT_CHIP}]."),
+    click.option("--target-mlx", metavar="VERSION", help="The MLX that the code runs on, such as 0.30.5 [the newest]."),
     click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A pyproject.toml."),
     click.option("--isolated", is_flag=True, help="Read no configuration file."),
 )
@@ -125,10 +135,13 @@ def check(ctx: click.Context, /, **options: Any) -> None:
     else:
         results = list(check_paths(_files(options, settings), settings, options["jobs"]))
     findings = [f for r in results for f in r.findings]
+    if settings.model_config is not None:
+        findings.sort(key=summary.by_saving)
     _report(findings, results, options)
     _errors(results, options["verbose"])
     if not options["quiet"]:
-        _say(summary.closing(results))
+        for line in (*summary.models(results, settings), summary.closing(results)):
+            _say(line)
     ctx.exit(_exit_code(results, findings, options["exit_zero"]))
 
 
@@ -204,7 +217,7 @@ def explain(place: str, **options: Any) -> None:
     from fuselint.explain import explain as explained
 
     path, colon, line = place.rpartition(":")
-    if not colon or not line.isdigit():
+    if not colon or not line.isdecimal():
         raise ConfigError(f"explain: expected FILE:LINE, such as model.py:12, not {place!r}")
     click.echo(explained(path, int(line), _settings(options)), nl=False)
 
@@ -230,8 +243,12 @@ def _settings(options: dict[str, Any]) -> Settings:
         given["min_saving"] = byte_size(options["min_saving"], "--min-saving")
     if options["shape"]:
         given["shape"] = {**settings.shape, **shape_entries(options["shape"], "--shape")}
-    if options["dtype"]:
-        given["dtype"] = dtype_name(options["dtype"], "--dtype")
+    named = {"dtype": dtype_name, "phase": phase_name, "chip": chip_name, "target_mlx": mlx_version}
+    for name, read in named.items():
+        if options[name]:
+            given[name] = read(options[name], f"--{name.replace('_', '-')}")
+    if options["model_config"]:
+        given["model_config"] = load_model_config(options["model_config"], "--model-config")
     return replace(settings, **given)
 
 

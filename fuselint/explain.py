@@ -14,7 +14,6 @@ from fuselint.rulebook import Match, claim
 from fuselint.source.project import MODULE, ModuleSummary, summarise
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, read
-from fuselint.traffic import saving
 from fuselint.traffic.kernels import Bytes, kernels
 from fuselint.traffic.sizes import Sizes
 
@@ -32,7 +31,7 @@ def explain(path: str, line: int, settings: Settings) -> str:
     if graph is None:
         reason = program.too_complex.get(qualname, "its text is not found")
         raise FuselintError(f"{path}:{line}: {qualname} is not analysed: {reason}")
-    work = Analysis(file, settings, None, program)
+    work = Analysis(file, settings, None, program, screened.tree)
     return "\n".join(_lines(work, graph, line, qualname in {s.qualname for s in screened.functions})) + "\n"
 
 
@@ -102,7 +101,7 @@ def _match(work: Analysis, graph: Graph, match: Match) -> Iterator[str]:
     contradicted = match.contradicted
     yield ""
     yield f"{match.code} {work.by_code[match.code].name} at {line}:{column}{', a near miss' if contradicted else ''}"
-    yield f"  {message(match, None if contradicted else saving(graph, match, work.settings))}"
+    yield f"  {message(match, None if contradicted else work.traffic(graph, match))}"
     for name, hole in match.holes.items():
         yield f"  {name} = {f'%{hole.id}' if isinstance(hole, Node) else hole.template}"
     for o in match.obligations:

@@ -45,7 +45,7 @@ VIEWS = names(
     """
 )
 """Primitives without a kernel. Reshape, Flatten and Unflatten are views too, unless the layout makes them copy."""
-RESHAPES = frozenset({"Reshape", "Flatten", "Unflatten"})
+RESHAPES = frozenset({"Reshape", "Flatten", "Unflatten", "Contiguous"})
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +56,7 @@ class Array:
     key: the primitive's own arguments (axes, dtype): two equal ones on equal inputs are the same computation.
     value: of a constant, what makes it equal to another.
     node: the node of our graph that it belongs to; several arrays may, where the op is a composite.
+    first: of a primitive with several results, the first one.
     """
 
     primitive: str
@@ -65,6 +66,7 @@ class Array:
     node: Node | None = None
     key: Hashable = None
     value: Hashable = None
+    first: Array | None = None
 
     @property
     def fusable(self) -> bool:
@@ -242,9 +244,7 @@ class Tracer:
             dtype = at_least_float(dtype)
         if x.kind == "int" and dtype == "bool_":
             dtype = own
-        a = self.make("", (), SCALAR, dtype)
-        a.value = (x.value, dtype)
-        return a
+        return self.constant(x.value, dtype)
 
     def reduce(self, operation: str, a: Array, kept: Shape | None, dtype: str = "", primitive: str = "Reduce") -> Array:
         """A reduction with its axes kept as 1. Over axes of 1 it is nothing, unless shapes may change."""
@@ -252,6 +252,18 @@ class Tracer:
             return self.astype(a, dtype or a.dtype)
         axes = self.arguments if kept is None else str(kept)
         return self.make(primitive, (a,), kept, dtype or a.dtype, (operation, axes))
+
+    def full(self, shape: Shape | None, dtype: str, value: Hashable) -> Array:
+        """An array of one number, written to memory."""
+        number = self.constant(value, dtype)
+        wide = number if shape == SCALAR else self.broadcast_to(number, shape)
+        return self.make("Full", (wide,), shape, dtype)
+
+    def constant(self, value: Hashable, dtype: str) -> Array:
+        """A Python number as an array: no kernel reads it from memory."""
+        a = self.make("", (), SCALAR, dtype)
+        a.value = (value, dtype)
+        return a
 
     def inverse_count(self, a: Array, kept: Shape | None) -> Operand:
         """What a mean multiplies its sum by: a constant, but computed where shapes may change."""
