@@ -12,7 +12,7 @@ from fuselint.graph.expand_views import arange, gather_along, take, triangle
 from fuselint.graph.gates import Gates
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import Array, Scalar, Tracer, promote
+from fuselint.graph.tape import ACTIVATION, Array, Scalar, Tracer, promote
 from fuselint.graph.tape_views import ONE, ZERO, known
 
 # -- norms -------------------------------------------------------------------------------------------------------------
@@ -330,8 +330,17 @@ def _embedding(w: Applied) -> Result | None:
     rows, columns = w.setting_size("num_embeddings"), w.setting_size("dims")
     if rows is None or columns is None:
         return None
+    if w.a.dtype == ACTIVATION and not w.a.primitive:
+        w.a.dtype = "int32"  # of tokens, of which nothing says it
     found = take(w.t, w.weight("weight", rows, columns), w.a, 0)
     return found if found is not None else w.make("Gather", [w.weight("weight", rows, columns), w.a])
+
+
+def _tied_linear(w: Applied) -> Result | None:
+    rows, columns = w.setting_size("num_embeddings"), w.setting_size("dims")
+    if rows is None or columns is None:
+        return None
+    return v.matmul(w.t, w.a, v.swapaxes(w.t, w.weight("weight", rows, columns), 0, 1), w.shape)
 
 
 def _quantised_embedding(w: Applied) -> Result | None:
@@ -383,7 +392,7 @@ EXPANDED: dict[str, Expand] = {
     "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm, "fast.rope": _rope,
     "fast.scaled_dot_product_attention": _attention, "fast.cross_entropy": _cross_entropy,
     "losses.cross_entropy": _nn_cross_entropy, "nn.losses.cross_entropy": _nn_cross_entropy,
-    "nn.Linear": _linear, "nn.QuantizedLinear": _quantised_linear, "nn.Embedding": _embedding,
+    "nn.Linear": _linear, "nn.QuantizedLinear": _quantised_linear, "nn.Embedding": _embedding, "nn.Embedding.as_linear": _tied_linear,
     "nn.QuantizedEmbedding": _quantised_embedding, "nn.RMSNorm": _rms_layer, "nn.LayerNorm": _layer_layer,
     "nn.RoPE": _rope_layer, "nn.Dropout": _dropout, "nn.Dropout2d": _dropout, "nn.Dropout3d": _dropout,
     "nn.Identity": _dropout, "nn.glu": _glu, "nn.GLU": _glu,

@@ -297,6 +297,8 @@ def linear() -> Iterator[Op]:
     yield op("Bilinear", "layer", "x1: A, x2: A", parts, out, _bilinear, constructor=bilinear)
     embedding = "num_embeddings, dims"
     yield op("Embedding", "layer", "x: A", "Gather Squeeze", _embedded, weight_dtype, constructor=embedding)
+    tied = "Embedding.as_linear"
+    yield op(tied, "layer", "x: A", "Transpose Matmul", _last("num_embeddings"), weighted, constructor=embedding)
     yield op(
         "QuantizedEmbedding",
         "layer",
