@@ -300,6 +300,17 @@ def _linear(w: Applied) -> Result | None:
 
 def _quantised_linear(w: Applied) -> Result | None:
     rows, columns = w.setting_size("output_dims"), w.setting_size("input_dims")
+    out = _quantised_matmul(w, rows, columns)
+    if out is None or rows is None or w.setting("bias") is False:
+        return out
+    return w.t.binary("Add", out, w.weight("bias", rows))
+
+
+def _tied_quantised(w: Applied) -> Result | None:
+    return _quantised_matmul(w, w.setting_size("num_embeddings"), w.setting_size("dims"))
+
+
+def _quantised_matmul(w: Applied, rows: Expr | None, columns: Expr | None) -> Array | None:
     given = packed(w, rows, columns)
     if given is None:
         return None
@@ -308,8 +319,7 @@ def _quantised_linear(w: Applied) -> Result | None:
     dtype = promote(x.dtype, scales[0].dtype) if scales[0].dtype != "uint8" else x.dtype
     if dtype != x.dtype or scales[0].dtype not in (dtype, "uint8"):
         scales = [t.astype(s, dtype) for s in scales]
-    out = t.make("QuantizedMatmul", (t.astype(x, dtype), weight, *scales), w.shape, dtype, t.arguments)
-    return out if w.setting("bias") is False or rows is None else t.binary("Add", out, w.weight("bias", rows))
+    return t.make("QuantizedMatmul", (t.astype(x, dtype), weight, *scales), w.shape, dtype, t.arguments)
 
 
 def packed(w: Applied, rows: Expr | None, columns: Expr | None) -> list[Array] | None:
@@ -392,8 +402,9 @@ EXPANDED: dict[str, Expand] = {
     "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm, "fast.rope": _rope,
     "fast.scaled_dot_product_attention": _attention, "fast.cross_entropy": _cross_entropy,
     "losses.cross_entropy": _nn_cross_entropy, "nn.losses.cross_entropy": _nn_cross_entropy,
-    "nn.Linear": _linear, "nn.QuantizedLinear": _quantised_linear, "nn.Embedding": _embedding, "nn.Embedding.as_linear": _tied_linear,
-    "nn.QuantizedEmbedding": _quantised_embedding, "nn.RMSNorm": _rms_layer, "nn.LayerNorm": _layer_layer,
+    "nn.Linear": _linear, "nn.QuantizedLinear": _quantised_linear, "nn.Embedding": _embedding,
+    "nn.Embedding.as_linear": _tied_linear, "nn.QuantizedEmbedding": _quantised_embedding,
+    "nn.QuantizedEmbedding.as_linear": _tied_quantised, "nn.RMSNorm": _rms_layer, "nn.LayerNorm": _layer_layer,
     "nn.RoPE": _rope_layer, "nn.Dropout": _dropout, "nn.Dropout2d": _dropout, "nn.Dropout3d": _dropout,
     "nn.Identity": _dropout, "nn.glu": _glu, "nn.GLU": _glu,
 }  # fmt: skip
