@@ -12,7 +12,7 @@ from fuselint.graph.expand_views import arange, gather_along, take, triangle
 from fuselint.graph.gates import Gates
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import Array, Scalar, Tracer, promote
+from fuselint.graph.tape import ACTIVATION, Array, Scalar, Tracer, promote
 from fuselint.graph.tape_views import ONE, ZERO, known
 
 # -- norms -------------------------------------------------------------------------------------------------------------
@@ -300,6 +300,17 @@ def _linear(w: Applied) -> Result | None:
 
 def _quantised_linear(w: Applied) -> Result | None:
     rows, columns = w.setting_size("output_dims"), w.setting_size("input_dims")
+    out = _quantised_matmul(w, rows, columns)
+    if out is None or rows is None or w.setting("bias") is False:
+        return out
+    return w.t.binary("Add", out, w.weight("bias", rows))
+
+
+def _tied_quantised(w: Applied) -> Result | None:
+    return _quantised_matmul(w, w.setting_size("num_embeddings"), w.setting_size("dims"))
+
+
+def _quantised_matmul(w: Applied, rows: Expr | None, columns: Expr | None) -> Array | None:
     given = packed(w, rows, columns)
     if given is None:
         return None
@@ -308,8 +319,7 @@ def _quantised_linear(w: Applied) -> Result | None:
     dtype = promote(x.dtype, scales[0].dtype) if scales[0].dtype != "uint8" else x.dtype
     if dtype != x.dtype or scales[0].dtype not in (dtype, "uint8"):
         scales = [t.astype(s, dtype) for s in scales]
-    out = t.make("QuantizedMatmul", (t.astype(x, dtype), weight, *scales), w.shape, dtype, t.arguments)
-    return out if w.setting("bias") is False or rows is None else t.binary("Add", out, w.weight("bias", rows))
+    return t.make("QuantizedMatmul", (t.astype(x, dtype), weight, *scales), w.shape, dtype, t.arguments)
 
 
 def packed(w: Applied, rows: Expr | None, columns: Expr | None) -> list[Array] | None:
@@ -330,8 +340,17 @@ def _embedding(w: Applied) -> Result | None:
     rows, columns = w.setting_size("num_embeddings"), w.setting_size("dims")
     if rows is None or columns is None:
         return None
+    if w.a.dtype == ACTIVATION and not w.a.primitive:
+        w.a.dtype = "int32"  # of tokens, of which nothing says it
     found = take(w.t, w.weight("weight", rows, columns), w.a, 0)
     return found if found is not None else w.make("Gather", [w.weight("weight", rows, columns), w.a])
+
+
+def _tied_linear(w: Applied) -> Result | None:
+    rows, columns = w.setting_size("num_embeddings"), w.setting_size("dims")
+    if rows is None or columns is None:
+        return None
+    return v.matmul(w.t, w.a, v.swapaxes(w.t, w.weight("weight", rows, columns), 0, 1), w.shape)
 
 
 def _quantised_embedding(w: Applied) -> Result | None:
@@ -384,7 +403,8 @@ EXPANDED: dict[str, Expand] = {
     "fast.scaled_dot_product_attention": _attention, "fast.cross_entropy": _cross_entropy,
     "losses.cross_entropy": _nn_cross_entropy, "nn.losses.cross_entropy": _nn_cross_entropy,
     "nn.Linear": _linear, "nn.QuantizedLinear": _quantised_linear, "nn.Embedding": _embedding,
-    "nn.QuantizedEmbedding": _quantised_embedding, "nn.RMSNorm": _rms_layer, "nn.LayerNorm": _layer_layer,
+    "nn.Embedding.as_linear": _tied_linear, "nn.QuantizedEmbedding": _quantised_embedding,
+    "nn.QuantizedEmbedding.as_linear": _tied_quantised, "nn.RMSNorm": _rms_layer, "nn.LayerNorm": _layer_layer,
     "nn.RoPE": _rope_layer, "nn.Dropout": _dropout, "nn.Dropout2d": _dropout, "nn.Dropout3d": _dropout,
     "nn.Identity": _dropout, "nn.glu": _glu, "nn.GLU": _glu,
 }  # fmt: skip

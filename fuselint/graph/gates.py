@@ -80,6 +80,7 @@ def _nothing(name: str) -> int | None:
 @dataclass(frozen=True, slots=True)
 class Gates:
     """What is fused for one target. size: what the user states of a name. queries: their number where nothing says it.
+    dtype: MLX's name of what activations are, where nothing says it; "" for any.
 
     What isn't known is taken to be fused.
     """
@@ -89,6 +90,7 @@ class Gates:
     training: bool = False
     size: Callable[[str], int | None] = _nothing
     queries: int = 2048
+    dtype: str = ""
 
     @property
     def fuses_norms(self) -> bool:

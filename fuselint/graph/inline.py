@@ -249,6 +249,10 @@ class Inline(Names):
             return self.opaque(f"the result of .{name}() of a container", (base,), node)
         callee = self.read_attribute(base, name, node.func)
         target = self.instance_method(base, name)
+        layer = None if target is None else ops.resolve_call(target)
+        if target is not None and layer is not None:  # another use of a layer: Embedding.as_linear
+            new = base if base.op == "new" else base.attrs["init"]
+            return self.apply(layer, target, args, node, {"path": base.attrs.get("path"), "new": new})
         self.handed_on([base])
         return self.unknown_call(target, callee, args, node)
 

@@ -172,9 +172,13 @@ def at_least_float(dtype: str) -> str:
 
 @dataclass(eq=False)
 class Tracer:
-    """Makes Arrays as mlx/ops.cpp does. `shapeless`: as under mx.compile(shapeless=True)."""
+    """Makes Arrays as mlx/ops.cpp does. `shapeless`: as under mx.compile(shapeless=True).
+
+    activation: the dtype that activations are taken to have; "" for any.
+    """
 
     shapeless: bool = False
+    activation: str = ""
     arrays: list[Array] = field(default_factory=list)
     node: Node | None = None  # what is being expanded
     arguments: Hashable = None  # of its call, as the key of its primitives
@@ -191,7 +195,8 @@ class Tracer:
         return self.make("", (), shape, dtype)
 
     def astype(self, a: Array, dtype: str) -> Array:
-        return a if a.dtype == dtype else self.make("AsType", (a,), a.shape, dtype, dtype)
+        same = a.dtype == dtype or {a.dtype, dtype} == {ACTIVATION, self.activation}
+        return a if same else self.make("AsType", (a,), a.shape, dtype, dtype)
 
     def unary(
         self, primitive: str, a: Array, *, floating: bool = False, dtype: str = "", key: Hashable = None

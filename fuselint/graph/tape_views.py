@@ -253,17 +253,17 @@ def matmul(t: Tracer, a: Array, b: Array, shape: Shape | None = None) -> Array:
     a, b = t.astype(a, dtype), t.astype(b, dtype)
     many_a, many_b = rank_a is None or rank_a > 2, rank_b is None or rank_b > 2
     folds = many_a and not many_b and not t.shapeless
-    if folds:
+    if folds and rank_a is not None:
         a = flatten(t, a, 0, -2)
-    elif many_a or many_b:
+    elif (many_a or many_b) and not folds:
         a, b = _batched(t, a, b)
     rows, columns = (None if s is None else s.axis(i) for s, i in ((a.shape, -2), (b.shape, -1)))
     front = None if a.shape is None else a.shape.front(2)
     made = None if rows is None or columns is None or front is None else Shape(front[0], (*front[1], rows, columns))
     out = t.make("Matmul", (a, b), made, dtype)
-    if folds:
-        dims = known(left)
-        out = _view(t, "Unflatten", out, shape, t.arguments) if dims is None else unflatten(t, out, 0, dims[:-1])
+    dims = known(left)
+    if folds and dims is not None:
+        out = unflatten(t, out, 0, dims[:-1])
     vectors = [-2] * (rank_a == 1) + [-1] * (rank_b == 1)
     out = squeeze(t, out, vectors)
     if out.shape is None and out is not left and out is not right:
@@ -302,7 +302,9 @@ def addmm(t: Tracer, c: Array, a: Array, b: Array, shape: Shape | None = None) -
         b = expand_dims(t, b, [1])
     a, b, c = (t.astype(x, dtype) for x in (a, b, c))
     columns = None if b.shape is None else b.shape.axis(-1)
-    if (rank_a is None or rank_a > 2) and rank_b in (1, 2) and rank_c in (0, 1):
+    if rank_a is None and rank_b in (1, 2) and rank_c in (0, 1):
+        return t.make("AddMM", (a, b, c), shape, dtype, t.arguments)
+    if (rank_a or 0) > 2 and rank_b in (1, 2) and rank_c in (0, 1):
         rows = reshape_rows(t, a)
         flat = None if rows.shape is None or columns is None else rows.shape.replace(-1, (columns,))
         out = t.make("AddMM", (rows, b, broadcast_to(t, c, flat)), flat, dtype, t.arguments)

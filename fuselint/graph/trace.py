@@ -217,7 +217,7 @@ class Trace:
 
     def own_kernels(self, node: Node, op: Op, given: list[Operand]) -> Traced:
         """A function of mlx.nn, as it is compiled alone."""
-        t = Tracer(shapeless=True, node=node)
+        t = Tracer(shapeless=True, activation=self.gates.dtype, node=node)
         t.arguments = self.tracer.arguments
         stands_for: dict[Array, Array] = {}
         inside: list[Operand] = []
@@ -311,7 +311,8 @@ def trace(
     nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False, eager: bool = False, gates: Gates | None = None
 ) -> Trace:
     """The tape of `nodes`, in evaluation order."""
-    out = Trace(facts, Tracer(shapeless), {}, gates or Gates(), eager)
+    gates = gates or Gates()
+    out = Trace(facts, Tracer(shapeless, gates.dtype), {}, gates, eager)
     for node in sorted(nodes, key=lambda n: n.id):
         out.add(node)
     return out

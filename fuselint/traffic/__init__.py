@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fuselint.config import DTYPES
+from fuselint.config import DTYPES, LONG_DTYPES
 from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
 from fuselint.graph.facts import Facts
@@ -28,6 +28,8 @@ from fuselint.traffic.sizes import Pair, Sizes
 if TYPE_CHECKING:
     from fuselint.config import Settings
     from fuselint.rulebook import Match
+
+MLX_NAMES = {short: long for long, short in LONG_DTYPES.items()}
 
 COMPILES = ("mx.compile", "nn.")
 """How fused ops begin that mx.compile fuses: under a gradient their original runs, operation by operation."""
@@ -95,7 +97,7 @@ def gates_of(settings: Settings, known: Known) -> Gates:
 
     chip, _ = chips.chosen(settings.chip)
     version = version_of(settings.target_mlx)
-    return Gates(chip.backend, version, known.phase.training, number, known.phase.length)
+    return Gates(chip.backend, version, known.phase.training, number, known.phase.length, MLX_NAMES[settings.dtype])
 
 
 def version_of(text: str) -> Version:

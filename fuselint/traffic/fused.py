@@ -17,7 +17,7 @@ Fused = Callable[[Tracer, Gates, Sequence[Array], Array], "Array | None"]
 
 def kernels_of(op: str, reads: Sequence[Array], writes: Array, node: Node, gates: Gates) -> list[Kernel]:
     expand = FUSED.get(op)
-    t = Tracer(node=node)
+    t = Tracer(activation=gates.dtype, node=node)
     result = None if expand is None or not reads else expand(t, gates, reads, writes)
     if result is None:
         return [Kernel(op, node, tuple(reads), (writes,))]

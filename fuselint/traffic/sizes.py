@@ -26,6 +26,7 @@ Pair = tuple[Expr, Expr]
 class Sizes:
     """The sizes of one region: made of all its shapes, so that one axis has one name."""
 
+    whole: frozenset[str] = frozenset()  # arrays each element of which is a row of another: tokens
     rows: str = ""  # whose rows T counts, where some rank is unknown
     features: Expr | None = None  # what D stands for, where the code names it
     renamed: dict[str, Expr] = field(default_factory=dict)
@@ -45,6 +46,7 @@ class Sizes:
         for operand, result in equal:
             out._equate(operand, result)
         listed = [None if s is None else out._renamed(s) for s in shapes]
+        out._note_whole(listed)
         free = [s for s in listed if s is None or s.lead is not None]
         if free:
             out._name_rows(free, listed)
@@ -60,7 +62,9 @@ class Sizes:
         """Of a whole function, where many axes end arrays: every name stays its own."""
         out = cls(rows="", same=list(same))
         out.roles[ROWS] = "rows"
-        for shape in shapes:
+        listed = list(shapes)
+        out._note_whole(listed)
+        for shape in listed:
             if shape is not None:
                 out._note_roles(shape)
         return out
@@ -75,6 +79,9 @@ class Sizes:
                 continue
             if name not in b.substitute(self.renamed).names:
                 self.renamed[name] = b.substitute(self.renamed)
+
+    def _note_whole(self, shapes: Iterable[Shape | None]) -> None:
+        self.whole = frozenset(s.lead for s in shapes if s is not None and s.lead and s.dims and s.lead[-1] != "]")
 
     def _renamed(self, shape: Shape) -> Shape:
         return Shape(shape.lead, tuple(d.substitute(self.renamed) for d in shape.dims))
@@ -138,7 +145,7 @@ class Sizes:
             return count
         if len(shape.dims) > 1:
             return Expr.name(BATCH) * count
-        if shape.lead.endswith("]") or shape.dims:
+        if shape.lead.endswith("]") or shape.dims or shape.lead in self.whole:
             return Expr.name(ROWS) * count
         return Expr.name(ROWS) * self._last(shape)
 
