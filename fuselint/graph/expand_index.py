@@ -25,6 +25,8 @@ def indexed(w: Applied) -> Result | None:
     if len(parts) == 1 and _is_scalar(w, parts[0]):
         return take(w.t, w.a, w.t.constant(str(w.size(parts[0])), "uint32"), 0)
     spelt = spelt_out(parts, len(dims))
+    if sum(p is not None for p in spelt) > len(dims):
+        return None  # the rank is known of a path that doesn't come here
     return _gathered(w, spelt) if any(_is_array(w, p) for p in spelt) else _sliced(w, w.a, spelt)
 
 

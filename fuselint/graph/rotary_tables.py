@@ -35,7 +35,8 @@ class Tabled:
     """A rotation by tables.
 
     x: what is rotated. others: further values that the same tables rotate, and from what. whole_rows: tables are as
-    long as what they rotate, not half as long. ways: the one that says most comes first. open: the tables may also come from outside of the file.
+    long as what they rotate, not half as long. ways: the one that says most comes first. open: the tables may also
+    come from outside of the file.
     """
 
     root: Node

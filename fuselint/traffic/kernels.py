@@ -111,9 +111,7 @@ def compiled_kernels(
     return group_kernels(compiled(roots, shapeless=shapeless), traced.gates.backend)
 
 
-def group_kernels(
-    groups: Sequence[Group], backend: Backend = "metal", without: Collection[Group] = ()
-) -> list[Kernel]:
+def group_kernels(groups: Sequence[Group], backend: Backend = "metal", without: Collection[Group] = ()) -> list[Kernel]:
     """The launches of compiled code, those of some groups left out."""
     layout = Layout((), backend)
     out = []
