@@ -23,6 +23,7 @@ from fractions import Fraction
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
+from fuselint.graph.fact import COMPARISONS
 from fuselint.graph.identities import none_test
 from fuselint.graph.identities_linear import composed, permuted, swap
 from fuselint.graph.model import Graph, Node, region
@@ -170,6 +171,8 @@ class _Reader:
         product, scale, terms = split
         if not terms:
             return product, scale, None, False, False, ""
+        if any(term.scalar for term, _ in terms):
+            return None  # a number is no mask
         if any(c != 1.0 for _, c in terms) and len(terms) == 1:
             whole = self.node_of(self.algebra.scale(*terms[0]))
             return None if whole is None else (product, scale, whole, False, False, "")
@@ -425,9 +428,11 @@ def _dtypes(graph: Graph, found: Attention, root: Node, inside: list[Node]) -> t
 
 def _mask_dtype(graph: Graph, found: Attention, masks: list[Node]) -> Obligation:
     claim = "the mask's dtype promotes to the queries'"
-    if found.keep:
-        return Obligation(claim, "proven", "the mask is boolean")
     facts = graph.facts
+    if found.keep:
+        return _selects(graph, found)
+    if all(_is_boolean(graph, m) for m in masks):
+        return Obligation(claim, "contradicted", "a boolean mask is added, which the fused kernel would select by")
     joint = facts.dtype(found.q) | facts.dtype(found.k) | facts.dtype(found.v)
     for mask in masks:
         dtype = facts.dtype(mask)
@@ -436,6 +441,21 @@ def _mask_dtype(graph: Graph, found: Attention, masks: list[Node]) -> Obligation
                 claim, "unknown", "a float32 mask on half-precision queries raises; nothing here says the mask's dtype"
             )
     return Obligation(claim, "proven", "the mask is made in the queries' dtype")
+
+
+def _selects(graph: Graph, found: Attention) -> Obligation:
+    """Whether a mask that `where` selects by is boolean: the fused kernel adds another one."""
+    claim = "the mask is boolean"
+    if not isinstance(found.mask, Node):
+        return Obligation(claim, "proven", "it is negated")
+    if _is_boolean(graph, found.mask):
+        return Obligation(claim, "proven", graph.facts.why(found.mask))
+    other = graph.facts.dtype(found.mask).name is not None or found.mask in (found.q, found.k, found.v)
+    return Obligation(claim, "contradicted" if other else "unknown", graph.facts.why(found.mask))
+
+
+def _is_boolean(graph: Graph, mask: Node) -> bool:
+    return graph.facts.dtype(mask).name == "bool_" or mask.op in COMPARISONS or mask.op.startswith("logical_")
 
 
 EXAMPLES = [

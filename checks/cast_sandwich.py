@@ -125,6 +125,8 @@ def _match(graph: Graph, back: Node, inner: Node, wide: Node, x: Node) -> Match 
         if any(graph.facts.dtype(n) == FLOAT32 for n in learned.values()):
             return None
         eps = inner.attrs.get("eps")
+        if not isinstance(eps, (Node, int, float)):
+            return None  # MLX refuses the call
         holes |= learned
         holes["eps"] = eps if isinstance(eps, Node) else Synthesised(number_text(eps))
         reads += learned.values()

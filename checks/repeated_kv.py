@@ -16,7 +16,7 @@ changes, so a cache that was saved before can't be read any more. Where attentio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,25 +64,30 @@ def find(graph: Graph) -> Iterator[Match]:
     seen: set[Node] = set()
     for node in graph.nodes:
         if node.op == FUSED and len(node.inputs) >= 3:
-            match = _match(graph, node, node.inputs[1], node.inputs[2], {node}, "")
+            k, v = node.inputs[1:3]
+            others = [n for i, n in enumerate(node.inputs) if i not in (1, 2)]
+            match = _match(graph, node, k, v, others, {node}, "")
             if match is not None and match.root not in seen:
                 seen.add(match.root)
                 yield match
     for found in recognise(graph):
         if found.keys_axes is None:
             own = set(region(found.root, [found.q, found.k, found.v]))
-            match = _match(graph, found.root, found.k, found.v, own, "FUS211")
+            match = _match(graph, found.root, found.k, found.v, [found.q], own, "FUS211")
             if match is not None and match.root not in seen:
                 seen.add(match.root)
                 yield match
 
 
-def _match(graph: Graph, attention: Node, k: Node, v: Node, own: set[Node], requires: str) -> Match | None:
+def _match(
+    graph: Graph, attention: Node, k: Node, v: Node, others: Sequence[Node], own: set[Node], requires: str
+) -> Match | None:
+    """others: what attention reads besides keys and values, which needs the heads as they are."""
     keys, values = (_trace(graph, n) for n in (k, v))
     if keys.stopped or values.stopped or len(keys.roots) != 1 or len(values.roots) != 1:
         return None
     (k_root, k_source, k_times), (v_root, v_source, v_times) = keys.roots[0], values.roots[0]
-    if k_times is not v_times or k_root is v_root:
+    if k_times is not v_times or k_root is v_root or any(n in keys.path | values.path for n in others):
         return None
     escapes = _escapes(graph, keys.path | values.path, own)
     if escapes is None:
