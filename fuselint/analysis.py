@@ -25,6 +25,7 @@ from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saving
+from fuselint.unused import unused
 
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
@@ -61,7 +62,8 @@ def analyse(file: FileText, settings: Settings, is_read: Reads | None) -> tuple[
     """All of a file: what to report, and what could be fixed. Without `is_read`, nothing is known to be unread."""
     screened = screen(file)
     if not screened.mlx or screened.tree is None or not screened.functions:
-        return FileResult(file.path), []
+        idle = idle_comments(file, settings, Suppressions.of(file, ours=True), ())
+        return FileResult(file.path, tuple(p.finding for p in idle), text=file.text if idle else ""), idle
     work = Analysis(file, settings, is_read, Program(file, summarise(file, screened.tree)))
     return work.run([span.qualname for span in screened.functions])
 
@@ -80,13 +82,17 @@ class Analysis:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
         found = [(g, [m for rule in self.by_code.values() for m in self.found(rule, g)]) for g in graphs]
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
-        kept = list(self.chosen(standing(claimed, self.program)))
-        proposals = sorted((p for g, m in kept if (p := self.proposal(g, m))), key=lambda p: place_of(p.finding))
-        proposals = self.identified(proposals)
+        suppressions = Suppressions.of(self.file)
+        kept = list(self.chosen(standing(claimed, self.program), suppressions))
+        proposals = [p for g, m in kept if (p := self.proposal(g, m))]
+        if not self.errors:
+            proposals += idle_comments(self.file, self.settings, suppressions, self.lines_not_understood())
+        proposals = identified(self.file, sorted(proposals, key=lambda p: place_of(p.finding)))
         shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
         near: list[Finding] = []
         if self.settings.near_misses:
-            contradicted = self.chosen([(g, m) for g, matches in found for m in matches if m.contradicted])
+            nearly = [(g, m) for g, matches in found for m in matches if m.contradicted]
+            contradicted = self.chosen(nearly, Suppressions.of(self.file))
             near = sorted((self.near_miss(g, m) for g, m in contradicted), key=place_of)
         return (
             FileResult(
@@ -126,17 +132,26 @@ class Analysis:
         where = f"{self.file.path}: internal error in {doing}: {type(error).__name__}: {error}; please report this"
         self.errors.append(where + "\n" + "".join(traceback.format_exception(error)).rstrip())
 
-    def chosen(self, matches: Sequence[tuple[Graph, Match]]) -> Iterator[tuple[Graph, Match]]:
+    def chosen(
+        self, matches: Sequence[tuple[Graph, Match]], suppressions: Suppressions
+    ) -> Iterator[tuple[Graph, Match]]:
         """Without what isn't selected, what a comment silences, and elementwise chains too short to report."""
         codes = chosen_codes(self.settings)
-        suppressions = Suppressions.of(self.file)
         for graph, match in matches:
-            kernels = match.data.get("kernels")
-            if kernels is not None and kernels < self.settings.min_kernels and not match.data.get("gated"):
+            if match.code not in codes:
                 continue
             name = self.by_code[match.code].name
-            if match.code in codes and not suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
+            if suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
+                continue
+            kernels = match.data.get("kernels")
+            if kernels is None or kernels >= self.settings.min_kernels or match.data.get("gated"):
                 yield graph, match
+
+    def lines_not_understood(self) -> list[range]:
+        """The lines of functions whose findings are not known."""
+        functions = self.program.summary.functions
+        spans = [functions[q].span for q, _ in self.not_understood if q in functions]
+        return [range(self.file.position(s.start)[0], self.file.position(s.end)[0] + 1) for s in spans]
 
     def lines(self, graph: Graph, root: Node) -> tuple[int, int, range]:
         """The first and last line of the root's statement, and the lines from the first decorator to the `def`."""
@@ -217,18 +232,27 @@ class Analysis:
         )
         return fix, placed.region, placed.statements
 
-    def identified(self, proposals: Sequence[Proposal]) -> list[Proposal]:
-        """With ids that survive moved lines and renamed files: code, function, the text without its layout, count."""
-        seen: Counter[str] = Counter()
-        out = []
-        for p in proposals:
-            f = p.finding
-            snippet = self.file.text[self.file.offset(f.line, f.column) : self.file.offset(f.end_line, f.end_column)]
-            key = "\0".join([f.code, f.function, "".join(snippet.split())])
-            name = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
-            seen[key] += 1
-            out.append(replace(p, finding=replace(f, id=name)))
-        return out
+
+def idle_comments(
+    file: FileText, settings: Settings, suppressions: Suppressions, spared: Sequence[range]
+) -> list[Proposal]:
+    """The suppressions that silence nothing. spared: lines whose findings are not known."""
+    found = unused(file, suppressions, chosen_codes(settings), spared)
+    return identified(file, [Proposal(f) for f in found])
+
+
+def identified(file: FileText, proposals: Sequence[Proposal]) -> list[Proposal]:
+    """With ids that survive moved lines and renamed files: code, function, the text without its layout, count."""
+    seen: Counter[str] = Counter()
+    out = []
+    for p in proposals:
+        f = p.finding
+        snippet = file.text[file.offset(f.line, f.column) : file.offset(f.end_line, f.end_column)]
+        key = "\0".join([f.code, f.function, "".join(snippet.split())])
+        name = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        seen[key] += 1
+        out.append(replace(p, finding=replace(f, id=name)))
+    return out
 
 
 def chosen_codes(settings: Settings) -> frozenset[str]:

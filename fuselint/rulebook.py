@@ -32,8 +32,10 @@ class Synthesised:
     operands: Mapping[str, Node] = field(default_factory=dict)
 
 
-UNREADABLE = "FUS000"
-"""The code of a file that can't be analysed: the engine's own, not a rule's."""
+UNREADABLE, UNUSED = "FUS000", "FUS900"
+"""The codes of the engine's own findings, which no rule makes: fuselint/unreadable.py and unused.py."""
+
+OWN = {UNREADABLE: "fuselint.unreadable", UNUSED: "fuselint.unused"}
 
 HOUSE_ASSUMPTIONS = (
     "activations are real floating-point arrays of rank 1 or more",
@@ -164,7 +166,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Rule:
-    """A check and its fixer."""
+    """A check and its fixer, or a finding of the engine's own, which has a page only."""
 
     code: str
     name: str
@@ -240,9 +242,30 @@ def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
     return tuple(found[code] for code in sorted(found))
 
 
+@cache
+def documented() -> tuple[Rule, ...]:
+    """All that can be reported, by code: the rules, and the engine's own findings."""
+    modules = map(import_module, OWN.values())
+    own = [
+        Rule(
+            code=m.CODE,
+            name=m.NAME,
+            page=inspect.cleandoc(m.__doc__ or ""),
+            find=lambda graph: iter(()),
+            fix=None,
+            examples=tuple(getattr(m, "EXAMPLES", ())),
+            counterexamples=tuple(getattr(m, "COUNTEREXAMPLES", ())),
+            check=m,
+            fixer=None,
+        )
+        for m in modules
+    ]
+    return tuple(sorted((*own, *rules()), key=lambda r: r.code))
+
+
 def selectors(chosen: Iterable[str], where: str) -> frozenset[str]:
     """The codes that codes, prefixes of codes, names of rules and ALL stand for."""
-    known = {UNREADABLE: "unreadable-file", **{r.code: r.name for r in rules()}}
+    known = {r.code: r.name for r in documented()}
     codes: set[str] = set()
     for text in chosen:
         wanted = text.strip()

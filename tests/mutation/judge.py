@@ -27,7 +27,15 @@ Verdict = Literal["right", "wrong", "unmet", "skipped"]
 TOLERANCE = 1e-7
 ROUGHER = {"the constants are the activation's": 1e-3}
 """What a fix that names this need may differ by."""
-NOT_MET = frozenset({"the mask is boolean", "each pair has a frequency of its own"})
+NOT_MET = frozenset(
+    {
+        "the mask is boolean",
+        "the activation is half precision",
+        "each pair has a frequency of its own",
+        "positions count up by one, along the axis before the last",
+        "positions count up by one, along the axis before the last but one",
+    }
+)
 """Needs that a change of operands can break: that the fix names them is all that can be asked of it."""
 EVERYTHING = Settings()
 
