@@ -23,7 +23,7 @@ from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
 from fuselint.graph.flow import Reader, readers
 from fuselint.graph.model import Graph, Node, Slice, region
-from fuselint.rulebook import Example, Match, Probe, Synthesised
+from fuselint.rulebook import Example, Match, Probe
 
 CODE, NAME = "FUS102", "materialised-causal-mask"
 
@@ -53,10 +53,16 @@ def find(graph: Graph) -> Iterator[Match]:
         length = built(graph, node)
         if length is None:
             continue
+        boolean = node.op in KEEPS
         root = _cast(graph, node)
-        match = _match(graph, node, root, length)
-        if match is not None:
-            yield match
+        if boolean is (graph.facts.dtype(root).name == "bool_") and (boolean or not graph.facts.dtype(root).integral):
+            match = _match(graph, node, root, length, boolean)
+            if match is not None:
+                yield match
+
+
+KEEPS = ("greater_equal", "less_equal")
+"""Comparisons that make a boolean mask: True keeps a position. As numbers, 1 and 0, they would be added."""
 
 
 def built(graph: Graph, node: Node) -> Node | None:
@@ -69,7 +75,7 @@ def built(graph: Graph, node: Node) -> Node | None:
         return _scaled_comparison(graph, node)
     if node.op == "where" and len(node.inputs) == 3:
         return _selected(graph, node)
-    if node.op in ("greater_equal", "less_equal"):
+    if node.op in KEEPS:
         return _compared(graph, node, keeps=True)
     return None
 
@@ -127,7 +133,7 @@ def _compared(graph: Graph, node: Node, keeps: bool) -> Node | None:
     if graph.canonical.of(left[1]) is not graph.canonical.of(right[1]):
         return None
     rows_first = left[0] == "column"
-    wanted = {True: ("greater_equal", "less_equal"), False: ("less", "greater")}[keeps]
+    wanted = {True: KEEPS, False: ("less", "greater")}[keeps]
     return left[1] if node.op == wanted[0 if rows_first else 1] else None
 
 
@@ -162,8 +168,8 @@ def _cast(graph: Graph, node: Node) -> Node:
     return node
 
 
-def _match(graph: Graph, node: Node, root: Node, length: Node) -> Match | None:
-    reached = [*readers(graph, root, _is_attention)]
+def _match(graph: Graph, node: Node, root: Node, length: Node, boolean: bool) -> Match | None:
+    reached = [*readers(graph, root, lambda reader: _is_attention(reader, boolean))]
     reasons = [r for r in reached if isinstance(r, str)]
     ends = [r for r in reached if isinstance(r, Reader)]
     if not ends or reasons or not _is_whole_axis(graph, length):
@@ -197,13 +203,13 @@ def _match(graph: Graph, node: Node, root: Node, length: Node) -> Match | None:
     )
 
 
-def _is_attention(reader: Reader) -> bool:
-    """Whether a reader takes the value as the mask of attention, and for nothing else."""
+def _is_attention(reader: Reader, boolean: bool) -> bool:
+    """Whether a reader takes the value as the mask of attention, boolean or added, and for nothing else."""
     if reader.node.op == FUSED:
         q, k, v = reader.node.inputs[:3]
         return reader.value not in (q, k, v) and reader.node.attrs.get("sinks") is not reader.value
     for found in recognise(reader.graph):
-        if found.mask is reader.value and not isinstance(found.mask, Synthesised):
+        if found.mask is reader.value and found.keep is boolean:
             own = set(region(found.root, [found.q, found.k, found.v, reader.value]))
             if reader.node in own:
                 return True

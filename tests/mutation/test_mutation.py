@@ -67,6 +67,25 @@ ONCE_WRONG = [  # the code of the rule that took it for its own
         "k, v, n: int",
     ),
     _function(
+        "FUS102 a boolean causal mask is added as numbers",
+        "q: B H L D, k: B H L D, v: B H L D",
+        "at = mx.arange(q.shape[2])\n"
+        "mask = (at[:, None] >= at[None]).astype(q.dtype)\n"
+        "return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mask)",
+    ),
+    _function(
+        "FUS102 a boolean causal mask is added to the scores",
+        "q: B H L D, k: B H L D, v: B H L D",
+        "at = mx.arange(q.shape[2])\n"
+        "return mx.softmax(q @ k.swapaxes(-1, -2) + (at[:, None] >= at[None]), axis=-1) @ v",
+    ),
+    _function(
+        "FUS102 an additive causal mask selects",
+        "q: B H L D, k: B H L D, v: B H L D",
+        "mask = mx.triu(mx.full((q.shape[2], q.shape[2]), -1e9), k=1)\n"
+        "return mx.softmax(mx.where(mask, q @ k.swapaxes(-1, -2), -1e9), axis=-1) @ v",
+    ),
+    _function(
         "FUS201 a sum over a parameter whose default is no length",
         "x: B L D",
         "return x * mx.rsqrt(mx.sum(x * x, axis=-1, keepdims=True) / eps)",
