@@ -23,6 +23,7 @@ from fractions import Fraction
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
+from fuselint.graph.around import ahead
 from fuselint.graph.fact import COMPARISONS
 from fuselint.graph.identities import none_test
 from fuselint.graph.identities_linear import composed, permuted, swap
@@ -278,6 +279,12 @@ def _shaped_like_keys(graph: Graph, q: Node, k: Node, axes: tuple[int, ...] | No
     return all(r in (3, 4) for r in known) and len(set(known)) <= 1 and not (3 in known and axes is not None)
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        if n.op in ("softmax", "nn.softmax", "exp") and any(u.op in ("matmul", "einsum") for u in ahead(graph, n, 4)):
+            yield n
+
+
 def find(graph: Graph) -> Iterator[Match]:
     for found in recognise(graph):
         match = _match(graph, found)
@@ -309,7 +316,7 @@ def _match(graph: Graph, found: Attention) -> Match | None:
         shapes["mask" if len(masks) == 1 else f"mask.m{i}"] = _mask_shape(facts.rank(mask), rank)
     if found.keys_axes is not None:
         shapes["k"] = _permuted_back(shapes["k"], found.keys_axes)
-    match = Match(
+    return Match(
         code=CODE,
         root=root,
         holes=holes,
@@ -329,7 +336,6 @@ def _match(graph: Graph, found: Attention) -> Match | None:
             "problem": found.problem,
         },
     )
-    return None if match.contradicted else match
 
 
 def _mask_nodes(mask: Hole | None) -> list[Node]:

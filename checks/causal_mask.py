@@ -21,11 +21,13 @@ from typing import Any
 
 from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
+from fuselint.graph.around import is_made_with
 from fuselint.graph.flow import Reader, readers
-from fuselint.graph.model import Graph, Node, Slice, region
+from fuselint.graph.model import Graph, Node, Slice, operands, region
 from fuselint.rulebook import Example, Match, Probe
 
 CODE, NAME = "FUS102", "materialised-causal-mask"
+NUMBERS = (-1e9,)
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
@@ -46,6 +48,15 @@ def fused(q: Any, k: Any, v: Any, scale: float) -> Any:
     import mlx.core as mx
 
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal")
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        if n.op == FUSED and any(is_made_with(i, MASKS, 4) for i in operands(n)):
+            yield n
+
+
+MASKS = (BUILDER, "triu", "tril", "less", "less_equal", "greater", "greater_equal")
 
 
 def find(graph: Graph) -> Iterator[Match]:

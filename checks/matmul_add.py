@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, region
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
@@ -62,6 +63,10 @@ class Scaled:
         return self.scale if template == "{s}" else Synthesised(template, {"s": self.scale})
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    return (n for n in graph.nodes if n.op in ("add", "subtract") and is_made_with(n, ("matmul",), 2))
+
+
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return
@@ -97,7 +102,7 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
     if any(n in inside for n in (a, b, c)):
         return None
     obligations = [_read_once(graph, root, inside), _fits(graph, scaled.value, c), _dtype(graph, a, b, c)]
-    match = Match(
+    return Match(
         code=CODE,
         root=root,
         holes=holes,
@@ -110,7 +115,6 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         numerics="more accurate",
         related=[(scaled.value, "the product")],
     )
-    return None if match.contradicted else match
 
 
 def _scaled(graph: Graph, node: Node, negative: bool) -> Scaled:

@@ -22,6 +22,7 @@ from typing import Any
 
 from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
+from fuselint.graph.around import is_made_with
 from fuselint.graph.flow import callers, is_none_test
 from fuselint.graph.model import Graph, Node, Slice, region
 from fuselint.graph.values import Value
@@ -58,6 +59,15 @@ class Repeats:
     path: set[Node] = field(default_factory=set)
     cached: list[Node] = field(default_factory=list)  # what comes out of a cache
     stopped: bool = False
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        if n.op == FUSED and any(is_made_with(i, COPIES, 6) for i in n.inputs[1:3]):
+            yield n
+
+
+COPIES = ("repeat", "tile", "concatenate", "stack", "broadcast_to")
 
 
 def find(graph: Graph) -> Iterator[Match]:
@@ -129,7 +139,7 @@ def _match(
     )
     if match.probe is None:
         match.data["observe"] = attention
-    return None if match.contradicted else match
+    return match
 
 
 class _Names:

@@ -45,11 +45,13 @@ from fuselint.graph.norm_operands import (
     weight_of,
     wide_operand,
 )
-from fuselint.graph.norms import LAST, readings
+from fuselint.graph.norms import LAST, readings, roots
 from fuselint.graph.values import Value
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 
 CODE, NAME = "FUS201", "unfused-rms-norm"
+nearly = roots
+ONE_VALUE = True
 
 
 def unfused(x: Any, weight: Any, eps: Any) -> Any:

@@ -60,6 +60,10 @@ def fused(x: Any, offset: int, base: float) -> Any:
     return mx.fast.rope(x, x.shape[-1], traditional=False, base=base, scale=1.0, offset=offset)
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    return (n for n in graph.nodes if n.op == "cos")
+
+
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold or not any(n.op == "cos" for n in graph.nodes):
         return
@@ -83,7 +87,7 @@ def find(graph: Graph) -> Iterator[Match]:
         if _is_helpers_own(chain[-1]):
             continue
         match = _match(graph, chain[-1], rotation)
-        if match is not None and not match.contradicted:
+        if match is not None:
             yield match
 
 
@@ -370,12 +374,14 @@ def _is_int(graph: Graph, node: Node, depth: int = 0) -> bool:
 def _one_each(graph: Graph, x: Node, rotation: Rotation, table: Node | None) -> Obligation:
     """Whether the frequencies are as many as the pairs: one alone would be multiplied with all of them."""
     claim = "each pair has a frequency of its own"
-    facts, stated = graph.facts, rotation.angles.frequencies.length
+    facts, frequencies = graph.facts, rotation.angles.frequencies
     shape, made = facts.shape(x), None if table is None else facts.shape(table)
     last = None if shape is None else shape.axis(-1)
     rotated = last if rotation.dims is None else _size(graph, rotation.dims)
-    given = None if stated is None else _size(graph, stated)
-    if made is not None and made.dims:
+    given = None if frequencies.length is None else _size(graph, frequencies.length)
+    if frequencies.count is not None and (count := _size(graph, frequencies.count)) is not None:
+        given = count * 2
+    elif made is not None and made.dims:
         given = made.dims[-1] * 2
     if given is not None and rotated is not None and shape is not None:
         another = given in [d for d in shape.dims[:-1] if d.value() is None]

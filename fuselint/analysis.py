@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 
 from fuselint.config import Settings
-from fuselint.finding import Applicability, Finding, Fix, Region, Related, Traffic
+from fuselint.finding import Applicability, Finding, Fix, Obligation, Region, Related, Traffic
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.rulebook import Match, NoFix, Replacement, Rule, claim, rules, selectors
 from fuselint.source.edit import place
 from fuselint.source.project import summarise
-from fuselint.source.screen import screen
+from fuselint.source.screen import parse, screen
 from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
@@ -93,7 +93,8 @@ class Analysis:
         if self.settings.near_misses:
             nearly = [(g, m) for g, matches in found for m in matches if m.contradicted]
             contradicted = self.chosen(nearly, Suppressions.of(self.file))
-            near = sorted((self.near_miss(g, m) for g, m in contradicted), key=place_of)
+            near = [self.near_miss(g, m) for g, m in contradicted]
+            near = sorted([*near, *self.nearly(found)], key=place_of)
         return (
             FileResult(
                 path=self.file.path,
@@ -159,9 +160,12 @@ class Analysis:
         start, end = span_of(graph, root)
         if stmt is not None and isinstance(stmt.line, cst.SimpleStatementLine):
             start, end = graph.source.span(stmt.line)
+        return self.file.position(start)[0], self.file.position(end)[0], self.header(graph)
+
+    def header(self, graph: Graph) -> range:
+        """The lines from the first decorator of a function to its `def`."""
         first = self.file.position(graph.source.start)[0]
-        header = self.program.summary.functions[graph.context.qualname].span.line
-        return self.file.position(start)[0], self.file.position(end)[0], range(first, header + 1)
+        return range(first, self.program.summary.functions[graph.context.qualname].span.line + 1)
 
     def is_small(self, traffic: Traffic | None) -> bool:
         if traffic is None or traffic.saved_at is None or traffic.assumed:
@@ -177,11 +181,35 @@ class Analysis:
             return None
 
     def near_miss(self, graph: Graph, match: Match) -> Finding:
-        because = "; ".join(
-            f"not so: {o.claim} ({o.because})" for o in match.obligations if o.verdict == "contradicted"
-        )
+        because = "; ".join(_not_so(o) for o in match.obligations if o.verdict == "contradicted")
         found = self.finding(graph, match, Fix("none", because))
         return replace(found, message=f"near miss: {match.message}", traffic=None)
+
+    def nearly(self, found: Sequence[tuple[Graph, Sequence[Match]]]) -> Iterator[Finding]:
+        """What would match if a single thing were otherwise."""
+        from fuselint.nearly import near_misses
+
+        codes, suppressions = chosen_codes(self.settings), Suppressions.of(self.file)
+        rules = [r for r in self.by_code.values() if r.code in codes]
+        tree = parse(self.file)
+        for graph, matches in found:
+            for miss in near_misses(self.program, tree, graph, matches, rules):
+                (line, column), (end_line, end_column) = map(self.file.position, miss.span)
+                header = self.header(graph)
+                if not suppressions.covers(miss.rule.code, line, end_line, header, miss.rule.name):
+                    yield Finding(
+                        miss.rule.code,
+                        miss.rule.name,
+                        f"near miss: {miss.message}",
+                        self.file.path,
+                        line,
+                        column,
+                        end_line,
+                        end_column,
+                        graph.context.qualname,
+                        fix=Fix("none", _not_so(miss.obligation)),
+                        obligations=(miss.obligation,),
+                    )
 
     def finding(self, graph: Graph, match: Match, fix: Fix) -> Finding:
         rule = self.by_code[match.code]
@@ -269,6 +297,10 @@ def applicability(match: Match, wanted: Replacement, placing: str) -> tuple[Appl
     needs = (*unknown, *wanted.needs, *capped, *changed, *((placing,) if placing else ()))
     doubtful = unknown or changed or wanted.cap == "unsafe" or placing
     return ("unsafe" if doubtful else "safe"), tuple(dict.fromkeys(needs))
+
+
+def _not_so(obligation: Obligation) -> str:
+    return f"not so: {obligation.claim} ({obligation.because})"
 
 
 def message(match: Match, traffic: Traffic | None) -> str:

@@ -166,7 +166,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Rule:
-    """A check and its fixer, or a finding of the engine's own, which has a page only."""
+    """A check and its fixer, or a finding of the engine's own, which has a page only.
+
+    nearly: the values around which a graph may nearly hold a match; None: near misses are not looked for.
+    numbers: constants of the computation that others may stand for. one_value: whether it reads one value twice.
+    """
 
     code: str
     name: str
@@ -177,10 +181,18 @@ class Rule:
     counterexamples: Sequence[Example]
     check: ModuleType
     fixer: ModuleType | None
+    nearly: Callable[[Graph], Iterator[Node]] | None = None
+    numbers: tuple[float, ...] = ()
+    one_value: bool = False
 
 
 CLAIM_ORDER = ("FUS211", "FUS20", "FUS221", "FUS241", "FUS231", "FUS252", "FUS251", "FUS261", "FUS1", "FUS301")
 """Who owns a node first: codes, by prefix."""
+
+
+def claim_rank(code: str) -> int:
+    """The place of a rule in the order of claims."""
+    return next((i for i, p in enumerate(CLAIM_ORDER) if code.startswith(p)), len(CLAIM_ORDER))
 
 
 GIVEN = frozenset({"const", "param", "attr", "global", "function"})
@@ -195,8 +207,7 @@ def claim(matches: Iterable[Match]) -> list[Match]:
     work = {m: frozenset(n for n in m.region if n.op not in GIVEN) or m.region for m in matches}
 
     def rank(m: Match) -> tuple[int, int, int]:
-        order = next((i for i, p in enumerate(CLAIM_ORDER) if m.code.startswith(p)), len(CLAIM_ORDER))
-        return order, -len(work[m]), m.root.id
+        return claim_rank(m.code), -len(work[m]), m.root.id
 
     ordered = sorted(work, key=rank)
     chains = [work[m] for m in ordered if m.code == "FUS301"]
@@ -235,6 +246,9 @@ def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
             counterexamples=tuple(getattr(check, "COUNTEREXAMPLES", ())),
             check=check,
             fixer=fixer,
+            nearly=getattr(check, "nearly", None),
+            numbers=tuple(getattr(check, "NUMBERS", ())),
+            one_value=getattr(check, "ONE_VALUE", False),
         )
         if rule.code in found:
             raise FuselintError(f"{rule.code} is the code of two rules: {found[rule.code].name} and {rule.name}")

@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 
 import libcst as cst
 
+from fuselint.graph.around import is_made_with
 from fuselint.graph.canonical import Canonical, walk
 from fuselint.graph.identities_reduce import kept
 from fuselint.graph.model import Graph, Node
@@ -234,6 +235,15 @@ def is_centred(c: Canonical, x: Value, axes: Axes) -> bool:
             if c.algebra.subtract(rest, kept(c, "mean", rest, axes)) is x:
                 return True
     return False
+
+
+def roots(graph: Graph) -> Iterator[Node]:
+    """Roots of reductions: a norm may nearly stand around one."""
+    for n in graph.nodes:
+        if n.op in ("linalg.norm", "std") or (
+            n.op in ("sqrt", "rsqrt", "power") and is_made_with(n, ("mean", "sum", "var"))
+        ):
+            yield n
 
 
 # -- the chain of readings ---------------------------------------------------------------------------------------------

@@ -63,7 +63,9 @@ def _noisy(f: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **keywords: Any) -> Any:
         out = f(*args, **keywords)
         if isinstance(out, mx.array) and out.dtype == mx.float64:
-            return out * (1 + 1e-13 * mx.random.uniform(-1, 1, out.shape).astype(mx.float64))
+            noise = mx.random.uniform(-1, 1, out.shape).astype(mx.float64)
+            lost = (out != 0) & (mx.abs(out) < exact.real(1e-300))  # it has few digits, or none
+            return out * (1 + exact.real(1e-13) * noise * mx.where(lost, exact.real(1e12), exact.real(1.0)))
         return out
 
     return call

@@ -115,6 +115,11 @@ ONCE_WRONG = [  # the code of the rule that took it for its own
         "return mx.softmax(q @ k.swapaxes(-1, -2) * 0.3 + math.sqrt(q.shape[-1]), axis=-1) @ v",
     ),
     _function("FUS221 one frequency, of the batch", "x: 2 H L D", ROTATED.format(frequencies="mx.arange(0, B, 2)")),
+    _function(
+        "FUS221 frequencies of a third",
+        "x: 4 4 4 4",
+        ROTATED.format(frequencies="mx.arange(0, D // 3)").replace("/ D)", "/ (D // 3))"),
+    ),
     _function("FUS221 a frequency less than pairs", "x: B H L D", ROTATED.format(frequencies="mx.arange(2, D, 2)")),
 ]
 
