@@ -404,7 +404,9 @@ class _Reader:
 
 def _from_end(c: Canonical, v: Value) -> tuple[int, ...] | None:
     """The new axes of an expand_dims counted from the end, where that is known."""
-    axes: tuple[int, ...] = v.param("axes")
+    axes: tuple[int, ...] | None = v.param("axes")
+    if axes is None:
+        return None
     if all(a < 0 for a in axes):
         return axes
     rank = _rank(c, v.args[0])

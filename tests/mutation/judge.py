@@ -6,8 +6,9 @@ This judges finder, fixer and placement at once: whatever is changed must not ch
 from __future__ import annotations
 
 import ast
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,8 @@ from mutation.running import FAULTS, Case, Run, cases, load, run
 
 from fuselint.analysis import Proposal, analyse
 from fuselint.config import Settings
+from fuselint.engine import choose
+from fuselint.finding import Edit
 from fuselint.source.edit import apply, joined, merge
 from fuselint.source.text import FileText
 from fuselint.verify import compare
@@ -37,7 +40,7 @@ NOT_MET = frozenset(
     }
 )
 """Needs that a change of operands can break: that the fix names them is all that can be asked of it."""
-EVERYTHING = Settings()
+EVERYTHING = Settings(unsafe_fixes=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,10 @@ class Mutant:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Of one match of one mutant. because: what differs, or why it was not judged."""
+    """Of one match of one mutant, or, with the code "together", of all fixes of a round.
+
+    because: what differs, or why it was not judged.
+    """
 
     mutant: Mutant
     code: str
@@ -82,8 +88,26 @@ def judge(m: Mutant) -> Iterator[Judgement]:
         yield Judgement(m, "", "skipped", "no match")
         return
     before = list(_runs(m))
+    alone = [_judged(m, p, before) for p in proposals]
+    yield from alone
+    together = choose(proposals, EVERYTHING)
+    if before and len(together) > 1 and all(j.verdict != "unmet" for j in alone):
+        fixed = _fixed(m, together)
+        needs = tuple(n for p in together if p.finding.fix for n in p.finding.fix.needs)
+        wrong = _difference(m, fixed, before, _tolerance(needs))
+        yield Judgement(m, "together", "wrong" if wrong else "right", wrong, "all fixes of a round", needs, fixed)
+
+
+def _fixed(m: Mutant, proposals: Sequence[Proposal]) -> str:
+    edits: tuple[Edit, ...] = ()
     for p in proposals:
-        yield _judged(m, p, before)
+        assert p.finding.fix is not None
+        edits = merge(edits, p.finding.fix.edits)
+    return apply(m.source, joined(edits))
+
+
+def _tolerance(needs: Sequence[str]) -> float:
+    return max((ROUGHER.get(n, TOLERANCE) for n in needs), default=TOLERANCE)
 
 
 def _judged(m: Mutant, p: Proposal, before: list[tuple[Case, Run]]) -> Judgement:
@@ -93,9 +117,8 @@ def _judged(m: Mutant, p: Proposal, before: list[tuple[Case, Run]]) -> Judgement
         return Judgement(m, f.code, "skipped", f"no fix: {why}", f.message)
     if not before:
         return Judgement(m, f.code, "skipped", "the mutant does not run", f.message)
-    fixed = apply(m.source, joined(merge((), fix.edits)))
-    tolerance = max((ROUGHER.get(n, TOLERANCE) for n in fix.needs), default=TOLERANCE)
-    wrong = _difference(m, fixed, before, tolerance)
+    fixed = _fixed(m, [p])
+    wrong = _difference(m, fixed, before, _tolerance(fix.needs))
     verdict: Verdict = "right" if not wrong else "wrong" if NOT_MET.isdisjoint(fix.needs) else "unmet"
     return Judgement(m, f.code, verdict, wrong, f.message, fix.needs, fixed)
 
@@ -122,42 +145,44 @@ def _difference(m: Mutant, fixed: str, before: list[tuple[Case, Run]], tolerance
             new = run(space, m.form.entry, m.form.init, m.form.takes, case)
         except FAULTS as e:
             return f"the fixed code raises {type(e).__name__}: {e} ({case})"
-        wrong = _unlike(old, new, tolerance)
-        if wrong and not _is_ill(m, case, old):
+        wrong, gap = _unlike(old, new)
+        if gap > tolerance and gap > 10 * _noise(m, case, old):
             return f"{wrong} ({case})"
     return ""
 
 
-def _unlike(old: Run, new: Run, tolerance: float) -> str:
+def _unlike(old: Run, new: Run) -> tuple[str, float]:
+    """What differs most, and how far, relative to the largest value of a row."""
     a, b = [old.result, old.arguments], [new.result, new.arguments]
     if wrong := compare.structure(a, b, dtypes=False):
-        return wrong
+        return wrong, math.inf
+    worst = "", 0.0
     for (path, x), (_, y) in zip(compare.leaves(a), compare.leaves(b), strict=True):
-        if isinstance(x, mx.array) and (wrong := _unlike_arrays(x, y, tolerance)):
-            return f"{path}: {wrong}"
-    return ""
+        if isinstance(x, mx.array) and x.size:
+            wrong, gap = _unlike_arrays(x, y)
+            worst = max(worst, (f"{path}: {wrong}", gap), key=lambda w: w[1])
+    return worst
 
 
-def _unlike_arrays(x: mx.array, y: mx.array, tolerance: float) -> str:
-    """What differs, relative to the largest of a row; a row that had NaN or infinity may have them elsewhere."""
+def _unlike_arrays(x: mx.array, y: mx.array) -> tuple[str, float]:
+    """A row that had NaN or infinity may have them elsewhere."""
     with mx.stream(mx.cpu):
         if mx.issubdtype(x.dtype, mx.floating) != mx.issubdtype(y.dtype, mx.floating):
-            return f"dtype {y.dtype}, not {x.dtype}"
+            return f"dtype {y.dtype}, not {x.dtype}", math.inf
         a, b = x.astype(mx.float64), y.astype(mx.float64)
         known = mx.isfinite(a)
         lost = known & ~mx.isfinite(b)
         if mx.any(lost & (mx.all(known, axis=-1, keepdims=True) if a.ndim else known)).item():
-            return "not finite where it was"
+            return "not finite where it was", math.inf
         known = known & ~lost
         zero = mx.zeros_like(a)
         a, b = mx.where(known, a, zero), mx.where(known, b, zero)
         size = mx.max(mx.abs(a), axis=-1, keepdims=True) if a.ndim else mx.abs(a)
-        gap = mx.abs(a - b) / mx.maximum(size, mx.array(1e-30, dtype=mx.float64))
-        worst = mx.max(gap).item() if gap.size else 0.0
-        return f"differs by {worst:.1e} of its row's largest value" if worst > tolerance else ""
+        gap: float = mx.max(mx.abs(a - b) / mx.maximum(size, mx.array(1e-30, dtype=mx.float64))).item()
+        return f"differs by {gap:.1e} of its row's largest value", gap
 
 
-def _is_ill(m: Mutant, case: Case, old: Run) -> bool:
-    """Whether the mutant itself changes as much when its arithmetic is off in the 13th digit."""
+def _noise(m: Mutant, case: Case, old: Run) -> float:
+    """How far the mutant's own result goes where its arithmetic is off in the 13th digit."""
     noisy = run(load(m.source, noisy=True), m.form.entry, m.form.init, m.form.takes, case)
-    return bool(_unlike(old, noisy, TOLERANCE / 100))
+    return _unlike(old, noisy)[1]

@@ -137,6 +137,7 @@ def test_what_was_once_fixed_wrongly_is_left(form: Form) -> None:
     [
         "return mx.fast.rms_norm(x.astype(mx.float32), 1e-6, None).astype(x.dtype)",
         "return mx.dequantize(x, x, x, group_size=64, bits=0)[0]",
+        "r = mx.cos(x.mean(-1))\nreturn x * mx.expand_dims(-1, r) + mx.exp(x.max(-1))[..., None]",
         "a, b = mx.split(x, 0, axis=-1)\nreturn a * mx.sigmoid(b) * a",
         "n = x.shape[-1] // 0\nreturn x * mx.exp(x) * n",
     ],
