@@ -26,6 +26,8 @@ from fractions import Fraction
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
+from fuselint.graph.around import ahead
+from fuselint.graph.fact import COMPARISONS
 from fuselint.graph.identities import none_test
 from fuselint.graph.identities_linear import composed, permuted, swap
 from fuselint.graph.identities_views import FULL
@@ -207,6 +209,8 @@ class _Reader:
         product, scale, terms = split
         if not terms:
             return product, scale, None, False, False, ""
+        if any(term.scalar for term, _ in terms):
+            return None  # a number is no mask
         if any(c != 1.0 for _, c in terms) and len(terms) == 1:
             whole = self.node_of(self.algebra.scale(*terms[0]))
             return None if whole is None else (product, scale, whole, False, False, "")
@@ -328,6 +332,12 @@ def _shaped_like_keys(graph: Graph, q: Node, k: Node, axes: tuple[int, ...] | No
     ranks = graph.facts.rank(q), graph.facts.rank(k)
     known = [r for r in ranks if r is not None]
     return all(r in (3, 4) for r in known) and len(set(known)) <= 1 and not (3 in known and axes is not None)
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        if n.op in ("softmax", "nn.softmax", "exp") and any(u.op in ("matmul", "einsum") for u in ahead(graph, n, 4)):
+            yield n
 
 
 def find(graph: Graph) -> Iterator[Match]:
@@ -529,15 +539,15 @@ def _mask_dtype(graph: Graph, found: Attention, mask: Hole | None, masks: list[N
     claim = "the mask is no boolean, and its dtype promotes to the queries'"
     facts = graph.facts
     if found.keep:
-        return Obligation(claim, "proven", "it is boolean, and the code selects by it")
+        return _selects(graph, found)
+    if all(_is_boolean(graph, m) for m in masks):
+        return Obligation(claim, "contradicted", "a boolean is added, and hides nothing")
     joint = facts.dtype(found.q) | facts.dtype(found.k) | facts.dtype(found.v)
     if mask is not found.mask and isinstance(found.mask, Node):
         if facts.dtype(found.mask) == facts.dtype(found.q):
             return Obligation(claim, "proven", "it is cast to the queries' dtype")
         return Obligation("queries have the dtype to which the mask is cast", "unknown", "nothing says so")
     dtypes = [facts.dtype(m) for m in masks]
-    if all(d.name == "bool_" for d in dtypes):
-        return Obligation(claim, "contradicted", "a boolean is added, and hides nothing")
     if all(d <= joint or d <= WHOLE for d in dtypes):
         return Obligation(claim, "proven", "the mask is made in the queries' dtype")
     because = "a float32 mask on half-precision queries raises; nothing here says the mask's dtype"
@@ -601,6 +611,21 @@ def _read_together(graph: Graph, k: Node, v: Node) -> bool:
                 stack.extend(u for u in graph.users.get(n, ()) if u.op == "phi")
         readers.append({u for n in seen for u in graph.users.get(n, ()) if u.op in ("call", FUSED)})
     return bool(readers[0] & readers[1])
+
+
+def _selects(graph: Graph, found: Attention) -> Obligation:
+    """Whether a mask that `where` selects by is boolean: the fused kernel adds another one."""
+    claim = "the mask is boolean"
+    if not isinstance(found.mask, Node):
+        return Obligation(claim, "proven", "it is negated")
+    if _is_boolean(graph, found.mask):
+        return Obligation(claim, "proven", graph.facts.why(found.mask))
+    other = graph.facts.dtype(found.mask).name is not None or found.mask in (found.q, found.k, found.v)
+    return Obligation(claim, "contradicted" if other else "unknown", graph.facts.why(found.mask))
+
+
+def _is_boolean(graph: Graph, mask: Node) -> bool:
+    return graph.facts.dtype(mask).name == "bool_" or mask.op in COMPARISONS or mask.op.startswith("logical_")
 
 
 EXAMPLES = [

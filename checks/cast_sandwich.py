@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
+from fuselint.graph.around import is_made_with
 from fuselint.graph.canonical import number_text
 from fuselint.graph.dtypes import DType
 from fuselint.graph.model import Graph, Node
@@ -50,6 +51,10 @@ def fused(x: Any) -> Any:
     import mlx.core as mx
 
     return mx.softmax(x, axis=-1, precise=True)
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    return (n for n in graph.nodes if (n.op in ROWWISE or n.op in NORMS) and is_made_with(n, ("astype",), 2))
 
 
 def find(graph: Graph) -> Iterator[Match]:
@@ -126,6 +131,8 @@ def _match(graph: Graph, back: Node, inner: Node, wide: Node, x: Node) -> Match 
         if any(graph.facts.dtype(n) == FLOAT32 or stated_dtype(n) == "float32" for n in learned.values()):
             return None
         eps = inner.attrs.get("eps")
+        if not isinstance(eps, (Node, int, float)):
+            return None  # MLX refuses the call
         holes |= learned
         holes["eps"] = eps if isinstance(eps, Node) else Synthesised(number_text(eps))
         reads += learned.values()

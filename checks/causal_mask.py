@@ -28,12 +28,14 @@ from typing import Any
 
 from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
+from fuselint.graph.around import is_made_with
 from fuselint.graph.flow import Reader, callers, readers
-from fuselint.graph.model import Graph, Node, Slice, region
+from fuselint.graph.model import Graph, Node, Slice, operands, region
 from fuselint.graph.ops import TABLE
 from fuselint.rulebook import Example, FusedKernel, Match, Probe
 
 CODE, NAME = "FUS102", "materialised-causal-mask"
+NUMBERS = (-1e9,)
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
@@ -62,14 +64,36 @@ def fused(q: Any, k: Any, v: Any, scale: float) -> Any:
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal")
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        if n.op == FUSED and any(is_made_with(i, MASKS, 4) for i in operands(n)):
+            yield n
+
+
+MASKS = (BUILDER, "triu", "tril", "less", "less_equal", "greater", "greater_equal")
+
+
 def find(graph: Graph) -> Iterator[Match]:
     for node in graph.nodes:
         length = built(graph, node)
-        match = None if length is None else _match(graph, _cast(graph, node), length)
+        match = None
+        if length is not None:
+            root = _cast(graph, node)
+            match = _match(graph, root, length) if _stays_a_mask(graph, node, root) else None
         if match is None and (additive := _additive(graph, node)) is not None:
             match = _boolean(graph, node, additive)
         if match is not None:
             yield match
+
+
+KEEPS = ("greater_equal", "less_equal")
+"""Comparisons that make a boolean mask: True keeps a position. As numbers, 1 and 0, they would be added."""
+
+
+def _stays_a_mask(graph: Graph, node: Node, root: Node) -> bool:
+    """Whether a mask is still what it was made for after its cast: booleans that select, numbers that are added."""
+    dtype = graph.facts.dtype(root)
+    return dtype.name == "bool_" if node.op in KEEPS else dtype.name != "bool_" and not dtype.integral
 
 
 def built(graph: Graph, node: Node) -> Node | None:
@@ -82,7 +106,7 @@ def built(graph: Graph, node: Node) -> Node | None:
         return _scaled_comparison(graph, node)
     if node.op == "where" and len(node.inputs) == 3:
         return _selected(graph, node)
-    if node.op in ("greater_equal", "less_equal"):
+    if node.op in KEEPS:
         return _compared(graph, node, keeps=True)
     return None
 
@@ -140,7 +164,7 @@ def _compared(graph: Graph, node: Node, keeps: bool) -> Node | None:
     if graph.canonical.of(left[1]) is not graph.canonical.of(right[1]):
         return None
     rows_first = left[0] == "column"
-    wanted = {True: ("greater_equal", "less_equal"), False: ("less", "greater")}[keeps]
+    wanted = {True: KEEPS, False: ("less", "greater")}[keeps]
     return left[1] if node.op == wanted[0 if rows_first else 1] else None
 
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.op import ELEMENTWISE
 from fuselint.graph.ops import TABLE
@@ -65,6 +66,10 @@ class Scaled:
         return self.scale if template == "{s}" else Synthesised(template, {"s": self.scale})
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    return (n for n in graph.nodes if n.op in ("add", "subtract") and is_made_with(n, ("matmul",), 2))
+
+
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return
@@ -105,7 +110,7 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         _fits(graph, scaled.value, c),
         _dtype(graph, a, b, c),
     ]
-    match = Match(
+    return Match(
         code=CODE,
         root=root,
         holes=holes,
@@ -118,7 +123,6 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         numerics="more accurate",
         related=[(scaled.value, "the product")],
     )
-    return None if match.contradicted else match
 
 
 def _scaled(graph: Graph, node: Node, negative: bool) -> Scaled:

@@ -58,6 +58,13 @@ def fused(m: Any, x: Any) -> Any:
     return mx.where(m, x, 0)
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        entry = n.op in ("index", "item") and n.attrs.get("index") in ((0,), (-1,), 0, -1)
+        if n.op == "zeros_like" or (entry and graph.facts.kind(n.inputs[0]) == "array"):
+            yield n
+
+
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return

@@ -36,6 +36,7 @@ from fuselint.graph.canonical import Canonical, number_text
 from fuselint.graph.model import Frame, Graph, Node, operands, region
 from fuselint.graph.rotary_tables import ROOTS, Tabled, Way, tabled
 from fuselint.graph.rotations import Rotation, read, with_rest
+from fuselint.graph.symbols import Expr
 from fuselint.graph.values import Value
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 from fuselint.source.layout import one_line
@@ -63,6 +64,10 @@ def fused(x: Any, offset: int, base: float) -> Any:
     import mlx.core as mx
 
     return mx.fast.rope(x, x.shape[-1], traditional=False, base=base, scale=1.0, offset=offset)
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    return (n for n in graph.nodes if n.op == "cos")
 
 
 def find(graph: Graph) -> Iterator[Match]:
@@ -98,7 +103,7 @@ def _made_here(graph: Graph, taken: set[Node]) -> Iterator[Match]:
         if _is_helpers_own(chain[-1]):
             continue
         match = _match(graph, chain[-1], rotation)
-        if match is not None and not match.contradicted:
+        if match is not None:
             yield match
 
 
@@ -191,6 +196,7 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
             _cut(rotation),
             _positions(graph, x, rotation),
             _offset(graph, complete.get("offset"), angles.offset),
+            _one_each(graph, x, rotation, table),
             *_frequencies(graph, table),
             *_numbers(rotation),
             _precision(graph, root, inside, x),
@@ -380,6 +386,37 @@ def _is_int(graph: Graph, node: Node, depth: int = 0) -> bool:
     if node.op in ("add", "subtract", "multiply", "floor_divide", "phi"):
         return all(_is_int(graph, n, depth + 1) for n in node.inputs)
     return False
+
+
+def _one_each(graph: Graph, x: Node, rotation: Rotation, table: Node | None) -> Obligation:
+    """Whether the frequencies are as many as the pairs: one alone would be multiplied with all of them."""
+    claim = "each pair has a frequency of its own"
+    facts, frequencies = graph.facts, rotation.angles.frequencies
+    shape, made = facts.shape(x), None if table is None else facts.shape(table)
+    last = None if shape is None else shape.axis(-1)
+    rotated = last if rotation.dims is None else _size(graph, rotation.dims)
+    given = None if frequencies.length is None else _size(graph, frequencies.length)
+    if frequencies.count is not None and (count := _size(graph, frequencies.count)) is not None:
+        given = count * 2
+    elif made is not None and made.dims:
+        given = made.dims[-1] * 2
+    if given is not None and rotated is not None and shape is not None:
+        another = given in [d for d in shape.dims[:-1] if d.value() is None]
+        if another or (given.names == rotated.names and not all(_at(given, n) == _at(rotated, n) for n in (8, 24))):
+            return Obligation(claim, "contradicted", f"there are {given} // 2 of them, for {rotated} // 2 pairs")
+    if given is None and table is not None and table.op not in ("attr", "param"):
+        return Obligation(claim, "unknown", "nothing in this function says how many are made")
+    return Obligation(claim, "proven", "they are multiplied with the pairs' axis")
+
+
+def _size(graph: Graph, value: Value) -> Expr | None:
+    nodes = graph.canonical.nodes(value)
+    return graph.facts.size(nodes[0]) if nodes else None
+
+
+def _at(size: Expr, number: int) -> int | None:
+    """A size where all names stand for one number."""
+    return size.substitute(dict.fromkeys(size.names, number)).value()
 
 
 def _frequencies(graph: Graph, table: Node | None) -> Iterator[Obligation]:

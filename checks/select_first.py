@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, Slice
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 
@@ -41,6 +42,13 @@ def fused(logits: Any) -> Any:
     import mlx.core as mx
 
     return mx.argmax(logits, axis=-1)
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        best = n.op in ("argmax", "argmin") and is_made_with(n, ("softmax",), 3)
+        if best or (n.op in ("index", "take") and is_made_with(n, ("dequantize", "nn.Linear"), 1)):
+            yield n
 
 
 def find(graph: Graph) -> Iterator[Match]:

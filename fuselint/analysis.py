@@ -15,18 +15,19 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 
 from fuselint.config import Settings
-from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Region, Related, Traffic
+from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligation, Region, Related, Traffic
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, claim, rules, selectors
 from fuselint.source.edit import place
 from fuselint.source.project import summarise
-from fuselint.source.screen import screen
+from fuselint.source.screen import parse, screen
 from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saving
 from fuselint.traffic.model import Model
+from fuselint.unused import unused
 
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
@@ -70,7 +71,8 @@ def analyse(file: FileText, settings: Settings, is_read: Reads | None) -> tuple[
     """All of a file: what to report, and what could be fixed. Without `is_read`, nothing is known to be unread."""
     screened = screen(file)
     if not screened.mlx or screened.tree is None or not screened.functions:
-        return FileResult(file.path), []
+        idle = idle_comments(file, settings, Suppressions.of(file, ours=True), ())
+        return FileResult(file.path, tuple(p.finding for p in idle), text=file.text if idle else ""), idle
     work = Analysis(file, settings, is_read, Program(file, summarise(file, screened.tree)), screened.tree)
     return work.run([span.qualname for span in screened.functions])
 
@@ -92,13 +94,17 @@ class Analysis:
         found = [(g, [m for rule in self.by_code.values() for m in self.found(rule, g)]) for g in graphs]
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
         contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
-        kept = list(self.chosen(standing(claimed, contradicted, self.program)))
-        proposals = sorted((p for g, m in kept if (p := self.proposal(g, m))), key=lambda p: place_of(p.finding))
-        proposals = self.identified(proposals)
+        suppressions = Suppressions.of(self.file)
+        kept = list(self.chosen(standing(claimed, contradicted, self.program), suppressions))
+        proposals = [p for g, m in kept if (p := self.proposal(g, m))]
+        if not self.errors:
+            proposals += idle_comments(self.file, self.settings, suppressions, self.lines_not_understood())
+        proposals = identified(self.file, sorted(proposals, key=lambda p: place_of(p.finding)))
         shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
         near: list[Finding] = []
         if self.settings.near_misses:
-            near = sorted((self.near_miss(g, m) for g, m in self.chosen(contradicted)), key=place_of)
+            near = [self.near_miss(g, m) for g, m in self.chosen(contradicted, Suppressions.of(self.file))]
+            near = sorted([*near, *self.nearly(found)], key=place_of)
         return (
             FileResult(
                 path=self.file.path,
@@ -138,17 +144,26 @@ class Analysis:
         where = f"{self.file.path}: internal error in {doing}: {type(error).__name__}: {error}; please report this"
         self.errors.append(where + "\n" + "".join(traceback.format_exception(error)).rstrip())
 
-    def chosen(self, matches: Sequence[tuple[Graph, Match]]) -> Iterator[tuple[Graph, Match]]:
+    def chosen(
+        self, matches: Sequence[tuple[Graph, Match]], suppressions: Suppressions
+    ) -> Iterator[tuple[Graph, Match]]:
         """Without what isn't selected, what a comment silences, and elementwise chains too short to report."""
         codes = chosen_codes(self.settings)
-        suppressions = Suppressions.of(self.file)
         for graph, match in matches:
-            kernels = match.data.get("kernels")
-            if kernels is not None and kernels < self.settings.min_kernels and not match.data.get("gated"):
+            if match.code not in codes:
                 continue
             name = self.by_code[match.code].name
-            if match.code in codes and not suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
+            if suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
+                continue
+            kernels = match.data.get("kernels")
+            if kernels is None or kernels >= self.settings.min_kernels or match.data.get("gated"):
                 yield graph, match
+
+    def lines_not_understood(self) -> list[range]:
+        """The lines of functions whose findings are not known."""
+        functions = self.program.summary.functions
+        spans = [functions[q].span for q, _ in self.not_understood if q in functions]
+        return [range(self.file.position(s.start)[0], self.file.position(s.end)[0] + 1) for s in spans]
 
     def lines(self, graph: Graph, root: Node) -> tuple[int, int, range]:
         """The first and last line of the root's statement, and the lines from the first decorator to the `def`."""
@@ -156,9 +171,12 @@ class Analysis:
         start, end = span_of(graph, root)
         if stmt is not None and isinstance(stmt.line, cst.SimpleStatementLine):
             start, end = graph.source.span(stmt.line)
+        return self.file.position(start)[0], self.file.position(end)[0], self.header(graph)
+
+    def header(self, graph: Graph) -> range:
+        """The lines from the first decorator of a function to its `def`."""
         first = self.file.position(graph.source.start)[0]
-        header = self.program.summary.functions[graph.context.qualname].span.line
-        return self.file.position(start)[0], self.file.position(end)[0], range(first, header + 1)
+        return range(first, self.program.summary.functions[graph.context.qualname].span.line + 1)
 
     def is_small(self, traffic: Traffic | None) -> bool:
         if traffic is None or traffic.saved_at is None or traffic.assumed:
@@ -175,11 +193,35 @@ class Analysis:
             return None
 
     def near_miss(self, graph: Graph, match: Match) -> Finding:
-        because = "; ".join(
-            f"not so: {o.claim} ({o.because})" for o in match.obligations if o.verdict == "contradicted"
-        )
+        because = "; ".join(_not_so(o) for o in match.obligations if o.verdict == "contradicted")
         found = self.finding(graph, match, Fix("none", because))
         return replace(found, message=f"near miss: {match.message}", traffic=None)
+
+    def nearly(self, found: Sequence[tuple[Graph, Sequence[Match]]]) -> Iterator[Finding]:
+        """What would match if a single thing were otherwise."""
+        from fuselint.nearly import near_misses
+
+        codes, suppressions = chosen_codes(self.settings), Suppressions.of(self.file)
+        rules = [r for r in self.by_code.values() if r.code in codes]
+        tree = parse(self.file)
+        for graph, matches in found:
+            for miss in near_misses(self.program, tree, graph, matches, rules):
+                (line, column), (end_line, end_column) = map(self.file.position, miss.span)
+                header = self.header(graph)
+                if not suppressions.covers(miss.rule.code, line, end_line, header, miss.rule.name):
+                    yield Finding(
+                        miss.rule.code,
+                        miss.rule.name,
+                        f"near miss: {miss.message}",
+                        self.file.path,
+                        line,
+                        column,
+                        end_line,
+                        end_column,
+                        graph.context.qualname,
+                        fix=Fix("none", _not_so(miss.obligation)),
+                        obligations=(miss.obligation,),
+                    )
 
     def finding(self, graph: Graph, match: Match, fix: Fix) -> Finding:
         rule = self.by_code[match.code]
@@ -239,18 +281,27 @@ class Analysis:
         )
         return fix, placed.region, placed.statements
 
-    def identified(self, proposals: Sequence[Proposal]) -> list[Proposal]:
-        """With ids that survive moved lines and renamed files: code, function, the text without its layout, count."""
-        seen: Counter[str] = Counter()
-        out = []
-        for p in proposals:
-            f = p.finding
-            snippet = self.file.text[self.file.offset(f.line, f.column) : self.file.offset(f.end_line, f.end_column)]
-            key = "\0".join([f.code, f.function, "".join(snippet.split())])
-            name = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
-            seen[key] += 1
-            out.append(replace(p, finding=replace(f, id=name)))
-        return out
+
+def idle_comments(
+    file: FileText, settings: Settings, suppressions: Suppressions, spared: Sequence[range]
+) -> list[Proposal]:
+    """The suppressions that silence nothing. spared: lines whose findings are not known."""
+    found = unused(file, suppressions, chosen_codes(settings), spared)
+    return identified(file, [Proposal(f) for f in found])
+
+
+def identified(file: FileText, proposals: Sequence[Proposal]) -> list[Proposal]:
+    """With ids that survive moved lines and renamed files: code, function, the text without its layout, count."""
+    seen: Counter[str] = Counter()
+    out = []
+    for p in proposals:
+        f = p.finding
+        snippet = file.text[file.offset(f.line, f.column) : file.offset(f.end_line, f.end_column)]
+        key = "\0".join([f.code, f.function, "".join(snippet.split())])
+        name = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        seen[key] += 1
+        out.append(replace(p, finding=replace(f, id=name)))
+    return out
 
 
 def _computing(graph: Graph, match: Match, changed: Sequence[tuple[int, int]]) -> frozenset[tuple[int, int]]:
@@ -274,6 +325,10 @@ def applicability(match: Match, wanted: Replacement, placing: str) -> tuple[Appl
     needs = (*unknown, *wanted.needs, *capped, *changed, *((placing,) if placing else ()))
     doubtful = unknown or changed or wanted.cap == "unsafe" or placing
     return ("unsafe" if doubtful else "safe"), tuple(dict.fromkeys(needs))
+
+
+def _not_so(obligation: Obligation) -> str:
+    return f"not so: {obligation.claim} ({obligation.because})"
 
 
 def message(match: Match, traffic: Traffic | None) -> str:

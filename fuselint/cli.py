@@ -200,12 +200,12 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
 def rule(code: str | None, everything: bool, form: str) -> None:
     """Print the page of the rule CODE (or its name); without one, list the rules."""
     from fuselint.report import pages
-    from fuselint.rulebook import rules, selectors
+    from fuselint.rulebook import documented, selectors
 
     if code is None and not everything:
-        click.echo(pages.listing(rules()), nl=False)
+        click.echo(pages.listing(documented()), nl=False)
         return
-    chosen = rules() if code is None else [r for r in rules() if r.code in selectors([code], "rule")]
+    chosen = documented() if code is None else [r for r in documented() if r.code in selectors([code], "rule")]
     click.echo(pages.render(chosen, form), nl=False)
 
 

@@ -14,9 +14,10 @@ from fuselint.config import Settings
 from fuselint.errors import FuselintError, UnreadableFile
 from fuselint.finding import Edit, Finding, Verification
 from fuselint.package import Package
-from fuselint.rulebook import UNREADABLE, NoFix
+from fuselint.rulebook import UNREADABLE, UNUSED, NoFix
 from fuselint.source.edit import apply, compatible, guard, joined, merge
 from fuselint.source.text import FileText, read, write_atomic
+from fuselint.unreadable import unreadable
 
 __all__ = ["FileResult", "FixedFile", "check_file", "check_paths", "fix_paths", "fix_text"]
 
@@ -118,8 +119,7 @@ def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list
 
 
 def _unreadable(e: UnreadableFile, settings: Settings, text: str = "") -> FileResult:
-    finding = Finding(UNREADABLE, "unreadable-file", e.reason, e.path, e.line, e.column, e.line, e.column)
-    return FileResult(e.path, (finding,) if UNREADABLE in chosen_codes(settings) else (), text=text)
+    return FileResult(e.path, (unreadable(e),) if UNREADABLE in chosen_codes(settings) else (), text=text)
 
 
 def _each(call: Callable[[T], R], tasks: Sequence[T], jobs: int | None) -> Iterator[R]:
@@ -231,6 +231,9 @@ def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]], setti
     outcomes = iter(verify(regions, cache=CACHE if settings.cache else None))
     kept: dict[int, list[Proposal]] = {id(w): [] for w in busy}
     for w, p in flat:
+        if p.finding.code == UNUSED:  # a comment: there is nothing to run
+            kept[id(w)].append(p)
+            continue
         outcome = next(outcomes) if p.region else Verification("not verifiable", "its region can't be run by itself")
         assert p.finding.fix is not None
         finding = replace(p.finding, fix=replace(p.finding.fix, verification=outcome))

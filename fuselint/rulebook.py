@@ -35,8 +35,10 @@ class Synthesised:
     operands: Mapping[str, Node] = field(default_factory=dict)
 
 
-UNREADABLE = "FUS000"
-"""The code of a file that can't be analysed: the engine's own, not a rule's."""
+UNREADABLE, UNUSED = "FUS000", "FUS900"
+"""The codes of the engine's own findings, which no rule makes: fuselint/unreadable.py and unused.py."""
+
+OWN = {UNREADABLE: "fuselint.unreadable", UNUSED: "fuselint.unused"}
 
 HOUSE_ASSUMPTIONS = (
     "activations are real floating-point arrays of rank 1 or more",
@@ -183,7 +185,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Rule:
-    """A check and its fixer."""
+    """A check and its fixer, or a finding of the engine's own, which has a page only.
+
+    nearly: the values around which a graph may nearly hold a match; None: near misses are not looked for.
+    numbers: constants of the computation that others may stand for. one_value: whether it reads one value twice.
+    """
 
     code: str
     name: str
@@ -194,10 +200,18 @@ class Rule:
     counterexamples: Sequence[Example]
     check: ModuleType
     fixer: ModuleType | None
+    nearly: Callable[[Graph], Iterator[Node]] | None = None
+    numbers: tuple[float, ...] = ()
+    one_value: bool = False
 
 
 CLAIM_ORDER = tuple("FUS211 FUS20 FUS221 FUS241 FUS231 FUS252 FUS251 FUS261 FUS1 FUS301 FUS302".split())
 """Who owns a node first: codes, by prefix."""
+
+
+def claim_rank(code: str) -> int:
+    """The place of a rule in the order of claims."""
+    return next((i for i, p in enumerate(CLAIM_ORDER) if code.startswith(p)), len(CLAIM_ORDER))
 
 
 GIVEN = frozenset({"const", "param", "attr", "global", "function"})
@@ -212,8 +226,7 @@ def claim(matches: Iterable[Match]) -> list[Match]:
     work = {m: frozenset(n for n in m.region if n.op not in GIVEN) or m.region for m in matches}
 
     def rank(m: Match) -> tuple[int, int, int]:
-        order = next((i for i, p in enumerate(CLAIM_ORDER) if m.code.startswith(p)), len(CLAIM_ORDER))
-        return order, -len(work[m]), m.root.id
+        return claim_rank(m.code), -len(work[m]), m.root.id
 
     ordered = sorted(work, key=rank)
     chains = [work[m] for m in ordered if m.code == "FUS301"]
@@ -253,6 +266,9 @@ def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
             counterexamples=tuple(getattr(check, "COUNTEREXAMPLES", ())),
             check=check,
             fixer=fixer,
+            nearly=getattr(check, "nearly", None),
+            numbers=tuple(getattr(check, "NUMBERS", ())),
+            one_value=getattr(check, "ONE_VALUE", False),
         )
         if rule.code in found:
             raise FuselintError(f"{rule.code} is the code of two rules: {found[rule.code].name} and {rule.name}")
@@ -260,9 +276,30 @@ def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
     return tuple(found[code] for code in sorted(found))
 
 
+@cache
+def documented() -> tuple[Rule, ...]:
+    """All that can be reported, by code: the rules, and the engine's own findings."""
+    modules = map(import_module, OWN.values())
+    own = [
+        Rule(
+            code=m.CODE,
+            name=m.NAME,
+            page=inspect.cleandoc(m.__doc__ or ""),
+            find=lambda graph: iter(()),
+            fix=None,
+            examples=tuple(getattr(m, "EXAMPLES", ())),
+            counterexamples=tuple(getattr(m, "COUNTEREXAMPLES", ())),
+            check=m,
+            fixer=None,
+        )
+        for m in modules
+    ]
+    return tuple(sorted((*own, *rules()), key=lambda r: r.code))
+
+
 def selectors(chosen: Iterable[str], where: str) -> frozenset[str]:
     """The codes that codes, prefixes of codes, names of rules and ALL stand for."""
-    known = {UNREADABLE: "unreadable-file", **{r.code: r.name for r in rules()}}
+    known = {r.code: r.name for r in documented()}
     codes: set[str] = set()
     for text in chosen:
         wanted = text.strip()

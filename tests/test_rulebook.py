@@ -57,7 +57,7 @@ def test_rules_are_found_by_walking_and_each_once() -> None:
 
 def test_selectors() -> None:
     known = {r.code for r in rules()}
-    assert selectors(["ALL"], "x") == known | {"FUS000"}
+    assert selectors(["ALL"], "x") == known | {"FUS000", "FUS900"}
     assert selectors(["fus201"], "x") == selectors(["unfused-rms-norm"], "x") == {"FUS201"}
     assert selectors(["FUS1"], "x") == {c for c in known if c.startswith("FUS1")}
     with pytest.raises(ConfigError, match='x: no rule "FUS777"'):

@@ -37,6 +37,7 @@ class Frequencies:
     table: Value | None = None
     inverse: bool = False  # the table holds wavelengths
     length: Value | None = None  # what the exponents call the rotated length
+    count: Value | None = None  # how many there are, where a range counts them one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,6 +349,7 @@ def _of_base(c: Canonical, v: Value, e: Fraction, whole: Value) -> Frequencies |
         return None
     halved = length.op == "floor_divide" and length.args[1].is_number(2.0)
     rotated = length.args[0] if halved else length if _steps_by_two(c, ranges[0]) else None
+    count = None if _steps_by_two(c, ranges[0]) else length
     power = c.algebra.multiply(c.algebra.product(-exponent.coefficient, rest), length)
     power = _cancelled(c, power, whole)
     if base is None:
@@ -361,8 +363,8 @@ def _of_base(c: Canonical, v: Value, e: Fraction, whole: Value) -> Frequencies |
                 return None
             base, power = c.algebra.number(number), c.algebra.product(1.0, power.factors)
     if power.number is not None and base.number is not None:
-        return Frequencies(c.algebra.number(_rounded(base.number**power.number)), length=rotated)
-    return Frequencies(base, None if power.is_number(1.0) else power, length=rotated)
+        return Frequencies(c.algebra.number(_rounded(base.number**power.number)), length=rotated, count=count)
+    return Frequencies(base, None if power.is_number(1.0) else power, length=rotated, count=count)
 
 
 def _rounded(number: float) -> float:

@@ -135,12 +135,12 @@ def unpacked(c: Call, words: Expr | None) -> Expr | None:
 
 
 def quantisation(c: Call) -> tuple[int | None, int | None]:
-    """group_size and bits, where they are known."""
+    """group_size and bits, where they are known, and numbers that MLX takes."""
     default = DEFAULT_GROUPS.get(str(c.attrs.get("mode")), (None, None))
     size, bits = (
         default[i] if c.attrs.get(name) is None else c.integer(name) for i, name in enumerate(("group_size", "bits"))
     )
-    return size, bits
+    return size or None, bits or None
 
 
 def quantised(c: Call) -> Shape | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fuselint.errors import TooComplex
+from fuselint.finding import Edit
 from fuselint.graph.model import Graph
 from fuselint.source.function import FunctionSource, parse_function
 from fuselint.source.text import FileText
@@ -65,6 +68,23 @@ class Program:
             graph = self.graph(qualname) if plain else None
             self._makes_array[qualname] = graph is not None and _returns_new_array(graph)
         return self._makes_array[qualname]
+
+    def changed(self, qualname: str, text: str, edits: Sequence[Edit]) -> Program:
+        """The program with the text after edits inside one function. The other functions are those of this program."""
+
+        def moved(offset: int) -> int:
+            return offset + sum(len(e.text) - (e.end - e.start) for e in edits if e.end <= offset)
+
+        functions = dict(self.summary.functions)
+        whole = functions[qualname].span
+        for name, f in functions.items():
+            if whole.start <= f.span.start < whole.end:
+                functions[name] = replace(f, span=replace(f.span, start=moved(f.span.start), end=moved(f.span.end)))
+        out = Program(replace(self.file, text=text), replace(self.summary, functions=functions))
+        kept = [name for name, f in functions.items() if f is self.summary.functions[name]]
+        out._sources = {name: self._sources[name] for name in kept if name in self._sources}
+        out._graphs = {name: self._graphs[name] for name in kept if name in self._graphs}
+        return out
 
     def init(self, class_name: str) -> Graph | None:
         """The graph of a class's `__init__`, its own or that of a base in this file."""
