@@ -209,6 +209,59 @@ def explain(place: str, **options: Any) -> None:
     click.echo(explained(path, int(line), _settings(options)), nl=False)
 
 
+@main.command()
+@click.argument("target", metavar="MODULE:CALLABLE")
+@click.option("--init", default="", metavar="ARGS", help="Arguments that build a class, such as 'dims=4096, eps=1e-5'.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="[NAME=]VALUE", help="x=f16[1,2048,4096], or a Python expression."
+)
+@click.option("--inputs", "factory", default="", metavar="MODULE:FUNCTION", help="A function that returns the inputs.")
+@click.option("--backend", type=click.Choice(["metal", "cuda", "cpu"]), default="metal", show_default=True)
+@click.option("--chip", default="m3-max", show_default=True, metavar="NAME", help="For the time and command buffers.")
+@click.option("--fixes/--no-fixes", default=True, help="Trace the fixed code too [yes].")
+@click.option("--unsafe-fixes", is_flag=True, default=None, help="Fixed with what isn't proven, too.")
+@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
+@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@click.option("-v", "--verbose", is_flag=True, help="The whole traceback where the traced code fails.")
+@facts_options
+def trace(target: str, **options: Any) -> None:
+    """Count what a call launches: every kernel of MODULE:CALLABLE with its bytes, by source line.
+
+    This runs your code, in a child process, with nothing evaluated: weights and inputs take no memory. MODULE is a
+    dotted name or a .py file; CALLABLE a function, an instance, a method, or a class, which --init builds. Expressions
+    see the module's names, and what is traced as `target`. --dtype is what floating weights are cast to.
+    """
+    from fuselint.config import LONG_DTYPES
+    from fuselint.report.trace import render
+    from fuselint.trace.model import Request
+    from fuselint.trace.process import TraceFailed
+    from fuselint.trace.survey import survey
+    from fuselint.traffic.chips import CHIPS
+
+    settings = _settings(options)
+    if options["chip"] not in CHIPS:
+        raise ConfigError(f'--chip: unknown chip "{options["chip"]}"{nearest(options["chip"], CHIPS)}')
+    long = {short: name for name, short in LONG_DTYPES.items()}
+    request = Request(
+        target=target,
+        init=options["init"],
+        inputs=options["inputs"],
+        factory=options["factory"],
+        sizes=dict(settings.shape),
+        dtype=long[settings.dtype] if options["dtype"] else "",
+        backend=options["backend"],
+    )
+    try:
+        report = survey(request, settings, options["chip"], options["fixes"])
+    except TraceFailed as e:
+        if options["verbose"] and e.detail:
+            _say(e.detail.rstrip())
+        raise
+    text = render(report, options["output_format"], _color(options) and options["output_file"] is None)
+    _write(text, options["output_file"])
+
+
 def _settings(options: dict[str, Any]) -> Settings:
     """The configuration file's settings, with the options laid over them."""
     path = options["config"] or (None if options["isolated"] else find_file(Path.cwd()))

@@ -27,6 +27,9 @@ NOT_ARRAYS = names(
 )
 """Structural ops: values that MLX does not compute."""
 
+OPAQUE = "Opaque"
+"""What stands for a value that isn't MLX's own computation: a join of branches, or a call that isn't understood."""
+
 FLOATING = (rules.floated, rules.promoted_float)
 """dtype rules of ops that turn integers into float32 before they compute."""
 
@@ -111,7 +114,7 @@ class Trace:
             copies = isinstance(node.cst, cst.Subscript) and self.facts.kind(node.inputs[0]) == "array"
             return self.make("Gather" if copies else "Item", arrays[:1], node)
         # A join, or a call that isn't understood: it reads its operands, and nothing is fused across it.
-        return self.tracer.make("Opaque", arrays, self.shape(node), concrete(self.facts.dtype(node)), NotImplemented)
+        return self.tracer.make(OPAQUE, arrays, self.shape(node), concrete(self.facts.dtype(node)), NotImplemented)
 
     def operation(self, node: Node, op: Op) -> Traced:
         """As MLX makes it: Python numbers among the operands take an array's dtype."""
@@ -200,7 +203,7 @@ class Trace:
     def opaque(self, arrays: Iterable[Array], node: Node) -> Array:
         """What isn't understood: never equal to another."""
         dtype = concrete(self.facts.dtype(node))
-        return self.tracer.make("Opaque", arrays, self.shape(node), dtype, NotImplemented)
+        return self.tracer.make(OPAQUE, arrays, self.shape(node), dtype, NotImplemented)
 
     def kept(self, node: Node) -> Shape | None:
         """The shape of the reduction with its axes kept as 1."""

@@ -17,7 +17,7 @@ from fuselint.graph.ops import TABLE
 from fuselint.graph.primitives import ACTIVATIONS
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import ACTIVATION, RESHAPES, VIEWS, Array, Operand, Tracer
-from fuselint.graph.trace import Trace, trace
+from fuselint.graph.trace import OPAQUE, Trace, trace
 from fuselint.traffic.layout import Layout
 from fuselint.traffic.sizes import Sizes
 
@@ -86,7 +86,8 @@ def compiled_kernels(nodes: Iterable[Node], outputs: Iterable[Node], facts: Fact
 
 
 def is_kernel(a: Array, layout: Layout) -> bool:
-    if not a.primitive or a.primitive in VIEWS:
+    """Whether MLX launches something for it: not for a join of branches."""
+    if not a.primitive or a.primitive in VIEWS or a.primitive == OPAQUE:
         return False
     return a.primitive not in RESHAPES or a in layout.copies
 

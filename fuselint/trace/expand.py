@@ -1,0 +1,159 @@
+"""The primitives that one call of MLX is made of, as MLX itself exports them.
+
+`mx.export_function` builds the graph of a call from shapes alone. It merges what is computed twice, which eager MLX
+doesn't; a single call computes nothing twice but broadcasts, so calls are exported one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import mlx.core as mx
+
+from fuselint.trace.recording import Call, Ref, Value, arrays_in, dtype_name
+
+Kind = tuple[tuple[int, ...], str]
+"""Shape and dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Primitive:
+    """inputs, outputs: places in the expansion's list of arrays."""
+
+    name: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    key: Hashable = None
+
+
+@dataclass(slots=True)
+class Expansion:
+    """The call's operands come first among `arrays`. constants: of scalars, what makes them equal to others."""
+
+    arrays: list[Kind]
+    constants: dict[int, Hashable] = field(default_factory=dict)
+    primitives: list[Primitive] = field(default_factory=list)
+    outputs: tuple[int, ...] = ()
+
+    @staticmethod
+    def of(call: Call) -> Expansion:
+        return Expansion([kind(v) for v in call.inputs])
+
+    def add(self, name: str, inputs: Sequence[int], *made: Kind, key: Hashable = None) -> int:
+        """A primitive more; the place of its first output."""
+        first = len(self.arrays)
+        self.arrays.extend(made)
+        self.primitives.append(Primitive(name, tuple(inputs), tuple(range(first, len(self.arrays))), key))
+        return first
+
+    def astype(self, at: int, dtype: str) -> int:
+        shape, own = self.arrays[at]
+        return at if own == dtype else self.add("AsType", [at], (shape, dtype), key=(dtype,))
+
+
+def kind(value: Value) -> Kind:
+    return value.shape, value.dtype
+
+
+class Expander:
+    """Expands calls, equal ones once. unknown: names of those that MLX can't export."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Expansion] = {}
+        self.unknown: set[str] = set()
+
+    def expand(self, call: Call, shapeless: bool) -> Expansion:
+        key = (call.name, id(call.function), repr((call.args, call.kwargs)), shapeless, *map(kind, call.inputs))
+        if key not in self._known:
+            known = exported(call, shapeless)
+            if known is None:
+                self.unknown.add(call.name)
+            self._known[key] = known or opaque(call)
+        return self._known[key]
+
+
+def opaque(call: Call) -> Expansion:
+    """One kernel that reads the operands and writes the results: all that is known where MLX can't export the call."""
+    out = Expansion.of(call)
+    name = "".join(part[:1].upper() + part[1:] for part in call.name.rpartition(".")[2].strip("_").split("_"))
+    first = out.add(name, range(len(call.inputs)), *map(kind, call.outputs))
+    out.outputs = tuple(range(first, len(out.arrays)))
+    return out
+
+
+def exported(call: Call, shapeless: bool = False) -> Expansion | None:
+    """The call as MLX exports it, or None where it can't."""
+    reader = _Reader(Expansion([]))
+    stand_ins = [mx.zeros(v.shape, _dtype(v.dtype)) for v in call.inputs]
+    try:
+        mx.export_function(reader.read, _runner(call), *stand_ins, shapeless=shapeless)
+    except (ValueError, RuntimeError, TypeError):
+        return None
+    return reader.out
+
+
+def _dtype(name: str) -> Any:
+    return getattr(mx, name)
+
+
+def _runner(call: Call) -> Callable[..., list[Any]]:
+    def run(*arrays: Any) -> list[Any]:
+        args, kwargs = _filled(call.args, arrays), _filled(call.kwargs, arrays)
+        result = call.function(*args, **kwargs)
+        return list(arrays_in(args[call.changes] if call.changes is not None else result))
+
+    return run
+
+
+def _filled(argument: Any, arrays: Sequence[Any]) -> Any:
+    if isinstance(argument, Ref):
+        return arrays[argument.index]
+    if isinstance(argument, (list, tuple)):
+        return type(argument)(_filled(a, arrays) for a in argument)
+    if isinstance(argument, dict):
+        return {k: _filled(a, arrays) for k, a in argument.items()}
+    return argument
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads what `mx.export_function` calls back with."""
+
+    out: Expansion
+    places: dict[str, int] = field(default_factory=dict)
+
+    def read(self, data: dict[str, Any]) -> None:
+        match data["type"]:
+            case "inputs":
+                self._at(data["inputs"])
+            case "outputs":
+                self.out.outputs = self._at(data["outputs"])
+            case "constants":
+                for name, array in data["constants"]:
+                    (at,) = self._at([(name, array.shape, array.dtype)])
+                    if array.size == 1:
+                        self.out.constants[at] = (array.item(), dtype_name(array.dtype), array.ndim)
+            case "primitive":
+                key = frozen(data["arguments"])
+                inputs, outputs = self._at(data["inputs"]), self._at(data["outputs"])
+                self.out.primitives.append(Primitive(data["name"], inputs, outputs, key))
+
+    def _at(self, named: Sequence[tuple[str, Any, Any]]) -> tuple[int, ...]:
+        places = []
+        for name, shape, dtype in named:
+            if name not in self.places:
+                self.places[name] = len(self.out.arrays)
+                self.out.arrays.append((tuple(shape), dtype_name(dtype)))
+            places.append(self.places[name])
+        return tuple(places)
+
+
+def frozen(arguments: Any) -> Hashable:
+    """A primitive's arguments as something hashable."""
+    if isinstance(arguments, (list, tuple)):
+        return tuple(map(frozen, arguments))
+    if isinstance(arguments, (bool, int, float, str, type(None))):
+        return arguments
+    return str(arguments)
