@@ -22,6 +22,8 @@ Strides = tuple[int, ...]
 
 FEW_QUERIES, MANY_KEYS = 8, 1024
 REDUCTIONS = ("And", "Or", "Sum", "Prod", "Min", "Max")
+OVERWRITING = {"SliceUpdate": 4, "Scatter": 4, "ScatterAxis": 1}
+"""The number of an update that puts its values in place of the old; the others add them, or the like."""
 GATHERS = ("Gather", "GatherAxis")
 EXPERTS = ("GatherMM", "GatherQMM", "GatherQQMM")
 UPDATES = ("SliceUpdate", "DynamicSliceUpdate", "Scatter", "ScatterAxis", "MaskedScatter")
@@ -292,8 +294,14 @@ def _read(memory: Memory, g: Group, position: int, a: Array, donated: bool) -> i
     if primitive in EXPERTS and memory.shape(a)[:-2] and position in _weights(primitive, len(g.inputs)):
         return min(touched, touched // prod(memory.shape(a)[:-2]) * _picked(memory, g))
     if primitive in UPDATES and position == 0 and donated:
-        return 0
+        return 0 if _overwrites(g.root) else _update(memory, g)
     return touched
+
+
+def _overwrites(update: Array) -> bool:
+    """Whether an update puts new values in place of the old, and doesn't add them or the like."""
+    reduction = update.key[0] if isinstance(update.key, tuple) and update.key else None
+    return update.primitive not in OVERWRITING or reduction == OVERWRITING[update.primitive]
 
 
 def _weights(primitive: str, operands: int) -> range:

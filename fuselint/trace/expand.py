@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from fuselint.trace.recording import Call, Ref, Value, arrays_in, dtype_name
+from fuselint.trace.recording import Call, Ref, Value, arrays_in, dtype_name, unseen
 
 Kind = tuple[tuple[int, ...], str]
 """Shape and dtype."""
@@ -67,11 +67,16 @@ class Expander:
     def expand(self, call: Call, shapeless: bool) -> Expansion:
         key = (call.name, id(call.function), repr((call.args, call.kwargs)), shapeless, *map(kind, call.inputs))
         if key not in self._known:
-            known = exported(call, shapeless)
-            if known is None:
-                self.unknown.add(call.name)
-            self._known[key] = known or opaque(call)
+            self._known[key] = self._expanded(call, shapeless)
         return self._known[key]
+
+    def _expanded(self, call: Call, shapeless: bool) -> Expansion:
+        if call.function is unseen:
+            return opaque(call)
+        known = unchanged(call) if call.name == "stop_gradient" else exported(call, shapeless)
+        if known is None:
+            self.unknown.add(call.name)
+        return known or opaque(call)
 
 
 def opaque(call: Call) -> Expansion:
@@ -80,6 +85,13 @@ def opaque(call: Call) -> Expansion:
     name = "".join(part[:1].upper() + part[1:] for part in call.name.rpartition(".")[2].strip("_").split("_"))
     first = out.add(name, range(len(call.inputs)), *map(kind, call.outputs))
     out.outputs = tuple(range(first, len(out.arrays)))
+    return out
+
+
+def unchanged(call: Call) -> Expansion:
+    """`mx.stop_gradient`: MLX's export leaves it out, but its fuser sees it."""
+    out = Expansion.of(call)
+    out.outputs = (out.add("StopGradient", [0], kind(call.outputs[0])),)
     return out
 
 

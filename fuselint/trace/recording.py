@@ -106,17 +106,17 @@ class Recorder:
         known = self.values.get(id(array))
         if known is not None:
             return known[1]
-        return self.set(array, self.unseen(array) if self.on else None)
+        return self.set(array, self.maker(array) if self.on else None)
 
-    def unseen(self, array: Any) -> Call | None:
+    def maker(self, array: Any) -> Call | None:
         """What made an array out of recorded ones where no call was seen to, such as `mx.array(x, dtype)`."""
-        names = {f"v{number}": a for number, (a, value) in self.values.items() if value.call is not None}
+        names = {f"v{number}": a for number, (a, _) in self.values.items()}
         primitive, sources = origin(array, names)
         if not sources:
             return None
         inputs = [self.values[int(name[1:])][1] for name in sources]
         refs = tuple(map(Ref, range(len(inputs))))
-        call = Call(f"array.{primitive}", _unknown, refs, {}, inputs, self.place(), self.scope)
+        call = Call(f"array.{primitive}", unseen, refs, {}, inputs, self.place(), self.scope)
         self.calls.append(call)
         return call
 
@@ -195,8 +195,9 @@ ORIGINALS: dict[str, Any] = {}
 """MLX's own functions, by their names below `mx`."""
 
 
-def _unknown(*arrays: Any) -> Any:
-    raise ValueError("no call of MLX was seen here")
+def unseen(*arrays: Any) -> Any:
+    """Stands for a call that was not seen."""
+    raise NotImplementedError
 
 
 def origin(array: Any, names: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -289,6 +290,7 @@ def install() -> Recorder:
     for name in ("T", "mT", "real", "imag"):
         original = getattr(mx.array, name)
         setattr(mx.array, name, property(_recorded(f"array.{name}", original.__get__)))
+    mx.custom_function = CustomFunction
     original_at = mx.array.at
     mx.array.at = property(lambda a: At(a, original_at) if RECORDER.on else original_at.__get__(a))
     return RECORDER
@@ -425,6 +427,37 @@ def _compile(fun: Any, inputs: Any = None, outputs: Any = None, shapeless: bool 
     return Compiled(fun, outputs, shapeless)
 
 
+def _transform(name: str) -> Any:
+    """`mx.grad` and its like: forward and backward together are one call, which MLX exports as a whole."""
+
+    def make(fun: Any, *options: Any, **more: Any) -> Any:
+        transformed = ORIGINALS[name](fun, *options, **more)
+
+        @functools.wraps(fun)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return RECORDER.run(name, transformed, args, kwargs) if RECORDER.on else transformed(*args, **kwargs)
+
+        return call
+
+    return make
+
+
+class CustomFunction:
+    """A function with a gradient of its own: forward it is what it is."""
+
+    def __init__(self, fun: Any) -> None:
+        functools.update_wrapper(self, fun, updated=())
+        self._fun = fun
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._fun(*args, **kwargs)
+
+    def vjp(self, fun: Any) -> Any:
+        return fun
+
+    jvp = vmap = vjp
+
+
 def _evaluate(name: str) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not RECORDER.on:
@@ -462,6 +495,8 @@ SPECIAL: dict[str, Any] = {
     "async_eval": _evaluate("async_eval"),
     "synchronize": lambda *args, **kwargs: None,
     "checkpoint": lambda fun: fun,
+    **{name: _transform(name) for name in ("grad", "value_and_grad", "vmap")},
+    **{name: _recorded(name, lambda *args, name=name: ORIGINALS[name](*args)) for name in ("vjp", "jvp")},
     "fast.metal_kernel": _kernel("metal_kernel"),
     "fast.cuda_kernel": _kernel("cuda_kernel"),
     "fast.precompiled_cuda_kernel": _kernel("precompiled_cuda_kernel"),

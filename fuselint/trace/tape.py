@@ -42,7 +42,7 @@ class Tape:
         """What it would run with the whole call under one mx.compile."""
         for call in calls:
             self.add(call, shapeless=False)
-        return compiled(list(dict.fromkeys(self.roots(outputs))))
+        return compiled(list(dict.fromkeys(map(self.array, outputs))))
 
     def roots(self, values: Iterable[Value]) -> list[Array]:
         """The arrays that hold values, without no-ops."""

@@ -42,13 +42,16 @@ def prepare(request: Request) -> Target:
     name, path = split_target(request.target)
     overlay(request.overlay)
     module = load(name)
+    for model in (m for m in vars(module).values() if isinstance(m, nn.Module)):
+        lazily(model, request.dtype)
     found, owner = find(module, name, path, request)
-    target = Target(found, [], {}, [owner, found])
+    target = Target(found, [], {}, [owner, vars(module)])
+    subject = found if owner is None else owner
     if request.factory:
-        target.args, target.kwargs = made_inputs(request.factory, module, owner or found)
+        target.args, target.kwargs = made_inputs(request.factory, module, subject)
     for text in request.inputs:
         given = parse_input(text, request.sizes)
-        value = made(given, {**vars(module), "mx": mx, "nn": nn, "target": owner or found})
+        value = made(given, {**vars(module), "mx": mx, "nn": nn, "target": subject})
         if given.name:
             target.kwargs[given.name] = value
         else:
