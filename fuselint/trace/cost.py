@@ -15,12 +15,13 @@ from fuselint.graph.dtypes import ITEMSIZE
 from fuselint.graph.fuse import Group
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import FUSABLE, RESHAPES, VIEWS, Array
+from fuselint.trace.fused import COPY_OF_ROPE, FEW_QUERIES
 from fuselint.trace.model import Kernel, Moved
 from fuselint.traffic import layout
 
 Strides = tuple[int, ...]
 
-FEW_QUERIES, MANY_KEYS = 8, 1024
+MANY_KEYS = 1024
 REDUCTIONS = ("And", "Or", "Sum", "Prod", "Min", "Max")
 OVERWRITING = {"SliceUpdate": 4, "Scatter": 4, "ScatterAxis": 1}
 """The number of an update that puts its values in place of the old; the others add them, or the like."""
@@ -289,6 +290,8 @@ def _read(memory: Memory, g: Group, position: int, a: Array, donated: bool) -> i
     touched, primitive = memory.touched(a), g.root.primitive
     if g.fused:
         return touched
+    if a.primitive == COPY_OF_ROPE and primitive == "RoPE":
+        return _rotated(memory, g)
     if primitive in GATHERS and position == 0:
         return min(touched, memory.size(g.root))  # the rows that are asked for
     if primitive in EXPERTS and memory.shape(a)[:-2] and position in _weights(primitive, len(g.inputs)):
@@ -319,7 +322,15 @@ def _writes(memory: Memory, g: Group, outputs: Sequence[Array], donated: bool) -
         changed = _update(memory, g)
         whole = 0 if donated else memory.size(g.root)
         return [Moved(memory.shape(g.root), g.root.dtype, whole + changed)]
+    if g.inputs and g.inputs[0].primitive == COPY_OF_ROPE and g.root.primitive == "RoPE":
+        return [Moved(memory.shape(g.root), g.root.dtype, _rotated(memory, g))]
     return [Moved(memory.shape(a), a.dtype, memory.touched(a)) for a in outputs]
+
+
+def _rotated(memory: Memory, g: Group) -> int:
+    """Bytes of the features that a rotary embedding of a part of each row rotates."""
+    rotated = dict(g.root.key)["dims"] if isinstance(g.root.key, tuple) else 0
+    return memory.size(g.root) * rotated // memory.shape(g.root)[-1]
 
 
 def _update(memory: Memory, g: Group) -> int:

@@ -14,6 +14,8 @@ from fuselint.trace.expand import Expansion, kind
 from fuselint.trace.recording import Call, Ref
 
 FEW_QUERIES = 8
+COPY_OF_ROPE = "Copy of RoPE"
+"""Where a rotary embedding leaves features as they are, everything is copied first and the rest rotated in place."""
 
 
 def fused(call: Call, backend: Backend, training: bool = False) -> Expansion | None:
@@ -60,7 +62,7 @@ def _rope(call: Call, out: Expansion) -> None:
     key = tuple((k, v) for k, v in sorted(given.items()) if not isinstance(v, Ref) and isinstance(v, (int, float)))
     dims = given["dims"]
     if isinstance(dims, int) and dims < shape[-1]:
-        at = out.add("Copy of RoPE", [at], (shape, dtype), key=key)
+        at = out.add(COPY_OF_ROPE, [at], (shape, dtype), key=key)
     out.outputs = (out.add("RoPE", [at, *tables], (shape, dtype), key=key),)
 
 

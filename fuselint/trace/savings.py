@@ -36,7 +36,8 @@ def savings(tracing: Tracing, settings: Settings) -> list[Saving]:
     """The findings with a fix on lines that the pass ran, the largest saving first."""
     dtype = LONG_DTYPES.get(dtype_of(tracing.traced.eager.kernels))
     results = check_paths(files(tracing.traced), replace(settings, dtype=dtype or settings.dtype))
-    out = [s for r in results for f in r.findings if (s := _saving(tracing, f)) is not None]
+    moved = moved_by(tracing.traced)
+    out = [s for r in results for f in r.findings if (s := _saving(tracing, f, moved)) is not None]
     return sorted(out, key=lambda s: -s.bytes)
 
 
@@ -59,7 +60,7 @@ def shown(path: str) -> str:
     return path if relative.startswith("..") else relative
 
 
-def _saving(tracing: Tracing, finding: Finding) -> Saving | None:
+def _saving(tracing: Tracing, finding: Finding, moved: Mapping[int, int]) -> Saving | None:
     fix, traffic = finding.fix, finding.traffic
     if fix is None or fix.applicability == "none" or traffic is None:
         return None
@@ -68,10 +69,19 @@ def _saving(tracing: Tracing, finding: Finding) -> Saving | None:
     assumed: set[str] = set()
     for activation in runs:
         at, unknown = sizes(tracing, activation, traffic)
-        saved += evaluate(traffic.bytes_now, at) - evaluate(traffic.bytes_fused, at)
+        saved += min(evaluate(traffic.bytes_now, at) - evaluate(traffic.bytes_fused, at), moved.get(activation, 0))
         launches += traffic.kernels_now - traffic.kernels_fused
         assumed.update(unknown)
     return Saving(finding, len(runs), saved, launches, tuple(sorted(assumed))) if runs else None
+
+
+def moved_by(traced: Traced) -> Mapping[int, int]:
+    """The bytes that each run of a function moves, with what it calls: no fix can delete more."""
+    out: dict[int, int] = {}
+    for kernel, number in zip(traced.eager.kernels, traced.eager.places, strict=True):
+        for activation in {a for a, _ in traced.places[number]}:
+            out[activation] = out.get(activation, 0) + kernel.bytes
+    return out
 
 
 def _runs(tracing: Tracing, finding: Finding) -> Iterator[int]:
