@@ -6,11 +6,13 @@ function with itself after a change.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from fuselint.config import DTYPES, Settings
 from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.symbols import Expr
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, kernels
 from fuselint.traffic.sizes import Sizes
 
@@ -44,10 +46,12 @@ def census(graph: Graph, settings: Settings) -> Census | None:
     shapes = [a.shape for k in launched for a in (*k.reads, *k.writes)]
     equal = [(r.shape, w.shape) for k in launched for w in k.writes for r in k.reads if w.fusable]
     moved = Bytes(Sizes.of(shapes, equal), DTYPES[settings.dtype])
-    formula = moved.sizes.leading(moved.total(launched))
+    total = moved.total(launched)
+    formula = moved.sizes.leading(total)
     stated: Callable[[str], int | None] = lambda name: settings.size(graph.context.qualname, name)  # noqa: E731
     at, assumed = moved.sizes.numbers(formula, stated)
-    every, _ = moved.sizes.numbers(moved.total(launched), stated)
+    every, _ = moved.sizes.numbers(total, stated)
+    stable = _stable_names(total.names)
     by_line: dict[int, list[Kernel]] = {}
     for k in launched:
         by_line.setdefault(_line(graph, k.node), []).append(k)
@@ -55,7 +59,21 @@ def census(graph: Graph, settings: Settings) -> Census | None:
         LineCount(line, tuple(k.op for k in own), moved.total(own).substitute(every).value() or 0)
         for line, own in sorted(by_line.items())
     )
-    return Census(len(launched), str(formula), formula.substitute(at).value() or 0, at, assumed, tuple(lines))
+    return Census(
+        launches=len(launched),
+        formula=str(formula.substitute({old: Expr.name(new) for old, new in stable.items()})),
+        bytes=formula.substitute(at).value() or 0,
+        at={stable.get(name, name): size for name, size in at.items()},
+        assumed=tuple(stable.get(name, name) for name in assumed),
+        lines=tuple(lines),
+    )
+
+
+def _stable_names(names: Iterable[str]) -> dict[str, str]:
+    """`%192`, the size that value 192 of the graph holds, is `%1` where it is the first: other code may come and go."""
+    numbered = sorted({int(n) for name in names for n in re.findall(r"%(\d+)", name)})
+    order = {str(n): str(i) for i, n in enumerate(numbered, 1)}
+    return {name: re.sub(r"%(\d+)", lambda m: f"%{order[m[1]]}", name) for name in names if "%" in name}
 
 
 def _launched(graph: Graph) -> list[Kernel]:
