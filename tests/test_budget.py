@@ -28,7 +28,12 @@ class Norm(nn.Module):
     def __call__(self, x):
         return mx.fast.rms_norm(x, self.weight, self.eps)
 """
-OTHER = "def other(x: mx.array, y: mx.array):\n    a = mx.exp(x) * y\n    b = mx.tanh(a)\n    return mx.softmax(b, axis=-1)\n"
+OTHER = """\
+def other(x: mx.array, y: mx.array):
+    a = mx.exp(x) * y
+    b = mx.tanh(a)
+    return mx.softmax(b, axis=-1)
+"""
 HEAD = "import mlx.core as mx\n\n\n"
 
 
@@ -214,8 +219,8 @@ def test_json(fuselint: Run, model: Path) -> None:
         ('{"functions": {}}', "no 'dtype'"),
         ('{"functions": {}, "dtype": "f64"}', 'unknown dtype "f64"'),
         (
-            '{"fuselint": "1", "paths": ["."], "dtype": "bf16", "shape": {}, "functions": {"m.py": {"f": {"launches": 1,'
-            ' "bytes": 2, "formula": "__import__(1)", "at": {}, "lines": {}}}}}',
+            '{"fuselint": "1", "paths": ["."], "dtype": "bf16", "shape": {}, "functions": {"m.py": {"f": {'
+            '"launches": 1, "bytes": 2, "formula": "__import__(1)", "at": {}, "lines": {}}}}}',
             "not a formula of sizes",
         ),
     ],

@@ -59,6 +59,8 @@ def _error(request: Request, e: BaseException) -> dict[str, str]:
             "message": f"{request.target}: {e}{at}; a trace computes none: pass numbers in as inputs",
             "detail": detail,
         }
+    if isinstance(e, ModuleNotFoundError) and e.name in ("mlx", "mlx.core") and not frames:
+        return {"message": 'a trace runs the code on MLX: pip install "fuselint[cpu]"', "detail": ""}
     if isinstance(e, ModuleNotFoundError) and not frames:
         return {"message": f"can't import {request.target.rpartition(':')[0]}: {e} (looked in {os.getcwd()} first)",
                 "detail": ""}  # fmt: skip
@@ -70,7 +72,8 @@ class Work:
     """One trace, with the frames that it ran through."""
 
     def __init__(self, request: Request) -> None:
-        from fuselint.trace.recording import arrays_held, install
+        from fuselint.trace.recording import arrays_held
+        from fuselint.trace.replacing import install
 
         self.request = request
         self.recorder = install()
@@ -91,7 +94,7 @@ class Work:
         held = [self.recorder.value(a) for a in arrays_held([result])]
         held += [v for a in arrays_held(target.state) if (v := self.recorder.value(a)) is not None]
         self.held = list(dict.fromkeys(held))
-        self.activations = list(self.recorder.activations.values())
+        self.activations: list[Any] = []
 
     def traced(self) -> dict[str, Any]:
         import mlx.core as mx
@@ -99,15 +102,16 @@ class Work:
         from fuselint.trace.expand import Expander
         from fuselint.trace.tape import Tape
 
-        r, expander = self.recorder, Expander()
+        r, expander = self.recorder, Expander(self.request.backend)  # type: ignore[arg-type]
         places: dict[Any, int] = {}
-        number = {id(a): i for i, a in enumerate(self.activations)}
         outputs = [v for v in self.held if v.call is not None]
         views = {}
         for name in ("eager", "compiled"):
-            tape = Tape(expander, self.request.backend)  # type: ignore[arg-type]
+            tape = Tape(expander)
             groups = (tape.eager if name == "eager" else tape.compiled)(r.calls, outputs)
             views[name] = list(self._kernels(tape, groups, places))
+        self.activations = list(r.activations.values())
+        number = {id(a): i for i, a in enumerate(self.activations)}
         return {
             **views,
             "places": [[[number[id(a)], line] for a, line in place] for place in places],

@@ -12,7 +12,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from fuselint.trace.recording import Call, Ref, Value, arrays_in, dtype_name, unseen
+from fuselint.graph.gates import Backend
+from fuselint.trace.recording import OWN_KERNEL, RECORDER, Call, Ref, Value, arrays_in, dtype_name, mapped, unseen
 
 Kind = tuple[tuple[int, ...], str]
 """Shape and dtype."""
@@ -30,12 +31,18 @@ class Primitive:
 
 @dataclass(slots=True)
 class Expansion:
-    """The call's operands come first among `arrays`. constants: of scalars, what makes them equal to others."""
+    """The call's operands come first among `arrays`. constants: of scalars, what makes them equal to others.
+
+    owners: for each primitive the call inside this one that it belongs to, where it has such calls. outside: values
+    that are no operands, but are read all the same.
+    """
 
     arrays: list[Kind]
     constants: dict[int, Hashable] = field(default_factory=dict)
     primitives: list[Primitive] = field(default_factory=list)
     outputs: tuple[int, ...] = ()
+    owners: list[Call | None] = field(default_factory=list)
+    outside: dict[int, Value] = field(default_factory=dict)
 
     @staticmethod
     def of(call: Call) -> Expansion:
@@ -60,7 +67,8 @@ def kind(value: Value) -> Kind:
 class Expander:
     """Expands calls, equal ones once. unknown: names of those that MLX can't export."""
 
-    def __init__(self) -> None:
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._known: dict[Hashable, Expansion] = {}
         self.unknown: set[str] = set()
 
@@ -71,9 +79,20 @@ class Expander:
         return self._known[key]
 
     def _expanded(self, call: Call, shapeless: bool) -> Expansion:
-        if call.function is unseen:
+        from fuselint.trace.fused import fused
+        from fuselint.trace.gradients import GRADIENTS, sorted_out
+
+        if call.function is unseen or call.name.startswith(OWN_KERNEL):
             return opaque(call)
-        known = unchanged(call) if call.name == "stop_gradient" else exported(call, shapeless)
+        if call.name == "stop_gradient":
+            return unchanged(call)
+        kernels = fused(call, self._backend)
+        if kernels is not None:
+            return kernels
+        marks: list[Call] | None = [] if call.name in GRADIENTS else None
+        known = exported(call, shapeless, marks)
+        if known is not None and marks:
+            return sorted_out(known, marks, self._backend)
         if known is None:
             self.unknown.add(call.name)
         return known or opaque(call)
@@ -82,7 +101,9 @@ class Expander:
 def opaque(call: Call) -> Expansion:
     """One kernel that reads the operands and writes the results: all that is known where MLX can't export the call."""
     out = Expansion.of(call)
-    name = "".join(part[:1].upper() + part[1:] for part in call.name.rpartition(".")[2].strip("_").split("_"))
+    name = call.name
+    if not name.startswith(OWN_KERNEL):
+        name = "".join(part[:1].upper() + part[1:] for part in name.rpartition(".")[2].strip("_").split("_"))
     first = out.add(name, range(len(call.inputs)), *map(kind, call.outputs))
     out.outputs = tuple(range(first, len(out.arrays)))
     return out
@@ -95,12 +116,13 @@ def unchanged(call: Call) -> Expansion:
     return out
 
 
-def exported(call: Call, shapeless: bool = False) -> Expansion | None:
-    """The call as MLX exports it, or None where it can't."""
+def exported(call: Call, shapeless: bool = False, marks: list[Call] | None = None) -> Expansion | None:
+    """The call as MLX exports it, or None where it can't. marks: is given the calls inside it."""
     reader = _Reader(Expansion([]))
     stand_ins = [mx.zeros(v.shape, _dtype(v.dtype)) for v in call.inputs]
     try:
-        mx.export_function(reader.read, _runner(call), *stand_ins, shapeless=shapeless)
+        with RECORDER.export(marks):
+            mx.export_function(reader.read, _runner(call), *stand_ins, shapeless=shapeless)
     except (ValueError, RuntimeError, TypeError):
         return None
     return reader.out
@@ -120,13 +142,7 @@ def _runner(call: Call) -> Callable[..., list[Any]]:
 
 
 def _filled(argument: Any, arrays: Sequence[Any]) -> Any:
-    if isinstance(argument, Ref):
-        return arrays[argument.index]
-    if isinstance(argument, (list, tuple)):
-        return type(argument)(_filled(a, arrays) for a in argument)
-    if isinstance(argument, dict):
-        return {k: _filled(a, arrays) for k, a in argument.items()}
-    return argument
+    return mapped(argument, lambda ref: arrays[ref.index], leaf=Ref)
 
 
 @dataclass(slots=True)

@@ -1,21 +1,20 @@
 """Every call of MLX that the traced code makes, with its operands, its results and the lines that led there.
 
-`mlx.core`'s functions, the array's operators and `mx.compile` are replaced before the user's module is imported, so
-that `from mlx.core import exp` gets the replaced ones too. They call MLX as before; while a trace is on they also take
-a note. Arrays are known by their Python object, which the recorder keeps alive; an object that is changed in place
-stands for another value from then on.
+The functions that replace MLX's own (replacing.py) call the recorder. Arrays are known by their Python object, which
+the recorder keeps alive; an object that is changed in place stands for another value from then on.
 """
 
 from __future__ import annotations
 
-import functools
 import io
 import os
 import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -89,9 +88,14 @@ class Call:
 
 @dataclass(eq=False)
 class Recorder:
-    """`mx` as the traced code sees it. `evaluations`: after how many calls each mx.eval came."""
+    """`mx` as the traced code sees it. `evaluations`: after how many calls each mx.eval came.
+
+    marks: while MLX exports a gradient, the calls that the function under it makes; else None (see gradients.py).
+    """
 
     on: bool = False
+    exporting: bool = False
+    marks: list[Call] | None = None
     calls: list[Call] = field(default_factory=list)
     evaluations: list[int] = field(default_factory=list)
     scope: Scope | None = None
@@ -110,11 +114,17 @@ class Recorder:
 
     def maker(self, array: Any) -> Call | None:
         """What made an array out of recorded ones where no call was seen to, such as `mx.array(x, dtype)`."""
-        names = {f"v{number}": a for number, (a, _) in self.values.items()}
-        primitive, sources = origin(array, names)
-        if not sources:
+        if set(re.findall(r'label ="([^"]*)"', _dot(array))) <= {"Copy"}:
+            return None  # it was there before, or is the copy of a weight that mx.grad leaves in a module
+        found: dict[Value, None] = {}
+        known = list(self.values.items())
+        for first in range(0, len(known), MOST_NAMES):
+            names = {f"v{number}": a for number, (a, _) in known[first : first + MOST_NAMES]}
+            primitive, sources = origin(array, names)
+            found.update(dict.fromkeys(self.values[int(name[1:])][1] for name in sources))
+        inputs = _nearest(list(found))
+        if not inputs:
             return None
-        inputs = [self.values[int(name[1:])][1] for name in sources]
         refs = tuple(map(Ref, range(len(inputs))))
         call = Call(f"array.{primitive}", unseen, refs, {}, inputs, self.place(), self.scope)
         self.calls.append(call)
@@ -128,6 +138,14 @@ class Recorder:
         return value
 
     # -- calls --------------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call MLX, with a note of it or with marks where they are wanted now."""
+        if self.on:
+            return self.run(name, function, args, kwargs)
+        if self.marks is not None:
+            return self.mark(name, function, args, kwargs)
+        return function(*args, **kwargs)
 
     def run(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any, changes: int | None = None) -> Any:
         """Call MLX, and take a note of it where arrays come out."""
@@ -146,16 +164,40 @@ class Recorder:
             self.calls.append(call)
         return result
 
+    def mark(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call MLX on marked operands, and mark the results: the exported graph then shows where the call stands.
+
+        An operand that the recorder knows comes from outside the gradient; the others' values are made by the call.
+        """
+        assert self.marks is not None
+        number, marks = len(self.marks), self.marks
+        call = Call(name, function, (), {}, [], self.place(), None)
+
+        def ref(array: Any) -> Ref:
+            known = self.values.get(id(array))
+            value = Value(tuple(array.shape), dtype_name(array.dtype), call) if known is None else known[1]
+            call.inputs.append(value)
+            return Ref(len(call.inputs) - 1)
+
+        call.args, call.kwargs = mapped(args, ref), mapped(kwargs, ref)
+        if name == "fast.rope" and type(kwargs.get("offset")) is int:  # else the angles are constants, for all to share
+            kwargs = {**kwargs, "offset": mx.array(kwargs["offset"])}
+        places = count()
+        marked: Callable[[Any], Any] = lambda a: _marked(a, marker(number, next(places), result=False))  # noqa: E731
+        result = function(*mapped(args, marked), **mapped(kwargs, marked))
+        marks.append(call)
+        call.outputs = [Value(tuple(a.shape), dtype_name(a.dtype), call) for a in arrays_in(result)]
+        places = count()
+        return mapped(result, lambda a: _marked(a, marker(number, next(places), result=True)))
+
     def noted(self, argument: Any, inputs: list[Value]) -> Any:
         """The argument with a Ref for each array in it."""
-        if isinstance(argument, mx.array):
-            inputs.append(self.value(argument))
+
+        def ref(array: Any) -> Ref:
+            inputs.append(self.value(array))
             return Ref(len(inputs) - 1)
-        if isinstance(argument, (list, tuple)):
-            return type(argument)(self.noted(a, inputs) for a in argument)
-        if isinstance(argument, dict):
-            return {k: self.noted(a, inputs) for k, a in argument.items()}
-        return argument
+
+        return mapped(argument, ref)
 
     def place(self) -> Place:
         frames = list(self.frames())
@@ -184,11 +226,56 @@ class Recorder:
 
     def next_key(self) -> Any:
         """As MLX splits its global key for each random call. The user's global key stays as it is."""
-        if self.key is None:
-            self.key = mx.array([0, 0], mx.uint32)
-        self.key, drawn = self.run("random.split", _split_key, (self.key,), {})
+        key = mx.array([0, 0], mx.uint32) if self.key is None else self.key
+        self.key, drawn = self.call("random.split", _split_key, (key,), {})
         return drawn
 
+    @contextmanager
+    def export(self, marks: list[Call] | None) -> Iterator[None]:
+        """While MLX exports a call: nothing is recorded, and no key of the export is left behind."""
+        before = self.on, self.exporting, self.marks, self.key
+        self.on, self.exporting, self.marks, self.key = False, True, marks, None
+        try:
+            yield
+        finally:
+            self.on, self.exporting, self.marks, self.key = before
+
+
+def mapped(tree: Any, array: Callable[[Any], Any], leaf: type = mx.array) -> Any:
+    """Lists, tuples and dicts with something in place of each array. A module is left as it is."""
+    if isinstance(tree, leaf):
+        return array(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(mapped(item, array, leaf) for item in tree))
+    if type(tree) in (list, tuple):
+        return type(tree)(mapped(item, array, leaf) for item in tree)
+    if type(tree) is dict:
+        return {k: mapped(item, array, leaf) for k, item in tree.items()}
+    return tree
+
+
+MARK = 1 << 30
+WIDEST_CALL = 1 << 11
+"""The most operands, or results, of a marked call."""
+
+
+def marker(call: int, place: int, result: bool) -> int:
+    """The number that marks an operand or a result of a call."""
+    return MARK + (call * WIDEST_CALL + place) * 2 + result
+
+
+def unmarked(number: int) -> tuple[int, int, bool]:
+    """The call, the place and the side that a number marks."""
+    rest, result = divmod(number - MARK, 2)
+    return rest // WIDEST_CALL, rest % WIDEST_CALL, bool(result)
+
+
+def _marked(array: Any, number: int) -> Any:
+    return ORIGINALS["depends"]([array], [mx.array(number)])[0]
+
+
+OWN_KERNEL = "custom kernel "
+"""What the call of a kernel of the user's own is named, with the kernel's name after it."""
 
 RECORDER = Recorder()
 ORIGINALS: dict[str, Any] = {}
@@ -202,8 +289,6 @@ def unseen(*arrays: Any) -> Any:
 
 def origin(array: Any, names: Mapping[str, Any]) -> tuple[str, list[str]]:
     """The primitive that makes an array, and which of the named arrays the graph behind it starts from."""
-    if "->" not in _dot(array):
-        return "", []
     text = _dot(array, **names, found=array)
     labels = dict(re.findall(r'(\d+) \[label ="([^"]*)"', text))
     before: dict[str, list[str]] = {}
@@ -220,6 +305,25 @@ def origin(array: Any, names: Mapping[str, Any]) -> tuple[str, list[str]]:
         stack.extend(n for n in before.get(node, ()) if n not in seen)
         seen.update(before.get(node, ()))
     return labels.get(made_by[0], ""), list(sources)
+
+
+MOST_NAMES = 1000
+"""Names that `mx.export_to_dot` takes at once."""
+
+
+def _nearest(values: list[Value]) -> list[Value]:
+    """Values without those that others of them are made of."""
+    before: set[Value] = set()
+    stack = [v.call for v in values if v.call is not None]
+    seen: set[Call] = set()
+    while stack:
+        call = stack.pop()
+        if call in seen:
+            continue
+        seen.add(call)
+        before.update(call.inputs)
+        stack.extend(v.call for v in call.inputs if v.call is not None)
+    return [v for v in values if v not in before]
 
 
 def _dot(array: Any, **names: Any) -> str:
@@ -256,251 +360,6 @@ def is_users(path: str) -> bool:
     if path.startswith(("<", MLX_FOLDER, OUR_FOLDER)):
         return False
     return not path.startswith(LIBRARY) or path.startswith(INSTALLED)
-
-
-# -- replacing MLX's functions -----------------------------------------------------------------------------------------
-
-MODULES = ("", "fast", "linalg", "random", "fft", "distributed")
-READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "__complex__", "__array__", "__dlpack__")
-IN_PLACE = (
-    "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__", "__imatmul__",
-    "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__", "__setitem__",
-)  # fmt: skip
-NOT_COMPUTING = (
-    "compile", "disable_compile", "enable_compile", "eval", "async_eval", "grad", "value_and_grad", "vjp", "jvp",
-    "vmap", "checkpoint", "custom_function", "export_function", "import_function", "exporter", "export_to_dot", "load",
-    "metal_kernel", "cuda_kernel", "precompiled_cuda_kernel", "stream", "synchronize",
-)  # fmt: skip
-SAVES = ("save", "savez", "savez_compressed", "save_safetensors", "save_gguf")
-METHODS_LEFT_ALONE = ("__init__", "__len__", "__getstate__", "__setstate__")
-
-
-def install() -> Recorder:
-    """Replace MLX's functions, once a process."""
-    for module in MODULES:
-        home = getattr(mx, module) if module else mx
-        for name in (n for n in dir(home) if not n.startswith("_")):
-            found = getattr(home, name)
-            if type(found).__name__ == "nb_func":
-                _replace(home, name, f"{module}.{name}".lstrip("."), found)
-    for name in dir(mx.array):
-        found = getattr(mx.array, name)
-        if type(found).__name__ == "nb_method" and name not in METHODS_LEFT_ALONE:
-            setattr(mx.array, name, _method(name, found))
-    for name in ("T", "mT", "real", "imag"):
-        original = getattr(mx.array, name)
-        setattr(mx.array, name, property(_recorded(f"array.{name}", original.__get__)))
-    mx.custom_function = CustomFunction
-    original_at = mx.array.at
-    mx.array.at = property(lambda a: At(a, original_at) if RECORDER.on else original_at.__get__(a))
-    return RECORDER
-
-
-def _replace(home: ModuleType | Any, name: str, full: str, original: Any) -> None:
-    ORIGINALS[full] = original
-    if name in NOT_COMPUTING:
-        made = SPECIAL.get(full)
-        if made is not None:
-            setattr(home, name, functools.wraps(original)(made))
-    elif name in SAVES:
-        setattr(home, name, _refusing(full, original))
-    elif full.startswith("random.") and "key: array | None" in (original.__doc__ or ""):
-        setattr(home, name, _random(full, original))
-    else:
-        setattr(home, name, _recorded(full, original))
-
-
-def _recorded(name: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return RECORDER.run(name, original, args, kwargs) if RECORDER.on else original(*args, **kwargs)
-
-    return call
-
-
-def _random(name: str, original: Any) -> Any:
-    """A random function that is given no key draws one from a key that this module keeps."""
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not RECORDER.on:
-            return original(*args, **kwargs)
-        if kwargs.get("key") is None and not any(_is_key(a) for a in args):
-            kwargs = {**kwargs, "key": RECORDER.next_key()}
-        return RECORDER.run(name, original, args, kwargs)
-
-    return call
-
-
-def _is_key(argument: Any) -> bool:
-    return isinstance(argument, mx.array) and argument.dtype == mx.uint32 and argument.shape == (2,)
-
-
-def _method(name: str, original: Any) -> Any:
-    full = f"array.{name}"
-    if name in READS:
-        return _refusing(full, original)
-    if name in ("__repr__", "__str__", "__format__"):
-        return _described(original)
-    if name == "__iter__":
-        rows = _recorded(full, lambda a: list(original(a)))
-        return lambda a: iter(rows(a)) if RECORDER.on else original(a)
-    if name in IN_PLACE:
-
-        @functools.wraps(original)
-        def change(*args: Any) -> Any:
-            return RECORDER.run(full, original, args, {}, changes=0) if RECORDER.on else original(*args)
-
-        return change
-    return _recorded(full, original)
-
-
-def _described(original: Any) -> Any:
-    """The text of an array, without its numbers while a trace is on."""
-
-    @functools.wraps(original)
-    def call(a: Any, *args: Any) -> Any:
-        return f"array({list(a.shape)}, dtype={dtype_name(a.dtype)})" if RECORDER.on else original(a, *args)
-
-    return call
-
-
-def _refusing(name: str, original: Any) -> Any:
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if RECORDER.on and any(_is_computed(a) for a in arrays_in((args, kwargs))):
-            raise NoValue(f"{name.removeprefix('array.').strip('_')} reads the numbers in an array")
-        return original(*args, **kwargs)
-
-    return call
-
-
-def _is_computed(array: Any) -> bool:
-    """Whether reading the array would run the traced code: not so for one that was there before."""
-    known = RECORDER.values.get(id(array))
-    return known is not None and known[1].call is not None
-
-
-class At:
-    """`x.at[i].add(v)`: one call, recorded when its value is made."""
-
-    def __init__(self, array: Any, at: Any, index: Any = None) -> None:
-        self._array, self._at, self._index = array, at, index
-
-    def __getitem__(self, index: Any) -> At:
-        return At(self._array, self._at, index)
-
-    def __getattr__(self, name: str) -> Any:
-        def update(value: Any) -> Any:
-            def call(array: Any, index: Any, v: Any) -> Any:
-                return getattr(self._at.__get__(array)[index], name)(v)
-
-            return RECORDER.run(f"array.at.{name}", call, (self._array, self._index, value), {})
-
-        return update
-
-
-# -- functions that take functions -------------------------------------------------------------------------------------
-
-
-class Compiled:
-    """A function under mx.compile. Like MLX's own it is no method: a class attribute of this type isn't bound."""
-
-    def __init__(self, function: Any, outputs: Any, shapeless: bool) -> None:
-        functools.update_wrapper(self, function, updated=())
-        self._function, self._outputs, self._shapeless = function, outputs, shapeless
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not RECORDER.on or RECORDER.scope is not None:  # inside another one it is inlined
-            return self._function(*args, **kwargs)
-        scope = Scope(getattr(self._function, "__name__", "?"), self._shapeless)
-        RECORDER.scope = scope
-        try:
-            result = self._function(*args, **kwargs)
-        finally:
-            RECORDER.scope = None
-        scope.outputs = [RECORDER.value(a) for a in arrays_in((result, self._outputs))]
-        return result
-
-
-def _compile(fun: Any, inputs: Any = None, outputs: Any = None, shapeless: bool = False) -> Any:
-    return Compiled(fun, outputs, shapeless)
-
-
-def _transform(name: str) -> Any:
-    """`mx.grad` and its like: forward and backward together are one call, which MLX exports as a whole."""
-
-    def make(fun: Any, *options: Any, **more: Any) -> Any:
-        transformed = ORIGINALS[name](fun, *options, **more)
-
-        @functools.wraps(fun)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            return RECORDER.run(name, transformed, args, kwargs) if RECORDER.on else transformed(*args, **kwargs)
-
-        return call
-
-    return make
-
-
-class CustomFunction:
-    """A function with a gradient of its own: forward it is what it is."""
-
-    def __init__(self, fun: Any) -> None:
-        functools.update_wrapper(self, fun, updated=())
-        self._fun = fun
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._fun(*args, **kwargs)
-
-    def vjp(self, fun: Any) -> Any:
-        return fun
-
-    jvp = vmap = vjp
-
-
-def _evaluate(name: str) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not RECORDER.on:
-            return ORIGINALS[name](*args, **kwargs)
-        for a in arrays_in(args):
-            RECORDER.value(a)
-        if not RECORDER.evaluations or RECORDER.evaluations[-1] != len(RECORDER.calls):
-            RECORDER.evaluations.append(len(RECORDER.calls))
-        return None
-
-    return call
-
-
-def _kernel(name: str) -> Any:
-    """mx.fast.metal_kernel and its like: a kernel of the user's own is one launch, and needs no GPU to be counted."""
-
-    def make(*args: Any, **kwargs: Any) -> Any:
-        title = str(kwargs.get("name", args[0] if args else "kernel"))
-
-        def lazily(**given: Any) -> list[Any]:
-            shapes, dtypes = given["output_shapes"], given["output_dtypes"]
-            return [mx.zeros(s, d) for s, d in zip(shapes, dtypes, strict=True)]
-
-        def call(**given: Any) -> Any:
-            return RECORDER.run(f"fast.{name}:{title}", lazily, (), given) if RECORDER.on else lazily(**given)
-
-        return call
-
-    return make
-
-
-SPECIAL: dict[str, Any] = {
-    "compile": _compile,
-    "eval": _evaluate("eval"),
-    "async_eval": _evaluate("async_eval"),
-    "synchronize": lambda *args, **kwargs: None,
-    "checkpoint": lambda fun: fun,
-    **{name: _transform(name) for name in ("grad", "value_and_grad", "vmap")},
-    **{name: _recorded(name, lambda *args, name=name: ORIGINALS[name](*args)) for name in ("vjp", "jvp")},
-    "fast.metal_kernel": _kernel("metal_kernel"),
-    "fast.cuda_kernel": _kernel("cuda_kernel"),
-    "fast.precompiled_cuda_kernel": _kernel("precompiled_cuda_kernel"),
-}
 
 
 def arrays_held(objects: Iterable[Any]) -> Iterator[Any]:

@@ -6,11 +6,9 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fuselint.graph.fuse import Group, compiled
-from fuselint.graph.gates import Backend
 from fuselint.graph.shapes import Shape
 from fuselint.graph.tape import NO_OPS, Array
 from fuselint.trace.expand import Expander, Kind
-from fuselint.trace.fused import fused
 from fuselint.trace.recording import Call, Scope, Value
 
 PART = "Item"
@@ -22,7 +20,6 @@ class Tape:
     """The arrays of calls. `made_by`: the call behind each array, as far as one is."""
 
     expander: Expander
-    backend: Backend
     arrays: dict[Value, Array] = field(default_factory=dict)
     made_by: dict[Array, Call] = field(default_factory=dict)
 
@@ -51,7 +48,7 @@ class Tape:
     def _fused(self, scope: Scope, calls: Sequence[Call]) -> list[Group]:
         """The kernels of one compiled function. Inside, what comes from outside is an input."""
         outside = self.arrays
-        inner = Tape(self.expander, self.backend, made_by=self.made_by)
+        inner = Tape(self.expander, made_by=self.made_by)
         stands_for: dict[Array, Array] = {}
         made = {v for call in calls for v in call.outputs}
         for value in dict.fromkeys(v for c in calls for v in c.inputs if v not in made):
@@ -79,28 +76,31 @@ class Tape:
 
     def add(self, call: Call, shapeless: bool) -> list[Array]:
         """The arrays of a call."""
-        expansion = fused(call, self.backend) or self.expander.expand(call, shapeless)
+        expansion = self.expander.expand(call, shapeless)
         at: dict[int, Array] = {i: self.array(v) for i, v in enumerate(call.inputs)}
         made: list[Array] = []
 
         def get(i: int) -> Array:
+            if i in expansion.outside:
+                return self.array(expansion.outside[i])
             if i not in at:
                 at[i] = self._new("", [], expansion.arrays[i], value=expansion.constants.get(i))
             return at[i]
 
-        for p in expansion.primitives:
+        owners = expansion.owners or [None] * len(expansion.primitives)
+        for p, owner in zip(expansion.primitives, owners, strict=True):
             first, *rest = p.outputs
             a = self._new(p.name, [get(i) for i in p.inputs], expansion.arrays[first], p.key)
             at[first] = a
             made.append(a)
+            self.made_by[a] = call if owner is None else owner
             for n, i in enumerate(rest, 1):
                 at[i] = self._new(p.name if p.name == "Split" else PART, a.inputs if p.name == "Split" else [a],
                                   expansion.arrays[i], (p.key, n))  # fmt: skip
                 made.append(at[i])
+                self.made_by[at[i]] = self.made_by[a]
         for value, i in zip(call.outputs, expansion.outputs, strict=True):
             self.arrays[value] = get(i)
-        for a in made:
-            self.made_by[a] = call
         return made
 
     def _new(

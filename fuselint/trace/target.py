@@ -18,6 +18,7 @@ from mlx.utils import tree_map
 
 from fuselint.trace.inputs import ArrayInput, Input, parse_input, split_target
 from fuselint.trace.model import Request
+from fuselint.trace.recording import ORIGINALS
 
 
 class BadRequest(Exception):
@@ -175,7 +176,7 @@ def lazily(model: nn.Module, dtype: str) -> None:
 def filled(shape: Any, dtype: Any) -> Any:
     """An array of any size in a few bytes of memory."""
     array = mx.broadcast_to(mx.ones((), dtype), shape)
-    mx.eval(array)
+    ORIGINALS["eval"](array)
     return array
 
 

@@ -8,20 +8,21 @@ from typing import Any
 
 
 def main() -> None:
-    from fuselint.trace.recording import install
+    from fuselint.trace.replacing import install
 
     recorder = install()
     import mlx.core as mx
 
     from fuselint.trace.cost import kernels
     from fuselint.trace.expand import Expander
-    from fuselint.trace.recording import arrays_in
+    from fuselint.trace.recording import ORIGINALS, arrays_in
     from fuselint.trace.tape import Tape
 
     def traced(job: dict[str, Any]) -> dict[str, Any]:
         space: dict[str, Any] = {}
         exec(compile(job["source"], "traced.py", "exec"), space)
         arguments = [mx.zeros(s, getattr(mx, d)) for s, d in zip(job["shapes"], job["dtypes"], strict=True)]
+        ORIGINALS["eval"](arguments)
         for a in arguments:
             recorder.value(a)
         recorder.calls = []
@@ -34,7 +35,7 @@ def main() -> None:
         outputs = [v for v in held if v.call is not None]
         out: dict[str, Any] = {}
         for name in ("eager", "compiled"):
-            tape = Tape(Expander(), job["backend"])
+            tape = Tape(Expander(job["backend"]))
             groups = (tape.eager if name == "eager" else tape.compiled)(recorder.calls, outputs)
             out[name] = [
                 {"name": k.name, "fused": g.fused, "bytes": k.bytes, "launches": k.launches}

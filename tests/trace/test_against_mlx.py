@@ -128,3 +128,29 @@ def test_statements(body: str) -> None:
     source = f"{HEAD}def f(x):\n{body}"
     [found] = traced([source], [[(2, 4, 8)]])
     assert counted(found["eager"]) == real(source, [(2, 4, 8)], compiled=False)
+
+
+GRADIENTS = {
+    "a chain": "mx.grad(lambda a: (mx.tanh(a * 2) * mx.exp(a)).sum())(x)",
+    "what is computed twice": "mx.grad(lambda a: (mx.exp(a) * 2 + mx.exp(a) * 3).sum())(x)",
+    "with its value, and two arguments": "mx.value_and_grad(lambda a, b: (mx.exp(a) * b).sum(), (0, 1))(x, x[0])",
+    "softmax and products": "mx.grad(lambda a: (mx.softmax(a @ a.swapaxes(-1, -2), axis=-1) @ a).mean())(x)",
+    "a norm": "mx.grad(lambda a: mx.fast.rms_norm(a, x[0, 0], 1e-5).sum())(x)",
+    "views": "mx.grad(lambda a: (a.reshape(8, 8)[:, 1:5].T * 3).sum())(x)",
+    "a compiled function": "mx.grad(lambda a: (nn.silu(a) * a).sum())(x)",
+    "of what was computed before": "(lambda h: mx.grad(lambda a: (a * h * h).sum())(x) + h)(mx.exp(x) * 2)",
+    "vmap": "mx.vmap(lambda r: mx.exp(r) * r.sum())(x)",
+    "vmap in a gradient": "mx.grad(lambda a: mx.vmap(lambda r: mx.exp(r).sum())(a).sum())(x)",
+    "vjp": "mx.vjp(lambda a: mx.exp(a) * 2, [x], [x + 1])[1][0]",
+    "jvp": "mx.jvp(lambda a: mx.exp(a) * 2, [x], [x + 1])[1][0]",
+}
+
+
+@pytest.mark.parametrize("body", GRADIENTS.values(), ids=GRADIENTS)
+def test_transformed_functions(body: str) -> None:
+    source = f"{HEAD}def f(x):\n    return {body}\n"
+    [found] = traced([source], [[(2, 4, 8)]])
+    assert counted(found["eager"]) == real(source, [(2, 4, 8)], compiled=False)
+    # The order in which MLX names what a kernel fused depends on who made it first.
+    compiled, wanted = counted(found["compiled"]), real(source, [(2, 4, 8)], compiled=True)
+    assert sorted(map(sorted, compiled.elements())) == sorted(map(sorted, wanted.elements()))

@@ -20,6 +20,7 @@ MODEL = """\
 import os
 import mlx.core as mx
 import mlx.nn as nn
+import mlx.optimizers as optim
 from mlx.core import exp
 
 
@@ -90,6 +91,38 @@ def attend(q, k, v, mask=None):
 
 def turned(x):
     return mx.fast.rope(x, 32, traditional=False, base=1e4, scale=1.0, offset=0)
+
+
+def own_kernel(x):
+    kernel = mx.fast.metal_kernel(name="doubled", input_names=["a"], output_names=["o"], source="o[0] = a[0];")
+    (y,) = kernel(inputs=[x], output_shapes=[x.shape], output_dtypes=[x.dtype], grid=(8, 1, 1), threadgroup=(8, 1, 1))
+    return y + 1
+
+
+def noisy(x):
+    print(x, f"{x.sum()}")
+    mx.eval(x)
+    return x + mx.random.normal(x.shape) * mx.random.normal(x.shape)
+
+
+def remade(x):
+    return mx.array(mx.exp(x), mx.float16) + 1
+
+
+def experts(x, w, i):
+    return mx.gather_mm(x, w, rhs_indices=i)
+
+
+optimizer = optim.SGD(learning_rate=0.1)
+layer = nn.RMSNorm(64)
+
+
+def step(x):
+    loss, grads = nn.value_and_grad(
+        layer, lambda x: layer(layer(x)).sum()
+    )(x)
+    optimizer.update(layer, grads)
+    return loss
 
 
 def reads(x):
@@ -210,6 +243,45 @@ def test_fused_operations_are_one_kernel_where_metal_has_one(trace: Callable[...
     assert half["totals"]["eager"]["bytes"] == 2 * n + n  # all of it is copied, half of it rotated in place
 
 
+def test_a_kernel_of_the_users_own_is_one(trace: Callable[..., Any]) -> None:
+    report = trace("own_kernel", "--input", "f16[4,8]")
+    assert kernels(report) == {"custom kernel doubled": 1, "Add": 1}
+    assert report["totals"]["eager"]["bytes"] == 2 * 64 + 2 * 64
+
+
+def test_randomness_printing_and_evaluating(fuselint: Run, trace: Callable[..., Any]) -> None:
+    report = trace("noisy", "--input", "f32[4,8]")
+    # Each call without a key splits the global one, and draws from the part.
+    assert kernels(report)["RandomBits"] == 4 and kernels(report)["ErfInv"] == 2
+    assert "1 call of mx.eval on the way: no mx.compile can hold the whole" in report["notes"]
+    ran = fuselint("trace", "m:noisy", "--input", "f32[4,8]", "--no-fixes")
+    assert ran.err == "array([4, 8], dtype=float32) array([], dtype=float32)\n"
+
+
+def test_arrays_made_of_arrays_out_of_sight(trace: Callable[..., Any]) -> None:
+    assert kernels(trace("remade", "--input", "f32[4,8]")) == {"Exp": 1, "AsType(float16)": 1, "Add": 1}
+
+
+def test_only_what_is_taken_of_tables_and_experts_is_read(trace: Callable[..., Any]) -> None:
+    inputs = ("--input", "x=f16[2,1,64]", "--input", "w=f16[16,64,32]", "--input", "i=u32[2]")
+    report = trace("experts", *inputs)
+    (line,) = report["lines"]
+    (product,) = [k for k in line["kernels"] if k["name"] == "GatherMM"]
+    assert [m["bytes"] for m in product["reads"][:2]] == [2 * 2 * 64, 2 * 2 * 64 * 32]
+
+
+def test_a_training_step_by_line(trace: Callable[..., Any]) -> None:
+    """Forward and backward of a norm are a kernel each, on the line that called it; the optimizer's stand on theirs."""
+    report = trace("step", "--input", f"bf16[{ROWS},{DIMS}]", "--dtype", "bf16")
+    line = line_of(report, "layer, lambda x: layer(layer(x)).sum()")
+    # The weight's gradients are summed over rows, one after the other, and added.
+    assert kernels({"lines": [line]}) == {"RMSNorm": 2, "RMSNormVJP": 2, "Sum": 3, "Add": 1}
+    (back,) = [k for k in line["kernels"] if k["name"] == "RMSNormVJP" and len(k["writes"]) == 2]
+    assert [m["shape"] for m in back["writes"]] == [[ROWS, DIMS]] * 2
+    update = line_of(report, "optimizer.update(layer, grads)")
+    assert {k["name"] for k in update["kernels"]} >= {"Multiply", "Subtract"}
+
+
 def test_what_fixes_delete(trace: Callable[..., Any], tmp_path: Path) -> None:
     """The fixed reading is that of the code which `fix` writes; the findings' own sums come near it."""
     args = ("Block", "--init", "512, 1024", "--input", "bf16[1,256,512]", "--dtype", "bf16")
@@ -227,7 +299,7 @@ def test_text_shows_lines_totals_and_fixes(fuselint: Run, tmp_path: Path) -> Non
     (tmp_path / "m.py").write_text(MODEL)
     ran = fuselint("trace", "m:block", "--input", "bf16[1,16,64]", "--dtype", "bf16")
     assert ran.code == 0 and ran.err == ""
-    assert "m.py:15 Norm.__call__: h = h * mx.rsqrt(" in ran.out
+    assert "m.py:16 Norm.__call__: h = h * mx.rsqrt(" in ran.out
     assert "Sigmoid + Multiply + Multiply" in ran.out
     assert "a pass " in ran.out and "command buffers" in ran.out
     assert "fixed, as `fuselint fix` would write it: " in ran.out and "FUS201" in ran.out
