@@ -167,15 +167,18 @@ class Expr:
         return reduce(lambda a, b: a * b, [self] * exponent, Expr.of(1))
 
     def __floordiv__(self, other: Size) -> Expr:
-        """Floor division: exact where the divisor divides, else the opaque size `self//other`."""
-        divisor = Expr.of(other)
+        """Floor division: exact where the divisor divides, else the opaque size `self//other`.
+
+        No axis has no size: where numbers that somebody assumed make the divisor nothing, it is one.
+        """
+        divisor = Expr.of(other if other != 0 else 1)
         quotient = self._divide(divisor)
         if quotient is not None and quotient.integral:
             return quotient
         above, below = self._reduced(divisor)
         a, b = above._constant, below._constant
         if a is not None and b is not None:
-            return Expr.of(_floor_division(a, b))
+            return Expr.of(a // b)
         return Expr({((Apply("//", (above, below)), 1),): Fraction(1)})
 
     def __rfloordiv__(self, other: Size) -> Expr:
@@ -328,11 +331,6 @@ def _term(m: Monomial, c: Fraction) -> str:
     return text if c.denominator == 1 else f"{text}/{c.denominator}"
 
 
-def _floor_division(a: Fraction, b: Fraction) -> Fraction:
-    """a // b; no axis has no size: where numbers that somebody assumed make b nothing, it is one."""
-    return Fraction(a // (b or 1))
-
-
 def evaluate(text: str, values: Mapping[str, int]) -> int:
     """The number of a printed Expr, all of whose names have values. Fractions round up.
 
@@ -363,7 +361,7 @@ _OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction | i
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
-    ast.FloorDiv: _floor_division,
+    ast.FloorDiv: lambda a, b: a // (b or 1),  # as Expr's own
 }
 
 

@@ -105,6 +105,12 @@ def test_as_many_kernels_are_counted_of_what_mlx_compiles_itself(body: str) -> N
     assert counted(source, [(2, 4, 8)]).total() == launched(source, [(2, 4, 8)]).total()
 
 
+def test_a_value_that_branches_join_is_no_kernel() -> None:
+    source = f"{HEAD}def f(x: mx.array, m):\n    y = mx.exp(x)\n    if m is not None:\n        y = y + m\n    return mx.tanh(y)\n"
+    graph = graph_of(source)
+    assert [k.op for k in kernels(_needed(graph), graph.facts)] == ["Exp", "Add", "Tanh"]
+
+
 RESHAPED = {
     "contiguous": ("x", "y.reshape(8, 8)"),
     "transposed": ("x.transpose(0, 2, 1)", "y.reshape(2, -1)"),
