@@ -106,7 +106,8 @@ def test_as_many_kernels_are_counted_of_what_mlx_compiles_itself(body: str) -> N
 
 
 def test_a_value_that_branches_join_is_no_kernel() -> None:
-    source = f"{HEAD}def f(x: mx.array, m):\n    y = mx.exp(x)\n    if m is not None:\n        y = y + m\n    return mx.tanh(y)\n"
+    body = "y = mx.exp(x)\n    if m is not None:\n        y = y + m\n    return mx.tanh(y)"
+    source = f"{HEAD}def f(x: mx.array, m):\n    {body}\n"
     graph = graph_of(source)
     assert [k.op for k in kernels(_needed(graph), graph.facts)] == ["Exp", "Add", "Tanh"]
 
