@@ -90,6 +90,8 @@ class Expander:
         if kernels is not None:
             return kernels
         marks: list[Call] | None = [] if call.name in GRADIENTS else None
+        if call.name in NOT_EXPORTED:
+            return opaque(call, NOT_EXPORTED[call.name])
         known = exported(call, shapeless, marks)
         if known is not None and marks:
             return sorted_out(known, marks, self._backend)
@@ -98,11 +100,15 @@ class Expander:
         return known or opaque(call)
 
 
-def opaque(call: Call) -> Expansion:
+NOT_EXPORTED = {"contiguous": "Contiguous", "bitwise_invert": "BitwiseInvert"}
+"""Calls of one primitive that MLX can't export, by that primitive's name."""
+
+
+def opaque(call: Call, name: str = "") -> Expansion:
     """One kernel that reads the operands and writes the results: all that is known where MLX can't export the call."""
     out = Expansion.of(call)
-    name = call.name
-    if not name.startswith(OWN_KERNEL):
+    name = name or call.name
+    if name == call.name and not name.startswith(OWN_KERNEL):
         name = "".join(part[:1].upper() + part[1:] for part in name.rpartition(".")[2].strip("_").split("_"))
     first = out.add(name, range(len(call.inputs)), *map(kind, call.outputs))
     out.outputs = tuple(range(first, len(out.arrays)))
