@@ -81,9 +81,6 @@ class Work:
 
         self.initials = remember_initials()
         target = prepare(request)
-        import mlx.core as mx
-
-        mx.reset_peak_memory()
         for a in arrays_held(target.state):
             self.recorder.value(a)
         self.recorder.on = True
@@ -91,9 +88,7 @@ class Work:
             result = target.call()
         finally:
             self.recorder.on = False
-        held = [self.recorder.value(a) for a in arrays_held([result])]
-        held += [v for a in arrays_held(target.state) if (v := self.recorder.value(a)) is not None]
-        self.held = list(dict.fromkeys(held))
+        self.held = list(dict.fromkeys(self.recorder.value(a) for a in arrays_held([result, *target.state])))
         self.activations: list[Any] = []
 
     def traced(self) -> dict[str, Any]:
@@ -102,7 +97,7 @@ class Work:
         from fuselint.trace.expand import Expander
         from fuselint.trace.tape import Tape
 
-        r, expander = self.recorder, Expander(self.request.backend)  # type: ignore[arg-type]
+        r, expander = self.recorder, Expander(self.request.backend)
         places: dict[Any, int] = {}
         outputs = [v for v in self.held if v.call is not None]
         views = {}

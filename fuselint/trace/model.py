@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fuselint.graph.gates import Backend
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -22,7 +24,7 @@ class Request:
     factory: str = ""
     sizes: Mapping[str, int] = field(default_factory=dict)
     dtype: str = ""
-    backend: str = "metal"
+    backend: Backend = "metal"
     overlay: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -37,7 +39,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One primitive that runs, or several that mx.compile fused. launches: on the device; `elements`: of its buffers.
+    """One primitive that runs, or several that mx.compile fused. launches: on the device.
 
     buffers: a number for each distinct buffer that it touches, with its elements: what MLX cuts command buffers by.
     """
