@@ -19,7 +19,7 @@ from fuselint.source.edit import apply, compatible, guard, joined, merge
 from fuselint.source.text import FileText, read, write_atomic
 from fuselint.unreadable import unreadable
 
-__all__ = ["FileResult", "FixedFile", "check_file", "check_paths", "fix_paths", "fix_text"]
+__all__ = ["FileResult", "FixedFile", "check_file", "check_paths", "each", "fix_paths", "fix_text"]
 
 POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
@@ -59,7 +59,7 @@ def check_paths(paths: Sequence[str], settings: Settings, jobs: int | None = Non
     """The findings of files, in their order. A file that can't be read costs one line, never the run."""
     chosen_codes(settings)  # a wrong selection is an error, also where there is nothing to check
     package = Package()
-    yield from _each(_check, [(path, settings, package) for path in paths], jobs)
+    yield from each(_check, [(path, settings, package) for path in paths], jobs)
 
 
 def fix_text(file: FileText, settings: Settings, verify: bool = False) -> FixedFile:
@@ -122,7 +122,7 @@ def _unreadable(e: UnreadableFile, settings: Settings, text: str = "") -> FileRe
     return FileResult(e.path, (unreadable(e),) if UNREADABLE in chosen_codes(settings) else (), text=text)
 
 
-def _each(call: Callable[[T], R], tasks: Sequence[T], jobs: int | None) -> Iterator[R]:
+def each(call: Callable[[T], R], tasks: Sequence[T], jobs: int | None) -> Iterator[R]:
     """The results in order; by worker processes where there are many tasks."""
     workers = min(jobs or (_cpus() if len(tasks) > POOL_FROM else 1), max(1, len(tasks)))
     if workers == 1:
@@ -182,7 +182,7 @@ def _round(busy: Sequence[_Work], work: Sequence[_Work], settings: Settings, job
     package = Package({os.path.abspath(w.file.path): w.now.text for w in work if w.now is not w.file})
     out = []
     for w, (result, proposals) in zip(
-        busy, _each(_propose, [(w.now, settings, package) for w in busy], jobs), strict=True
+        busy, each(_propose, [(w.now, settings, package) for w in busy], jobs), strict=True
     ):
         w.latest = result
         chosen = choose([p for p in proposals if p.finding.id not in w.withheld], settings)

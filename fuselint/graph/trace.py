@@ -38,6 +38,9 @@ NOT_ARRAYS = names(
 )
 """Structural ops: values that MLX does not compute."""
 
+OPAQUE = "Opaque"
+"""What stands for a value that isn't MLX's own computation: a join of branches, or a call that isn't understood."""
+
 FLOATING = (rules.floated, rules.promoted_float)
 """dtype rules of ops that turn integers into float32 before they compute."""
 
@@ -143,7 +146,7 @@ class Trace:
             return self.item(node)
         arrays = [x for n in operands(node) if isinstance(x := self.operand(n), Array)]
         # A join, or a call that isn't understood: it reads its operands, and nothing is fused across it.
-        return self.tracer.make("Opaque", arrays, self.shape(node), concrete(self.facts.dtype(node)), NotImplemented)
+        return self.tracer.make(OPAQUE, arrays, self.shape(node), concrete(self.facts.dtype(node)), NotImplemented)
 
     def item(self, node: Node) -> Traced:
         """One of several results, or a row of an array that a loop goes through or that is unpacked."""
@@ -293,7 +296,7 @@ class Trace:
     def opaque(self, arrays: Iterable[Array], node: Node) -> Array:
         """What isn't understood: never equal to another."""
         dtype = concrete(self.facts.dtype(node))
-        return self.tracer.make("Opaque", arrays, self.shape(node), dtype, NotImplemented)
+        return self.tracer.make(OPAQUE, arrays, self.shape(node), dtype, NotImplemented)
 
 
 INDEX = Op("index", "gather", (), rules.same, rules.same_dtype)

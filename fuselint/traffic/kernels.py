@@ -17,7 +17,7 @@ from fuselint.graph.gates import Backend, Gates
 from fuselint.graph.model import Node
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import ACTIVATION, RESHAPES, VIEWS, Array
-from fuselint.graph.trace import Trace, trace
+from fuselint.graph.trace import OPAQUE, Trace, trace
 from fuselint.traffic.layout import Layout, Place
 from fuselint.traffic.sizes import Sizes
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 HALF = 2
 """Bytes of an activation's element where nobody stated its dtype: bfloat16."""
-
-UNKNOWN = "Opaque"
-"""What isn't understood: nobody knows what it launches."""
 
 TAKING = frozenset({"Gather", "GatherAxis", "DynamicSlice"})
 """Kernels that read of their first operand only what they write."""
@@ -129,7 +126,8 @@ def group_kernels(groups: Sequence[Group], backend: Backend = "metal", without: 
 
 
 def is_kernel(a: Array, layout: Layout) -> bool:
-    if not a.primitive or a.primitive in VIEWS or a.primitive == UNKNOWN:
+    """Whether MLX launches something for it: not for a join of branches."""
+    if not a.primitive or a.primitive in VIEWS or a.primitive == OPAQUE:
         return False
     layout.of(a)
     return a.primitive not in RESHAPES or a in layout.copies

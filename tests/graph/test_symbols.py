@@ -114,3 +114,8 @@ def test_arithmetic_is_that_of_integers(a: Expr, b: Expr) -> None:
 @given(sizes)
 def test_text_is_the_size(a: Expr) -> None:
     assert eval(str(a), dict(values)) == a.substitute(values).value()
+
+
+def test_a_divisor_that_assumed_numbers_make_nothing_is_one() -> None:
+    size = Expr.name("T") // (Expr.name("B") // 2)
+    assert size.substitute({"B": 1, "T": 8}) == 8

@@ -113,6 +113,13 @@ def test_what_fills_an_array_reads_nothing(made: str) -> None:
     assert [[r.node for r in k.reads] for k in kernels(_needed(graph), graph.facts) if k.op == "Full"] == [[]]
 
 
+def test_a_value_that_branches_join_is_no_kernel() -> None:
+    body = "y = mx.exp(x)\n    if m is not None:\n        y = y + m\n    return mx.tanh(y)"
+    source = f"{HEAD}def f(x: mx.array, m):\n    {body}\n"
+    graph = graph_of(source)
+    assert [k.op for k in kernels(_needed(graph), graph.facts)] == ["Exp", "Add", "Tanh"]
+
+
 RESHAPED = {
     "contiguous": ("x", "y.reshape(8, 8)"),
     "transposed": ("x.transpose(0, 2, 1)", "y.reshape(2, -1)"),
