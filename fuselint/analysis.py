@@ -16,7 +16,7 @@ import libcst as cst
 
 from fuselint.config import Settings
 from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligation, Region, Related, Traffic
-from fuselint.graph.model import Graph, Node
+from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, claim, rules, selectors
 from fuselint.source.edit import place
@@ -305,10 +305,17 @@ def identified(file: FileText, proposals: Sequence[Proposal]) -> list[Proposal]:
 
 
 def _computing(graph: Graph, match: Match, changed: Sequence[tuple[int, int]]) -> frozenset[tuple[int, int]]:
-    """The statements that compute the values of a match, without those that its fix changes."""
+    """The statements that compute a match or give its operands a second name, without those that its fix changes."""
     own = {n.top_stmt for n in match.region if n.op not in GIVEN} - {match.root.top_stmt}
+    operands = set(match.holes.values())
+    own |= {b.stmt for bound in graph.bindings.values() for b in bound if b.node in operands and _is_alias(b.stmt)}
     spans = (graph.source.span(graph.statements[s.index].cst) for s in own if s is not None)
     return frozenset((a, b) for a, b in spans if not any(a < end and start < b for start, end in changed))
+
+
+def _is_alias(stmt: Statement | None) -> bool:
+    """`y = x`."""
+    return stmt is not None and isinstance(stmt.cst, cst.Assign) and isinstance(stmt.cst.value, cst.Name)
 
 
 def chosen_codes(settings: Settings) -> frozenset[str]:

@@ -196,6 +196,41 @@ def _turn(x, cos, sin):
     assert not any(gone in fixed.after for gone in ("angles", "sin", "_turn"))
 
 
+def test_names_that_only_two_fixes_read_go_with_the_second() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def step(noise: mx.array, latents: mx.array, s: mx.array, t: mx.array):
+    sample = latents
+    clean = sample - t * noise * 2
+    return clean @ sample, (sample + (1 - t) * noise) * s
+"""
+    fixed = fix_text(FileText("m.py", text), Settings())
+    assert len(fixed.applied) == 2 and "sample = latents" in fixed.after  # it is read besides
+    fixed = fix_text(FileText("m.py", text.replace("clean @ sample", "clean @ noise")), Settings())
+    assert len(fixed.applied) == 2 and "sample" not in fixed.after
+
+
+def test_code_that_may_raise_is_not_computed_twice() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def velocity(x: mx.array, y: mx.array, sigma: mx.array):
+    if sigma.item() == 0:
+        raise ValueError("sigma is zero")
+    return (x - y) / sigma * 3
+
+
+def step(x: mx.array, y: mx.array, sigma: mx.array):
+    v = velocity(x, y, sigma)
+    return x + v * 0.5
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(select=("FUS301",), unsafe_fixes=True))
+    assert "v = velocity(x, y, sigma)\n    return x + v * 0.5" in fixed.after
+
+
 def test_failed_verification_withholds_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Verification("failed", "differs")
     monkeypatch.setattr("fuselint.verify.verify", lambda regions, **_: [failed for _ in regions])
