@@ -126,7 +126,7 @@ def _opened(c: Canonical, v: Value, e: Fraction, depth: int = 0) -> _Table | Non
 
 
 def _vector(c: Canonical, v: Value, e: Fraction) -> _Table | None:
-    return _Table(c.algebra.one, ((v, -1, e),)) if _is_vector(c, v) or _is_unknown(c, v) else None
+    return _Table(c.algebra.one, ((v, -1, e),)) if _is_vector(c, v) or _is_unknown(c, v) or _is_given(c, v) else None
 
 
 def _of_expanded(c: Canonical, v: Value, e: Fraction, depth: int) -> _Table | None:
@@ -207,10 +207,10 @@ def _is_unknown(c: Canonical, v: Value) -> bool:
 
 
 def _is_given(c: Canonical, v: Value) -> bool:
-    """Whether a value is an argument, or the first row of one: it may count up."""
+    """Whether a value is an argument, or the first row of one: it may count up, in each row of a batch."""
     while v.op == "index" and v.param("index") == (0, "..."):
         v = v.args[0]
-    return v.op == "param"
+    return v.op == "param" and all(c.facts.rank(n) in (None, 1, 2) for n in c.nodes(v)[:1])
 
 
 def is_number(c: Canonical, v: Value) -> bool:
