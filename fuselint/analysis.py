@@ -103,7 +103,8 @@ class Analysis:
         shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
         near: list[Finding] = []
         if self.settings.near_misses:
-            near = [self.near_miss(g, m) for g, m in self.chosen(contradicted, Suppressions.of(self.file))]
+            nearly = self.chosen(standing(contradicted, (), self.program), Suppressions.of(self.file))
+            near = [self.near_miss(g, m) for g, m in nearly]
             near = sorted([*near, *self.nearly(found)], key=place_of)
         return (
             FileResult(
@@ -205,7 +206,12 @@ class Analysis:
         rules = [r for r in self.by_code.values() if r.code in codes]
         tree = parse(self.file)
         for graph, matches in found:
-            for miss in near_misses(self.program, tree, graph, matches, rules):
+            try:
+                misses = near_misses(self.program, tree, graph, matches, rules)
+            except Exception as e:
+                self.fault(f"near misses of {graph.context.qualname}", e)
+                continue
+            for miss in misses:
                 (line, column), (end_line, end_column) = map(self.file.position, miss.span)
                 header = self.header(graph)
                 if not suppressions.covers(miss.rule.code, line, end_line, header, miss.rule.name):

@@ -18,8 +18,8 @@ from fuselint.finding import Edit, Obligation
 from fuselint.graph.around import ahead, behind
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
-from fuselint.rulebook import Match, Rule, claim_rank
-from fuselint.source.changes import OPERAND, Change, changes
+from fuselint.rulebook import GIVEN, Match, Rule, claim, claim_rank
+from fuselint.source.changes import OPERAND, RANK, Change, changes
 from fuselint.source.edit import apply
 from fuselint.source.text import FileText
 
@@ -41,12 +41,12 @@ def near_misses(
 ) -> list[NearMiss]:
     """The near misses of one function. found: its matches, by all rules. rules: those to try."""
     qualname = graph.context.qualname
-    lines = {r: _lines(graph, r) for r in rules if r.nearly is not None}
+    lines = {} if graph.context.cold else {r: _lines(graph, r) for r in rules}
     lines = {r: around for r, around in lines.items() if around}
     node = _definition(tree, program.file, program.summary.functions[qualname].span.start) if lines else None
     if node is None:
         return []
-    taken = [(claim_rank(m.code), _span(graph, m.root)) for m in found if not m.contradicted]
+    taken = [(claim_rank(m.code), _spans(graph, m)) for m in found if not m.contradicted]
     known = {r: [_span(graph, m.root) for m in found if m.code == r.code and m.contradicted] for r in lines}
     misses: list[NearMiss] = []
     numbers = sorted({n for r in lines for n in r.numbers})
@@ -55,13 +55,13 @@ def near_misses(
         tried = [
             r
             for r, around in lines.items()
-            if (changed <= around or changed == {node.body[0].lineno})
-            and (change.kind != OPERAND or (r.one_value and not known[r]))
+            if (changed <= around or change.kind == RANK) and (change.kind != OPERAND or (r.one_value and not known[r]))
         ]
         for rule, span, message in _matches(program, qualname, change, tried):
             if any(_overlap(other, span) for other in known[rule]):
                 continue
-            if not any(rank <= claim_rank(rule.code) and _overlap(span, other) for rank, other in taken):
+            rank = claim_rank(rule.code)
+            if not any(first <= rank and any(_overlap(span, s) for s in spans) for first, spans in taken):
                 known[rule].append(span)
                 misses.append(NearMiss(rule, span, message, Obligation(change.claim, "contradicted", change.because)))
     return misses
@@ -101,11 +101,12 @@ def _matches(
         graph = program.changed(qualname, text, change.edits).graph(qualname)
         if graph is None or graph.not_understood:
             return
-        matches = [(r, m) for r in rules for m in r.find(graph) if not m.contradicted]
+        matches = claim(m for r in rules for m in r.find(graph) if not m.contradicted)
     except Exception:  # the change makes no sense there
         return
-    for rule, match in matches:
-        yield rule, _before(change.edits, _span(graph, match.root)), match.message
+    by_code = {r.code: r for r in rules}
+    for match in matches:
+        yield by_code[match.code], _before(change.edits, _span(graph, match.root)), match.message
 
 
 def _definition(tree: ast.Module, file: FileText, start: int) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
@@ -124,6 +125,11 @@ def _span(graph: Graph, node: Node, whole: bool = False) -> Span:
     if whole and stmt is not None and isinstance(stmt.line, cst.SimpleStatementLine):
         at = stmt.line
     return graph.source.span(at) if at is not None else (graph.source.start, graph.source.start)
+
+
+def _spans(graph: Graph, match: Match) -> list[Span]:
+    """Of the values that a match owns."""
+    return [_span(graph, n) for n in {*match.region, match.root} if n.op not in GIVEN and n.top_cst is not None]
 
 
 def _before(edits: Sequence[Edit], span: Span) -> Span:

@@ -25,8 +25,8 @@ SHOWN = 60
 """The longest text of an expression in a message."""
 DEPTH = 3
 """How deep in an expression lies what may stand in its place."""
-OPERAND = "operand"
-"""The kind of the changes that put one name in the place of another."""
+OPERAND, RANK = "operand", "rank"
+"""The kinds of the changes that put one name in the place of another, and of those that state ranks."""
 
 REDUCTIONS = {"mean", "sum", "max", "min", "var", "std", "norm", "logsumexp"}
 """What takes keepdims."""
@@ -76,7 +76,7 @@ def _together(made: Sequence[Change]) -> Iterator[Change]:
         for edit in sorted((e for c in alike for e in c.edits), key=lambda e: e.start):
             if not edits or edits[-1].end < edit.start:
                 edits.append(edit)
-        if len(alike) > 1:
+        if len(alike) > 1 and kind != RANK:
             yield Change(claim, because, tuple(edits), kind)
 
 
@@ -487,10 +487,10 @@ def _ranks(f: _Function) -> Iterator[Change]:
         lines = [f"{', '.join(f'{p}_{i}' for i in range(rank))} = {p}.shape{f.file.newline}{indent}" for p in params]
         for p, line in zip(params, lines, strict=True):
             because = f"nothing in this function says how many axes `{p}` has"
-            yield Change("its rank is known", because, (Edit(start, start, line),))
+            yield Change("its rank is known", because, (Edit(start, start, line),), RANK)
         if len(params) > 1:
             because = "nothing in this function says how many axes there are"
-            yield Change("the ranks are known", because, (Edit(start, start, "".join(lines)),))
+            yield Change("the ranks are known", because, (Edit(start, start, "".join(lines)),), RANK)
 
 
 MAKERS: tuple[Callable[[_Function], Iterator[Change]], ...] = (
