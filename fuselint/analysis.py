@@ -1,5 +1,7 @@
 """One file -> its findings, with what a fix needs to be made and verified. No other file's findings matter to it.
 
+Of other files it reads what they say of their names, and the facts of functions that the file calls.
+
 read -> screen -> Program -> graphs -> every rule's matches -> claims -> findings.
 """
 
@@ -19,6 +21,7 @@ from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.rulebook import Match, NoFix, Replacement, Rule, claim, rules, selectors
 from fuselint.source.edit import place
+from fuselint.source.modules import Modules
 from fuselint.source.project import summarise
 from fuselint.source.screen import screen
 from fuselint.source.suppress import Suppressions
@@ -36,6 +39,8 @@ class FileResult:
 
     functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
     errors: one message each, its first line for everyone, the rest a trace.
+    reads: what was read of other files, with its hash: with the file's own text, the settings and the version it
+        decides the result.
     """
 
     path: str
@@ -46,6 +51,7 @@ class FileResult:
     not_understood: tuple[tuple[str, str], ...] = ()
     below_min_saving: int = 0
     errors: tuple[str, ...] = ()
+    reads: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +63,21 @@ class Proposal:
     statements: tuple[tuple[int, int], ...] = ()
 
 
-def analyse(file: FileText, settings: Settings, is_read: Reads | None) -> tuple[FileResult, list[Proposal]]:
-    """All of a file: what to report, and what could be fixed. Without `is_read`, nothing is known to be unread."""
+def analyse(
+    file: FileText, settings: Settings, is_read: Reads | None, modules: Modules | None = None
+) -> tuple[FileResult, list[Proposal]]:
+    """All of a file: what to report, and what could be fixed.
+
+    Without `is_read`, nothing is known to be unread; without `modules`, nothing of the other files of the package.
+    """
     screened = screen(file)
     if not screened.mlx or screened.tree is None or not screened.functions:
         return FileResult(file.path), []
-    work = Analysis(file, settings, is_read, Program(file, summarise(file, screened.tree)))
-    return work.run([span.qualname for span in screened.functions])
+    modules = modules or Modules()
+    with modules.noting() as notes:
+        work = Analysis(file, settings, is_read, Program(file, summarise(file, screened.tree), modules))
+        result, proposals = work.run([span.qualname for span in screened.functions])
+    return replace(result, reads=tuple(sorted(notes.items()))), proposals
 
 
 @dataclass(slots=True)

@@ -110,7 +110,7 @@ def _check(task: tuple[str, Settings, Package]) -> FileResult:
 def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list[Proposal]]:
     file, settings, package = task
     try:
-        return analyse(file, settings, package.others_read(file.path))
+        return analyse(file, settings, package.others_read(file.path), package.modules())
     except UnreadableFile as e:
         return _unreadable(e, settings, file.text), []
     except (RecursionError, MemoryError):

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fuselint.graph.canonical import Canonical
     from fuselint.graph.facts import Facts
     from fuselint.graph.program import Program
+    from fuselint.graph.usage import Usage
     from fuselint.source.function import FunctionSource
     from fuselint.source.project import ModuleSummary
 
@@ -278,6 +279,12 @@ class Graph:
         from fuselint.graph.facts import Facts
 
         return Facts(self)
+
+    @cached_property
+    def usage(self) -> Usage:
+        from fuselint.graph.usage import Usage
+
+        return Usage(self)
 
     @cached_property
     def canonical(self) -> Canonical:

@@ -1,0 +1,533 @@
+"""Facts across calls: what a function, a method or an object of the package gives back for these very arguments.
+
+The callee is not lowered into the caller. Its own graph is read, with the facts of its arguments: so a call stays one
+opaque value for the rules, and only what is known of that value grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from fuselint.graph import ops
+from fuselint.graph.dtypes import DType
+from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, annotated, constant_fact, members
+from fuselint.graph.model import Graph, Node, Statement
+from fuselint.graph.op import Op
+from fuselint.graph.shapes import Shape
+from fuselint.graph.symbols import Expr
+from fuselint.source.modules import Definition
+from fuselint.source.project import MISSING as NO_DEFAULT
+from fuselint.source.project import ClassSummary, Field, FunctionSummary, Parameter
+
+if TYPE_CHECKING:
+    from fuselint.graph.elsewhere import Elsewhere
+    from fuselint.graph.facts import Facts
+
+DEEPEST = 5
+"""Calls inside one another that facts follow."""
+
+MOST = 200
+"""Calls that the facts of one function follow."""
+
+LARGEST = 400
+"""Nodes of a function that facts follow a call into."""
+
+MARK = "\N{SECTION SIGN}"
+"""Around the number of a function that is followed: it sets its names apart from those of all others."""
+
+SELF, FIELDS = "self", "<fields>"
+"""Paths of objects: the one whose method is analysed, and a dataclass object before its `__post_init__`."""
+
+PROPERTIES = frozenset({"property", "builtins.property", "functools.cached_property"})
+TRANSPARENT = frozenset({"staticmethod", "builtins.staticmethod", "mlx.core.compile"}) | PROPERTIES
+"""Decorators with which a call still gives back what the body returns."""
+
+Given = Mapping[str, "tuple[Facts, Node]"]
+"""Arguments by the names of parameters, each with the facts that know it."""
+
+
+@dataclass(eq=False)
+class Reach:
+    """What the facts of one function share with those of all functions that they follow.
+
+    usual: whether defaults of configurations count. left: calls that may still be followed.
+    numbers: names of sizes that are a number by such defaults. made: the constructors that were followed.
+    """
+
+    usual: bool = False
+    elsewhere: Elsewhere | None = None
+    left: int = MOST
+    marks: int = 0
+    numbers: dict[str, tuple[int, frozenset[Default]]] = field(default_factory=dict)
+    made: dict[Any, Inside | None] = field(default_factory=dict)
+
+    def mark(self) -> str:
+        self.marks += 1
+        return f"{MARK}{self.marks}{MARK}"
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """An object of a class of the package (`found`), or of a layer of MLX (`op`).
+
+    maker: the node that makes it, and the facts that know its arguments; None where only an annotation says its class.
+    path: how the analysed code reads it, which names its weights; "" where that isn't known.
+    """
+
+    found: Definition | None
+    op: Op | None = None
+    maker: tuple[Facts, Node] | None = None
+    path: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Inside:
+    """A function that a call runs, with the facts of its values for the arguments of that call."""
+
+    graph: Graph
+    facts: Facts
+
+    @cached_property
+    def returns(self) -> list[Node | None]:
+        """What it may return for these arguments; None stands for falling off its end."""
+        out: list[Node | None] = []
+        for stmt, node in self.graph.returns:
+            reached = self.reached(stmt)
+            if reached is not False:
+                out.append(node)
+            if reached:
+                return out
+        return [*out, None] if self.graph.falls_off else out
+
+    def reached(self, stmt: Statement | None) -> bool | None:
+        """Whether control comes to a statement, as far as the tests around it are known."""
+        surely: bool | None = True
+        block = None if stmt is None else stmt.block
+        while block is not None and block.kind != "function":
+            owner = None if block.owner is None else block.owner.cst
+            test = self.graph.values.get(owner.test) if isinstance(owner, cst.If) else None
+            known = None if test is None or block.kind not in ("then", "else") else self.facts.truth(test)
+            if known is not None and known is not (block.kind == "then"):
+                return False
+            surely = surely if known is not None else None
+            block = block.parent
+        return surely
+
+
+class Across:
+    """The calls and objects of one graph, as its facts see them."""
+
+    def __init__(self, facts: Facts, elsewhere: Elsewhere) -> None:
+        self.facts, self.elsewhere, self.modules = facts, elsewhere, elsewhere.modules
+        self.graph, self.reach = facts.graph, facts.reach
+        self._into: dict[Node, tuple[Inside, ...]] = {}
+
+    # -- objects ------------------------------------------------------------------------------------------------------
+
+    def own(self) -> Instance | None:
+        """`self`: an object of the class that the function is a method of, or of one derived from it."""
+        name = self.graph.context.class_name
+        return None if name is None else Instance(Definition(self.elsewhere.path_of(self.graph), name), path=SELF)
+
+    def annotated(self, annotation: Any) -> Fact | None:
+        """An object of which an annotation says the class."""
+        return self._object_of(self.elsewhere.path_of(self.graph), annotation)
+
+    def _object_of(self, path: str, annotation: Any) -> Fact | None:
+        named = members(annotation)
+        found = self.modules.resolve(path, named[0]) if len(named) == 1 else None
+        if found is None or self.modules.class_(found) is None:
+            return None
+        return Fact("object", instances=(Instance(found),), why=f"it is annotated {annotation}")
+
+    def constant(self, target: str | None) -> Fact | None:
+        """A constant that another module defines."""
+        found = self.elsewhere.resolve(self.graph, target) if target else None
+        value = NO_DEFAULT if found is None else self.modules.constant(found)
+        summary = None if found is None else self.modules.summary(found.path)
+        if found is None or summary is None or not (value is None or isinstance(value, (bool, int, float, str))):
+            return None
+        return replace(constant_fact(value), places=self._places(found.path, summary.lines.get(found.name, 1)))
+
+    def made(self, node: Node) -> Fact | None:
+        """The object that a call of a class makes."""
+        target = node.attrs.get("target") or ""
+        op = ops.resolve_call(target) if node.op == "new" else None
+        found = None
+        if op is None:
+            found = self.elsewhere.resolve(self.graph, target) if target else None
+            if found is None or self.modules.class_(found) is None:
+                return None
+        instance = Instance(found, op, (self.facts, node))
+        return Fact("object", instances=(instance,), why=f"an instance of {target.rpartition('.')[2]}", present=True)
+
+    def attribute(self, instance: Instance, name: str) -> Fact | None:
+        """An attribute of an object: a field of a dataclass, what `__init__` assigns, a property, a class's constant."""
+        if instance.found is None:
+            return None
+        classes = self._classes(instance.found)
+        if any(c.is_dataclass for _, c in classes):
+            return self._field(instance, name) or self._property(instance, name)
+        if instance.maker is None and instance.path != SELF:
+            return None  # nothing says that it is as its constructor made it
+        return self._assigned(instance, name) or self._property(instance, name) or self._class_constant(classes, name)
+
+    def lacks(self, instance: Instance, name: str) -> bool:
+        """Whether an object of a dataclass surely has no attribute of that name."""
+        if instance.found is None or not self.modules.lineage(instance.found)[1]:
+            return False
+        classes = [c for _, c in self._classes(instance.found)]
+        after = self._after(instance.found)
+        if not any(c.is_dataclass for c in classes) or (after is not None and name in after[1].stored):
+            return False
+        return not any(name in c.fields or name in c.methods for c in classes)
+
+    def _classes(self, found: Definition) -> list[tuple[Definition, ClassSummary]]:
+        return [(at, c) for at in self.modules.lineage(found)[0] if (c := self.modules.class_(at)) is not None]
+
+    def _places(self, path: str, line: int) -> frozenset[str]:
+        return frozenset(filter(None, [self.elsewhere.place(path, line)]))
+
+    def _class_constant(self, classes: Sequence[tuple[Definition, ClassSummary]], name: str) -> Fact | None:
+        for at, c in classes:
+            if name in c.fields:
+                stated = c.fields[name]
+                if stated.default is NO_DEFAULT or any(name in other.reassigned for _, other in classes):
+                    return None
+                return replace(constant_fact(stated.default), places=self._places(at.path, stated.line))
+        return None
+
+    # -- dataclasses --------------------------------------------------------------------------------------------------
+
+    def _after(self, found: Definition) -> tuple[Definition, Graph] | None:
+        """The `__post_init__` of a dataclass."""
+        method = self.modules.method(found, "__post_init__")
+        graph = None if method is None else self.elsewhere.graph(method)
+        return None if method is None or graph is None else (method, graph)
+
+    def _field(self, instance: Instance, name: str) -> Fact | None:
+        """A field as the constructor and `__post_init__` leave it."""
+        assert instance.found is not None
+        after = None if instance.path == FIELDS else self._after(instance.found)
+        if after is None or name not in after[1].stored:
+            return self._given_field(instance, name)
+        method, graph = after
+        bare = Fact("object", instances=(replace(instance, path=FIELDS),), present=True)
+        inside = self._enter(method, graph, {next(iter(graph.params), SELF): bare}, {})
+        return None if inside is None else self._brought(inside, graph.stored[name])
+
+    def _given_field(self, instance: Instance, name: str) -> Fact | None:
+        """A field as the constructor is given it: an argument, else the default where that counts, else any value."""
+        assert instance.found is not None
+        fields = self._fields(instance.found)
+        if name not in fields:
+            return None
+        at, stated = fields[name]
+        given = self._arguments(instance, list(fields))
+        if given is not None and name in given:
+            facts, node = given[name]
+            return facts.of(node)
+        exact = given is not None
+        found = self._default(at, name, stated, exact) if exact or self.reach.usual else None
+        return found or self._any_value(at, name, stated)
+
+    def _default(self, at: Definition, name: str, stated: Field, exact: bool) -> Fact | None:
+        places, shown = self._places(at.path, stated.line), at.name
+        if stated.default is not NO_DEFAULT:
+            default = Default(name, stated.default, shown, next(iter(places), f"line {stated.line}"))
+            fact = replace(constant_fact(stated.default), why=f"the default of {shown}.{name}", places=places)
+            return fact if exact else replace(fact, rests=frozenset({default}))
+        made = self.modules.resolve(at.path, stated.factory) if stated.factory else None
+        if made is None or self.modules.class_(made) is None:
+            return None
+        return Fact("object", instances=(Instance(made),), places=places, why=f"the default of {shown}.{name}")
+
+    def _any_value(self, at: Definition, name: str, stated: Field) -> Fact | None:
+        places = self._places(at.path, stated.line)
+        fact = self._object_of(at.path, stated.annotation) or annotated(stated.annotation, f"{at.name}.{name}")
+        return None if fact is None or fact.kind not in ("object", "scalar") else replace(fact, places=places)
+
+    def _fields(self, found: Definition) -> dict[str, tuple[Definition, Field]]:
+        """The fields of a dataclass in the order of its constructor: those of bases come first."""
+        out: dict[str, tuple[Definition, Field]] = {}
+        for at, held in reversed(self._classes(found)):
+            for name, stated in held.fields.items():
+                out[name] = (at, stated)
+        return out
+
+    def _arguments(self, instance: Instance, names: Sequence[str]) -> Given | None:
+        """The arguments that a dataclass object was made with; None where they aren't known."""
+        facts, node = instance.maker or (None, None)
+        given = None if node is None else call_arguments(node)
+        if facts is None or given is None or len(given[0]) > len(names):
+            return None
+        named = (*zip(names, given[0], strict=False), *given[1].items())
+        return {k: (facts, n) for k, n in named}
+
+    # -- other classes ------------------------------------------------------------------------------------------------
+
+    def _assigned(self, instance: Instance, name: str) -> Fact | None:
+        """What the constructor assigns to an attribute, unless a method does too."""
+        assert instance.found is not None
+        if any(name in c.reassigned for _, c in self._classes(instance.found)):
+            return None
+        inside = self.constructed(instance)
+        return None if inside is None else self._stored(inside, instance, name)
+
+    def constructed(self, instance: Instance) -> Inside | None:
+        """The constructor of an object, with the facts of its arguments."""
+        key = (instance.found, instance.maker)
+        if key not in self.reach.made:
+            self.reach.made[key] = None  # while it is being worked out
+            init = None if instance.found is None else self.modules.method(instance.found, "__init__")
+            facts, node = instance.maker or (None, None)
+            given = None if node is None else call_arguments(node)
+            if init is not None:
+                self.reach.made[key] = self._construct(init, instance, facts, given)
+        return self.reach.made[key]
+
+    def _construct(
+        self,
+        init: Definition,
+        instance: Instance,
+        facts: Facts | None,
+        given: tuple[list[Node], dict[str, Node]] | None,
+    ) -> Inside | None:
+        summary, graph = self.modules.function(init), self.elsewhere.graph(init)
+        if summary is None or graph is None or not summary.parameters:
+            return None
+        this = {summary.parameters[0].name: Fact("object", instances=(instance,), present=True)}
+        bound = None if given is None else bind(summary.parameters[1:], *given)
+        if bound is None or facts is None:
+            return self._enter(init, graph, this, None)
+        return self._enter(init, graph, this, {k: (facts, n) for k, n in bound.items()})
+
+    def _stored(self, inside: Inside, instance: Instance, name: str) -> Fact | None:
+        node = inside.graph.stored.get(name)
+        if node is not None:
+            return self._as_weight(self._brought(inside, node), instance, name)
+        for call in inside.graph.nodes:
+            target = call.attrs.get("target") or "" if call.op == "call" else ""
+            base = self.elsewhere.resolve(inside.graph, target) if target.endswith(".__init__") else None
+            if base is not None and is_super(call):
+                above = self._construct(base, instance, inside.facts, call_arguments(call))
+                return None if above is None else self._stored(above, instance, name)
+        return None
+
+    def _as_weight(self, fact: Fact, instance: Instance, name: str) -> Fact:
+        """An array that loading may replace has a dtype of its own."""
+        if fact.kind != "array" or name.startswith("_") or fact.dtype.integral:
+            return fact
+        owner = instance.path or (instance.found.name if instance.found is not None else "")
+        return replace(fact, dtype=DType({f"{owner}.{name}.dtype"}), assumed=fact.assumed | {WEIGHTS})
+
+    def _property(self, instance: Instance, name: str) -> Fact | None:
+        assert instance.found is not None
+        found = self.modules.method(instance.found, name)
+        summary = None if found is None else self.modules.function(found)
+        if found is None or summary is None or summary.kind != "property":
+            return None
+        inside = self._follow(found, summary, instance, [], {})
+        return None if inside is None else self._result(inside)
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def result(self, node: Node) -> Fact | None:
+        """What a call gives back, where it enters the package, or calls a layer of MLX that another function made."""
+        made = self.made(node)
+        if made is not None:
+            return made
+        layers = [c for c in self._callees(node) if c.op is not None]
+        results = [self._layer(node, layer) for layer in layers]
+        insides = self.into(node)
+        if len(insides) + len(layers) < max(1, len(self._callees(node))):
+            return None
+        results += [self._result(i) for i in insides]
+        known = [r for r in results if r is not None]
+        return self.facts.joined(known, ("result", node)) if known and len(known) == len(results) else None
+
+    def into(self, node: Node) -> tuple[Inside, ...]:
+        """The functions that a `call` may run, one for each object that may be called; none where they aren't known."""
+        if node not in self._into:
+            self._into[node] = ()  # while it is being worked out
+            if node.op == "call":
+                self._into[node] = tuple(self._followed(node))
+        return self._into[node]
+
+    def _followed(self, node: Node) -> list[Inside]:
+        given = call_arguments(node)
+        if given is None:
+            return []
+        callees = self._callees(node)
+        if callees:
+            name = self._method_name(node)
+            found = [self._method(c, name, given) for c in callees if c.op is None]
+            return [i for i in found if i is not None] if all(found) else []
+        target = node.attrs.get("target") or ""
+        function = self.elsewhere.resolve(self.graph, target) if target else None
+        summary = None if function is None else self.modules.function(function)
+        if function is None or summary is None:
+            return []
+        inside = self._follow(function, summary, self.own() if is_super(node) else None, *given)
+        return [] if inside is None else [inside]
+
+    def _callees(self, node: Node) -> tuple[Instance, ...]:
+        """The objects that a call may be of, or whose method it calls."""
+        new, callee = node.attrs.get("new"), node.attrs.get("callee")
+        if isinstance(new, Node):
+            path = self.facts.path(node)
+            return tuple(replace(i, path=path) for i in self.facts.of(new).instances)
+        if not isinstance(callee, Node):
+            return ()
+        called = self.facts.of(callee).instances
+        return called or (self.facts.of(callee.inputs[0]).instances if callee.op == "attr" and callee.inputs else ())
+
+    def _method_name(self, node: Node) -> str:
+        callee = node.attrs.get("callee")
+        if isinstance(node.attrs.get("new"), Node) or not isinstance(callee, Node) or self.facts.of(callee).instances:
+            return "__call__"
+        return str(callee.attrs.get("name"))
+
+    def _method(self, instance: Instance, name: str, given: tuple[list[Node], dict[str, Node]]) -> Inside | None:
+        if instance.found is None or instance.maker is None:
+            return None  # of an annotation, it may be of a derived class
+        found = self.modules.method(instance.found, name)
+        summary = None if found is None else self.modules.function(found)
+        if found is None or summary is None or not self._has_its_init(instance.found, found, summary):
+            return None
+        inside = self._follow(found, summary, instance, *given)
+        if inside is not None:
+            init = self.constructed(instance)
+            inside.facts.init = None if init is None else init.facts
+        return inside
+
+    def _has_its_init(self, class_: Definition, method: Definition, summary: FunctionSummary) -> bool:
+        """Whether the class that has a method has the constructor of the object too: a method reads what that set."""
+        owner = Definition(method.path, summary.class_name or "")
+        return self.modules.method(owner, "__init__") == self.modules.method(class_, "__init__")
+
+    def _follow(
+        self,
+        found: Definition,
+        summary: FunctionSummary,
+        receiver: Instance | None,
+        positional: Sequence[Node],
+        keywords: Mapping[str, Node],
+    ) -> Inside | None:
+        graph = self.elsewhere.graph(found) if self._gives_what_it_returns(found, summary) else None
+        parameters: Sequence[Parameter] = summary.parameters
+        this: dict[str, Fact] = {}
+        if receiver is not None and summary.kind in ("method", "property") and parameters:
+            this[parameters[0].name] = Fact("object", instances=(receiver,), present=True)
+            parameters = parameters[1:]
+        bound = bind(parameters, positional, keywords)
+        if graph is None or bound is None:
+            return None
+        return self._enter(found, graph, this, {k: (self.facts, n) for k, n in bound.items()})
+
+    def _gives_what_it_returns(self, found: Definition, summary: FunctionSummary) -> bool:
+        """Whether a call of a function gives back what its body returns."""
+        module = self.modules.summary(found.path)
+        info = None if module is None else module.compiled.get(found.name)
+        allowed = TRANSPARENT | ({"functools.partial"} if info is not None and info.how == "decorated" else set())
+        odd = summary.redefined or summary.is_async or summary.is_generator
+        return not odd and summary.kind != "classmethod" and allowed.issuperset(summary.decorators)
+
+    def _enter(self, found: Definition, graph: Graph, this: Mapping[str, Fact], given: Given | None) -> Inside | None:
+        """A function with the facts of its arguments; None for `given`: they aren't known."""
+        facts = self.facts
+        if len(facts.chain) >= DEEPEST or found in facts.chain or self.reach.left <= 0 or len(graph.nodes) > LARGEST:
+            return None
+        self.reach.left -= 1
+        inner = facts.inner(graph, found)
+        for name, node in graph.params.items():
+            default = node.attrs.get("default")
+            if name in this:
+                inner.give(node, this[name])
+            elif given is not None and name in given:
+                maker, argument = given[name]
+                inner.give(node, maker.of(argument), maker.name_of(argument))
+            elif given is not None and isinstance(default, Node):
+                inner.give(node, inner.of(default))
+        return Inside(graph, inner)
+
+    def _result(self, inside: Inside) -> Fact | None:
+        """What a followed function gives back."""
+        facts = [constant_fact(None) if n is None else self._brought(inside, n) for n in inside.returns]
+        return inside.facts.joined(facts, ("result", inside.graph)) if facts else None
+
+    def _brought(self, inside: Inside, node: Node) -> Fact:
+        """A fact of a followed function, with the line that says it."""
+        fact, place = inside.facts.of(node), self.elsewhere.place_of(inside.graph, node)
+        return replace(fact, places=fact.places | {place}) if place else fact
+
+    def _layer(self, node: Node, layer: Instance) -> Fact | None:
+        """A call of a layer of MLX that another function made."""
+        given = call_arguments(node)
+        if layer.op is None or layer.maker is None or given is None:
+            return None
+        try:
+            bound = ops.bind(layer.op, *given)
+        except ops.CannotBind:
+            return None
+        facts, new = layer.maker
+        settings = set(new.attrs.get("args", {}).values())
+
+        def size(value: Any) -> Expr | None:
+            return (facts if isinstance(value, Node) and value in settings else self.facts).size(value)
+
+        attrs = {**bound.attrs, "new": new, "path": layer.path or None}
+        call = replace(self.facts.call_of(layer.op, bound.inputs, attrs, node), size=size)
+        shape, dtype = layer.op.shape(call), layer.op.dtype(call)
+        if layer.op.result != "array" or not isinstance(dtype, DType) or isinstance(shape, tuple):
+            return None
+        return Fact("array", shape, dtype, why=f"{layer.op.name} of its operands", present=True)
+
+
+def call_arguments(node: Node) -> tuple[list[Node], dict[str, Node]] | None:
+    """The positional and keyword arguments of a `call` or `new` node; None where a `*argument` hides some."""
+    if any(n.op == "star" for n in node.inputs) or node.attrs.get("starred"):
+        return None
+    if node.op == "new":
+        args: Mapping[str, Node] = node.attrs["args"]
+        if len(args) != len(node.inputs):
+            return None
+        return [n for k, n in args.items() if k.isdigit()], {k: n for k, n in args.items() if not k.isdigit()}
+    keywords = node.attrs.get("keywords", ())
+    count = len(node.inputs) - len(keywords)
+    return list(node.inputs[:count]), dict(zip(keywords, node.inputs[count:], strict=True))
+
+
+def bind(
+    parameters: Sequence[Parameter], positional: Sequence[Node], keywords: Mapping[str, Node]
+) -> dict[str, Node] | None:
+    """Arguments by the names of parameters; None where they don't fit."""
+    out: dict[str, Node] = {}
+    rest = list(positional)
+    for p in parameters:
+        if p.kind in ("positional", "plain") and rest:
+            out[p.name] = rest.pop(0)
+    kinds = {p.kind for p in parameters}
+    names = {p.name for p in parameters if p.kind in ("plain", "keyword")}
+    if (rest and "*" not in kinds) or not out.keys().isdisjoint(keywords):
+        return None
+    if not keywords.keys() <= names and "**" not in kinds:
+        return None
+    out.update((k, n) for k, n in keywords.items() if k in names)
+    needed = (p.name for p in parameters if p.kind in ("positional", "plain", "keyword") and not p.has_default)
+    return out if all(name in out for name in needed) else None
+
+
+def is_super(node: Node) -> bool:
+    """Whether a call is written `super().method(...)`."""
+    function = node.cst.func if isinstance(node.cst, cst.Call) else None
+    owner = function.value if isinstance(function, cst.Attribute) else None
+    return isinstance(owner, cst.Call) and isinstance(owner.func, cst.Name) and owner.func.value == "super"
+
+
+__all__ = ["MISSING", "Across", "Inside", "Instance", "Reach", "bind", "call_arguments", "is_super"]
