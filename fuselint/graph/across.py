@@ -15,7 +15,7 @@ import libcst as cst
 
 from fuselint.graph import ops
 from fuselint.graph.dtypes import DType
-from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, annotated, constant_fact, members
+from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotated, constant_fact, members
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.op import Op
 from fuselint.graph.shapes import Shape
@@ -140,8 +140,8 @@ class Across:
 
     def _object_of(self, path: str, annotation: Any) -> Fact | None:
         named = members(annotation)
-        found = self.modules.resolve(path, named[0]) if len(named) == 1 else None
-        if found is None or self.modules.class_(found) is None:
+        found = self.elsewhere.resolved(path, named[0]) if len(named) == 1 else None
+        if found is None or self.elsewhere.class_(found) is None:
             return None
         return Fact("object", instances=(Instance(found),), why=f"it is annotated {annotation}")
 
@@ -161,7 +161,7 @@ class Across:
         found = None
         if op is None:
             found = self.elsewhere.resolve(self.graph, target) if target else None
-            if found is None or self.modules.class_(found) is None:
+            if found is None or self.elsewhere.class_(found) is None:
                 return None
         instance = Instance(found, op, (self.facts, node))
         return Fact("object", instances=(instance,), why=f"an instance of {target.rpartition('.')[2]}", present=True)
@@ -170,7 +170,7 @@ class Across:
         """An attribute of an object: a field of a dataclass, what `__init__` assigns, a property, a class's constant."""
         if instance.found is None:
             return None
-        classes = self._classes(instance.found)
+        classes = self.elsewhere.classes(instance.found)
         if any(c.is_dataclass for _, c in classes):
             return self._field(instance, name) or self._property(instance, name)
         if instance.maker is None and instance.path != SELF:
@@ -179,18 +179,15 @@ class Across:
 
     def lacks(self, instance: Instance, name: str) -> bool:
         """Whether an object of a dataclass surely has no attribute of that name."""
-        if instance.found is None or not self.modules.lineage(instance.found)[1]:
+        if instance.found is None or not self.elsewhere.lineage(instance.found)[1]:
             return False
-        classes = [c for _, c in self._classes(instance.found)]
+        classes = [c for _, c in self.elsewhere.classes(instance.found)]
         after = self._after(instance.found)
         if not any(c.is_dataclass for c in classes) or (after is not None and name in after[1].stored):
             return False
         return not any(name in c.fields or name in c.methods for c in classes)
 
-    def _classes(self, found: Definition) -> list[tuple[Definition, ClassSummary]]:
-        return [(at, c) for at in self.modules.lineage(found)[0] if (c := self.modules.class_(at)) is not None]
-
-    def _places(self, path: str, line: int) -> frozenset[str]:
+    def _places(self, path: str, line: int) -> frozenset[Place]:
         return frozenset(filter(None, [self.elsewhere.place(path, line)]))
 
     def _class_constant(self, classes: Sequence[tuple[Definition, ClassSummary]], name: str) -> Fact | None:
@@ -206,7 +203,7 @@ class Across:
 
     def _after(self, found: Definition) -> tuple[Definition, Graph] | None:
         """The `__post_init__` of a dataclass."""
-        method = self.modules.method(found, "__post_init__")
+        method = self.elsewhere.method(found, "__post_init__")
         graph = None if method is None else self.elsewhere.graph(method)
         return None if method is None or graph is None else (method, graph)
 
@@ -239,11 +236,11 @@ class Across:
     def _default(self, at: Definition, name: str, stated: Field, exact: bool) -> Fact | None:
         places, shown = self._places(at.path, stated.line), at.name
         if stated.default is not NO_DEFAULT:
-            default = Default(name, stated.default, shown, next(iter(places), f"line {stated.line}"))
+            default = Default(name, stated.default, shown, next(iter(places), None))
             fact = replace(constant_fact(stated.default), why=f"the default of {shown}.{name}", places=places)
             return fact if exact else replace(fact, rests=frozenset({default}))
-        made = self.modules.resolve(at.path, stated.factory) if stated.factory else None
-        if made is None or self.modules.class_(made) is None:
+        made = self.elsewhere.resolved(at.path, stated.factory) if stated.factory else None
+        if made is None or self.elsewhere.class_(made) is None:
             return None
         return Fact("object", instances=(Instance(made),), places=places, why=f"the default of {shown}.{name}")
 
@@ -255,7 +252,7 @@ class Across:
     def _fields(self, found: Definition) -> dict[str, tuple[Definition, Field]]:
         """The fields of a dataclass in the order of its constructor: those of bases come first."""
         out: dict[str, tuple[Definition, Field]] = {}
-        for at, held in reversed(self._classes(found)):
+        for at, held in reversed(self.elsewhere.classes(found)):
             for name, stated in held.fields.items():
                 out[name] = (at, stated)
         return out
@@ -274,7 +271,7 @@ class Across:
     def _assigned(self, instance: Instance, name: str) -> Fact | None:
         """What the constructor assigns to an attribute, unless a method does too."""
         assert instance.found is not None
-        if any(name in c.reassigned for _, c in self._classes(instance.found)):
+        if any(name in c.reassigned for _, c in self.elsewhere.classes(instance.found)):
             return None
         inside = self.constructed(instance)
         return None if inside is None else self._stored(inside, instance, name)
@@ -284,7 +281,7 @@ class Across:
         key = (instance.found, instance.maker)
         if key not in self.reach.made:
             self.reach.made[key] = None  # while it is being worked out
-            init = None if instance.found is None else self.modules.method(instance.found, "__init__")
+            init = None if instance.found is None else self.elsewhere.method(instance.found, "__init__")
             facts, node = instance.maker or (None, None)
             given = None if node is None else call_arguments(node)
             if init is not None:
@@ -298,7 +295,7 @@ class Across:
         facts: Facts | None,
         given: tuple[list[Node], dict[str, Node]] | None,
     ) -> Inside | None:
-        summary, graph = self.modules.function(init), self.elsewhere.graph(init)
+        summary, graph = self.elsewhere.function(init), self.elsewhere.graph(init)
         if summary is None or graph is None or not summary.parameters:
             return None
         this = {summary.parameters[0].name: Fact("object", instances=(instance,), present=True)}
@@ -328,8 +325,8 @@ class Across:
 
     def _property(self, instance: Instance, name: str) -> Fact | None:
         assert instance.found is not None
-        found = self.modules.method(instance.found, name)
-        summary = None if found is None else self.modules.function(found)
+        found = self.elsewhere.method(instance.found, name)
+        summary = None if found is None else self.elsewhere.function(found)
         if found is None or summary is None or summary.kind != "property":
             return None
         inside = self._follow(found, summary, instance, [], {})
@@ -370,7 +367,7 @@ class Across:
             return [i for i in found if i is not None] if all(found) else []
         target = node.attrs.get("target") or ""
         function = self.elsewhere.resolve(self.graph, target) if target else None
-        summary = None if function is None else self.modules.function(function)
+        summary = None if function is None else self.elsewhere.function(function)
         if function is None or summary is None:
             return []
         inside = self._follow(function, summary, self.own() if is_super(node) else None, *given)
@@ -378,10 +375,10 @@ class Across:
 
     def _callees(self, node: Node) -> tuple[Instance, ...]:
         """The objects that a call may be of, or whose method it calls."""
-        new, callee = node.attrs.get("new"), node.attrs.get("callee")
-        if isinstance(new, Node):
+        held, callee = node.attrs.get("new") or node.attrs.get("init"), node.attrs.get("callee")
+        if isinstance(held, Node):
             path = self.facts.path(node)
-            return tuple(replace(i, path=path) for i in self.facts.of(new).instances)
+            return tuple(replace(i, path=path) for i in self.facts.of(held).instances)
         if not isinstance(callee, Node):
             return ()
         called = self.facts.of(callee).instances
@@ -389,15 +386,15 @@ class Across:
 
     def _method_name(self, node: Node) -> str:
         callee = node.attrs.get("callee")
-        if isinstance(node.attrs.get("new"), Node) or not isinstance(callee, Node) or self.facts.of(callee).instances:
+        if not isinstance(callee, Node) or "path" in node.attrs or self.facts.of(callee).instances:
             return "__call__"
         return str(callee.attrs.get("name"))
 
     def _method(self, instance: Instance, name: str, given: tuple[list[Node], dict[str, Node]]) -> Inside | None:
         if instance.found is None or instance.maker is None:
             return None  # of an annotation, it may be of a derived class
-        found = self.modules.method(instance.found, name)
-        summary = None if found is None else self.modules.function(found)
+        found = self.elsewhere.method(instance.found, name)
+        summary = None if found is None else self.elsewhere.function(found)
         if found is None or summary is None or not self._has_its_init(instance.found, found, summary):
             return None
         inside = self._follow(found, summary, instance, *given)
@@ -409,7 +406,7 @@ class Across:
     def _has_its_init(self, class_: Definition, method: Definition, summary: FunctionSummary) -> bool:
         """Whether the class that has a method has the constructor of the object too: a method reads what that set."""
         owner = Definition(method.path, summary.class_name or "")
-        return self.modules.method(owner, "__init__") == self.modules.method(class_, "__init__")
+        return self.elsewhere.method(owner, "__init__") == self.elsewhere.method(class_, "__init__")
 
     def _follow(
         self,

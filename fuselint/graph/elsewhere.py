@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
+from functools import cache
 
+from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.source.modules import Definition, Modules
-from fuselint.source.project import ModuleSummary
+from fuselint.source.project import ClassSummary, ModuleSummary
 from fuselint.source.text import FileText
 
 SHARED = 64
@@ -29,7 +31,14 @@ class Elsewhere:
         self.modules = root.modules or Modules()
         self.modules.know(self.path, root.file, root.summary)
         self._paths: dict[Program, str] = {root: self.path}
-        self._resolved: dict[tuple[str, str], Definition | None] = {}
+        # What one file asks for, it asks for often.
+        self.resolved = cache(self.modules.resolve)
+        self.lineage = cache(self.modules.lineage)
+        self.method = cache(self.modules.method)
+        self.class_ = cache(self.modules.class_)
+        self.function = cache(self.modules.function)
+        self.classes = cache(self._classes)
+        self.graph = cache(self._graph)
 
     def program(self, path: str) -> Program | None:
         """The functions of a file of the package."""
@@ -48,32 +57,31 @@ class Elsewhere:
 
     def resolve(self, graph: Graph, name: str) -> Definition | None:
         """What a qualified name that a graph reads stands for, where a file of the package defines it."""
-        key = (self.path_of(graph), name)
-        if key not in self._resolved:
-            self._resolved[key] = self.modules.resolve(*key)
-        return self._resolved[key]
+        return self.resolved(self.path_of(graph), name)
 
-    def graph(self, found: Definition) -> Graph | None:
+    def _graph(self, found: Definition) -> Graph | None:
         """The graph of a function; None where there is none, or it is not understood."""
         program = self.program(found.path)
         graph = None if program is None else program.graph(found.name)
         return None if graph is None or graph.not_understood else graph
 
-    def init(self, found: Definition) -> Definition | None:
-        """The constructor of a class, its own or a base's."""
-        return self.modules.method(found, "__init__")
+    def _classes(self, found: Definition) -> list[tuple[Definition, ClassSummary]]:
+        """A class and its bases in the package, nearest first."""
+        return [(at, held) for at in self.lineage(found)[0] if (held := self.class_(at)) is not None]
 
-    def place(self, path: str, line: int) -> str:
-        """A line of another file, for people; "" for one of the file that is analysed."""
+    def place(self, path: str, line: int) -> Place | None:
+        """A line of another file; None for one of the file that is analysed."""
         file = None if path == self.path else self.modules.file(path)
-        return "" if file is None else f"{file.path}:{line}"
+        return None if file is None else Place(file.path, line)
 
-    def place_of(self, graph: Graph, node: Node | None = None) -> str:
-        """The line of a value of another file, or of the function that its graph is of."""
-        source, start = graph.source, graph.source.start
-        if node is not None and node.cst is not None and not node.frame.depth:
-            start = source.span(node.cst)[0]
-        return self.place(self.path_of(graph), source.file.position(start)[0])
+    def place_of(self, graph: Graph, node: Node) -> Place | None:
+        """The line of a value of another file."""
+        return None if self.path_of(graph) == self.path else self.line_of(graph, node)
+
+    def line_of(self, graph: Graph, node: Node) -> Place:
+        """The line of a value, of this file too."""
+        source = node.frame.source or graph.source
+        return Place(source.file.path, source.at.line, source, node.cst)
 
     def uses(self, found: Definition) -> Iterator[tuple[Graph, Node]]:
         """The calls of a class or function in the package: those of its own file first, then by the order of files."""

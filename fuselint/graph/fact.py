@@ -14,7 +14,10 @@ from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
 
 if TYPE_CHECKING:
+    import libcst as cst
+
     from fuselint.graph.across import Instance
+    from fuselint.source.function import FunctionSource
 
 Kind = Literal["array", "scalar", "tuple", "none", "str", "dtype", "function", "object", "unknown"]
 
@@ -43,13 +46,29 @@ ACTIVATION = "activation"
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A line of another file: the one stated, or that of an expression of a function."""
+
+    path: str
+    line: int
+    source: FunctionSource | None = None
+    expression: cst.CSTNode | None = None
+
+    def __str__(self) -> str:
+        line = self.line
+        if self.source is not None and self.expression is not None:
+            line = self.source.file.position(self.source.span(self.expression)[0])[0]
+        return f"{self.path}:{line}"
+
+
+@dataclass(frozen=True, slots=True)
 class Default:
-    """A value that only a default says: that of `name` of `owner`, which stands in `place`."""
+    """A value that only a default says: that of `name` of `owner`. place: None in the file that is analysed."""
 
     name: str
     value: Any
     owner: str
-    place: str
+    place: Place | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +79,7 @@ class Fact:
     extent: of a tuple of sizes, as a Shape. parts: of a tuple, or several results, each.
     present: whether it is surely not None. options: what an unknown value may be, where that is all it may be.
     instances: the objects that it may be, where they are known.
-    places: the lines of other files that say so, as "path:line". rests: the defaults that make a scalar a constant.
+    places: the lines of other files that say so. rests: the defaults that make a scalar a constant.
     """
 
     kind: Kind
@@ -75,7 +94,7 @@ class Fact:
     present: bool = False
     options: tuple[Fact, ...] = ()
     instances: tuple[Instance, ...] = ()
-    places: frozenset[str] = frozenset()
+    places: frozenset[Place] = frozenset()
     rests: frozenset[Default] = frozenset()
 
 

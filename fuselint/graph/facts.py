@@ -24,7 +24,7 @@ from typing import Any
 import libcst as cst
 
 from fuselint.graph import dtypes
-from fuselint.graph.across import MARK, Across, Inside, Reach
+from fuselint.graph.across import MARK, Across, Inside, Instance, Reach
 from fuselint.graph.dtypes import DType
 from fuselint.graph.fact import (
     ACTIVATION,
@@ -154,7 +154,7 @@ class Facts:
         text = fact.why or "nothing is known of it"
         if fact.kind in ("array", "unknown"):
             text += f"; shape {fact.shape or 'unknown'}, dtype {fact.dtype}"
-        text += f" ({', '.join(sorted(fact.places))})" if fact.places else ""
+        text += f" ({', '.join(sorted(map(str, fact.places)))})" if fact.places else ""
         return text + "".join(f" (assumed: {a})" for a in sorted(fact.assumed))
 
     # -- calls --------------------------------------------------------------------------------------------------------
@@ -165,6 +165,10 @@ class Facts:
         elsewhere = self.reach.elsewhere or (None if program is None else program.elsewhere)
         self.reach.elsewhere = elsewhere
         return None if elsewhere is None else Across(self, elsewhere)
+
+    def constructed(self, instance: Instance) -> Inside | None:
+        """The constructor of an object, with the facts of its arguments."""
+        return None if self._across is None else self._across.constructed(instance)
 
     def inner(self, graph: Graph, found: Definition) -> Facts:
         """The facts of a function that is followed."""
@@ -267,7 +271,7 @@ class Facts:
             if self.init is not None and not self._owns(top):
                 self._facts[top] = self.init.of(top)
                 continue
-            waiting = [n for n in _needs(top) if n not in self._facts]
+            waiting = [n for n in self._needs(top) if n not in self._facts]
             if waiting:
                 stack.extend(waiting)
                 continue
@@ -276,19 +280,27 @@ class Facts:
             stack.pop()
         return self._facts[node]
 
+    def _needs(self, node: Node) -> tuple[Node, ...]:
+        """What must be known before a node: its operands, and those that belong to other graphs."""
+        found = self.graph.needs.get(node)
+        if found is None:
+            found = self.graph.needs[node] = tuple(_needs(node))
+        return found
+
     def _owns(self, node: Node) -> bool:
         nodes = self.graph.nodes
         return 0 <= node.id < len(nodes) and nodes[node.id] is node
 
     def _inherit(self, node: Node, fact: Fact) -> Fact:
         """A fact with what those that it is made of rest on."""
-        needs = [self._facts[n] for n in _needs(node)]
-        assumed = frozenset().union(fact.assumed, *(f.assumed for f in needs))
-        places = frozenset().union(fact.places, *(f.places for f in needs))
-        rests = fact.rests
-        if fact.const is not MISSING:
-            rests = rests.union(*(f.rests for f in needs))
-        if (assumed, places, rests) != (fact.assumed, fact.places, fact.rests):
+        assumed, places, rests = fact.assumed, fact.places, fact.rests
+        for n in self._needs(node):
+            f = self._facts[n]
+            assumed = assumed if f.assumed <= assumed else assumed | f.assumed
+            places = places if f.places <= places else places | f.places
+            if f.rests and fact.const is not MISSING:
+                rests |= f.rests
+        if assumed is not fact.assumed or places is not fact.places or rests is not fact.rests:
             fact = replace(fact, assumed=assumed, places=places, rests=rests)
         if rests and type(fact.const) is int:
             size = fact.size if fact.size is not None and fact.size.names else Expr.name(self._name(node))
@@ -311,16 +323,9 @@ class Facts:
     def _usage(self) -> Usage:
         return self.graph.usage
 
-    @cached_property
-    def _bound_names(self) -> dict[Node, str]:
-        out: dict[Node, str] = {}
-        for name, bindings in self.graph.bindings.items():
-            for b in bindings:
-                if b.node not in out and name != "_":
-                    out[b.node] = name
-        for name, node in self.graph.params.items():
-            out.setdefault(node, name)
-        return out
+    @property
+    def _bound_names(self) -> Mapping[Node, str]:
+        return self.graph.bound_names
 
     @cached_property
     def _labels(self) -> dict[Node, str]:
@@ -381,7 +386,7 @@ class Facts:
                 fact = replace(fact, why=f"{fact.why}; {why}" if fact.why else why)
         if shape.lead is not None and fact.shape is None:
             fact = replace(fact, assumed=fact.assumed | {FLOATING})
-        return replace(fact, shape=shape)
+        return fact if shape is fact.shape else replace(fact, shape=shape)
 
     def _shape_by_use(self, node: Node, shape: Shape) -> tuple[Shape, str]:
         seen = self._usage.of(node)
@@ -643,7 +648,7 @@ class Facts:
         if fact.const is MISSING:
             return None
         owner = node.frame.qualname.removesuffix(".__init__")
-        place = self._across.elsewhere.place_of(self.graph, node) if self._across is not None else ""
+        place = None if self._across is None else self._across.elsewhere.place_of(self.graph, node)
         rests = frozenset({Default(node.attrs["name"], fact.const, owner, place)})
         return replace(fact, size=None, rests=rests, why=f"the default of {owner}({node.attrs['name']}=...)")
 
@@ -977,7 +982,6 @@ def _as_value(f: Fact) -> Value:
 
 
 def _needs(node: Node) -> Iterator[Node]:
-    """What must be known before a node: its operands, and those that belong to other graphs."""
     if node.op == "loop":  # carried around: its second input comes after it
         return
     yield from operands(node)

@@ -326,7 +326,7 @@ class Inline(Names):
         if known.op == "global" and known.attrs["target"] is not None:
             return self.call_target(known.attrs["target"], args, at)
         node = self.unknown_call(None, callee, args, at)
-        node.attrs = {**node.attrs, "path": path}
+        node.attrs = {**node.attrs, "path": path, "init": known}
         return node
 
     # Helpers, lowered in place
