@@ -1,5 +1,7 @@
 """One file -> its findings, with what a fix needs to be made and verified. No other file's findings matter to it.
 
+Of other files it reads what they say of their names, and the facts of functions that the file calls.
+
 read -> screen -> Program -> graphs -> every rule's matches -> claims -> findings.
 """
 
@@ -20,6 +22,7 @@ from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, claim, rules, selectors
 from fuselint.source.edit import place
+from fuselint.source.modules import Modules
 from fuselint.source.project import summarise
 from fuselint.source.screen import parse, screen
 from fuselint.source.suppress import Suppressions
@@ -40,6 +43,8 @@ class FileResult:
     functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
     model: what a pass of the model moves in the file's classes, where a configuration is given.
     errors: one message each, its first line for everyone, the rest a trace.
+    reads: what was read of other files, with its hash: with the file's own text, the settings and the version it
+        decides the result.
     """
 
     path: str
@@ -51,6 +56,7 @@ class FileResult:
     below_min_saving: int = 0
     errors: tuple[str, ...] = ()
     model: ModelTraffic | None = None
+    reads: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +73,24 @@ class Proposal:
     kept: frozenset[tuple[int, int]] = frozenset()
 
 
-def analyse(file: FileText, settings: Settings, is_read: Reads | None) -> tuple[FileResult, list[Proposal]]:
-    """All of a file: what to report, and what could be fixed. Without `is_read`, nothing is known to be unread."""
+def analyse(
+    file: FileText, settings: Settings, is_read: Reads | None, modules: Modules | None = None
+) -> tuple[FileResult, list[Proposal]]:
+    """All of a file: what to report, and what could be fixed.
+
+    Without `is_read`, nothing is known to be unread; without `modules`, nothing of the other files of the package.
+    """
     screened = screen(file)
     if not screened.mlx or screened.tree is None or not screened.functions:
         idle = idle_comments(file, settings, Suppressions.of(file, ours=True), ())
         return FileResult(file.path, tuple(p.finding for p in idle), text=file.text if idle else ""), idle
-    work = Analysis(file, settings, is_read, Program(file, summarise(file, screened.tree)), screened.tree)
-    return work.run([span.qualname for span in screened.functions])
+    modules = modules or Modules()
+    with modules.noting() as notes:
+        program = Program(file, summarise(file, screened.tree), modules)
+        result, proposals = Analysis(file, settings, is_read, program, screened.tree).run(
+            [span.qualname for span in screened.functions]
+        )
+    return replace(result, reads=tuple(sorted(notes.items()))), proposals
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from fuselint.errors import FuselintError
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.graph.show import show
+from fuselint.package import Package
 from fuselint.rulebook import Match, claim
 from fuselint.source.project import MODULE, ModuleSummary, summarise
 from fuselint.source.screen import screen
@@ -26,7 +27,7 @@ def explain(path: str, line: int, settings: Settings) -> str:
         raise FuselintError(f"{path}: does not import MLX")
     summary = summarise(file, screened.tree)
     qualname = _function(file, summary, line)
-    program = Program(file, summary)
+    program = Program(file, summary, Package().modules())
     graph = program.graph(qualname)
     if graph is None:
         reason = program.too_complex.get(qualname, "its text is not found")

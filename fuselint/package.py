@@ -1,4 +1,4 @@
-"""What the other files of a package read, so that dead code is removed only where nothing else uses it."""
+"""What the other files of a package say, and read: dead code is removed only where nothing else uses it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from time import monotonic_ns
 
 from fuselint.errors import UnreadableFile
+from fuselint.source.modules import Modules, package_folder, python_files
 from fuselint.source.text import decode
 
 
@@ -49,8 +50,12 @@ class Package:
     run: tells one run from another, which may find other files.
     """
 
-    overlay: Mapping[str, str] = field(default_factory=dict)
+    overlay: Mapping[str, str] = field(default_factory=dict, compare=False)
     run: int = field(default_factory=monotonic_ns)
+
+    def modules(self) -> Modules:
+        """The files of the package as modules, shared by all that this process analyses in this run."""
+        return _modules(self)
 
     def others_read(self, path: str) -> Callable[[str], bool]:
         """Whether any other file of the package of `path` reads a name."""
@@ -72,20 +77,16 @@ class Package:
 @lru_cache(maxsize=4)
 def _contents(folder: str, run: int) -> tuple[tuple[str, bytes], ...]:
     """The Python files of the package that holds `folder`, with what is in them; of the folder, where it is none."""
-    paths: list[str] = []
-    if not os.path.isfile(os.path.join(folder, "__init__.py")):
-        paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".py")]
-    else:
-        while os.path.isfile(os.path.join(os.path.dirname(folder), "__init__.py")):
-            folder = os.path.dirname(folder)
-        for at, folders, names in os.walk(folder):
-            folders.sort()
-            paths += [os.path.join(at, name) for name in sorted(names) if name.endswith(".py")]
     out = []
-    for path in paths:
+    for path in python_files(package_folder(folder)):
         with contextlib.suppress(OSError):
             out.append((path, Path(path).read_bytes()))
     return tuple(out)
+
+
+@lru_cache(maxsize=2)
+def _modules(package: Package) -> Modules:
+    return Modules(package.overlay)
 
 
 def _reads(path: str, content: bytes | str) -> Reads:

@@ -1,456 +1,529 @@
-"""A value with all that goes into it, across the functions of one file.
+"""Facts across calls: what a function, a method or an object of the package gives back for these very arguments.
 
-`wholes` makes a graph in which chosen values of a function are followed to where they are made: arguments to the calls
-that give them, results of calls into the functions that return them, attributes to the methods that store them. There
-the canonical form sees in one piece what the code has in several. Where a file offers several (more callers than one,
-branches, methods), there is one such graph for each, and what nobody in the file gives stays a name.
-
-These graphs are for reading only: their nodes are copies, and `Whole.original` leads back.
+The callee is not lowered into the caller. Its own graph is read, with the facts of its arguments: so a call stays one
+opaque value for the rules, and only what is known of that value grows.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from fuselint.graph.flow import arguments, callee, is_none
-from fuselint.graph.model import FOREIGN, PROPERTIES, Graph, Node, Slice, region
-from fuselint.graph.ops import TABLE
+from fuselint.graph import ops
+from fuselint.graph.dtypes import DType
+from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotated, constant_fact, members
+from fuselint.graph.model import Graph, Node, Statement
+from fuselint.graph.op import Op
+from fuselint.graph.symbols import Expr
+from fuselint.source.modules import Definition
+from fuselint.source.project import MISSING as NO_DEFAULT
+from fuselint.source.project import ClassSummary, Field, FunctionSummary, Parameter
 
-DEEPEST = 8
-"""Functions inside one another that are followed."""
+if TYPE_CHECKING:
+    from fuselint.graph.elsewhere import Elsewhere
+    from fuselint.graph.facts import Facts
 
-DEEPEST_ORIGIN = 60
-"""Steps behind one another from a value to where it is made."""
+DEEPEST = 5
+"""Calls inside one another that facts follow."""
 
-LARGEST = 4_000
-"""Nodes of one graph."""
+MOST = 200
+"""Calls that the facts of one function follow."""
 
-MOST = 12
-"""Graphs of one value: beyond it, further callers and branches are not looked at."""
+LARGEST = 400
+"""Nodes of a function that facts follow a call into."""
 
-COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-    "less": operator.lt,
-    "less_equal": operator.le,
-}
+MARK = "\N{SECTION SIGN}"
+"""Around the number of a function that is followed: it sets its names apart from those of all others."""
 
-LEADING = frozenset({"index", "expand_dims"})
+SELF, FIELDS = "self", "<fields>"
+"""Paths of objects: the one whose method is analysed, and a dataclass object before its `__post_init__`."""
 
+PROPERTIES = frozenset({"property", "builtins.property", "functools.cached_property"})
+TRANSPARENT = frozenset({"staticmethod", "builtins.staticmethod", "mlx.core.compile"}) | PROPERTIES
+"""Decorators with which a call still gives back what the body returns."""
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Whole:
-    """One way in which a file makes a value.
-
-    original: each node's origin, and the graph that it belongs to. outside: copies of arguments that are followed, but
-    that nobody in the file gives. through: the functions that were entered.
-    """
-
-    graph: Graph
-    root: Node
-    original: Mapping[Node, tuple[Graph, Node]]
-    outside: frozenset[Node]
-    through: tuple[str, ...]
-
-
-class _Beyond(Exception):
-    """Too many nodes, or too many functions inside one another."""
+Given = Mapping[str, "tuple[Facts, Node]"]
+"""Arguments by the names of parameters, each with the facts that know it."""
 
 
 @dataclass(eq=False)
-class _Activation:
-    """A function that takes part.
+class Reach:
+    """What the facts of one function share with those of all functions that they follow.
 
-    given: its arguments, where each comes from; None: not looked for yet. entered: it was reached from the call that
-    gives them, not by looking for one.
+    usual: whether defaults of configurations count. left: calls that may still be followed.
+    numbers: names of sizes that are a number by such defaults. made: the constructors that were followed.
     """
+
+    usual: bool = False
+    elsewhere: Elsewhere | None = None
+    left: int = MOST
+    marks: int = 0
+    numbers: dict[str, tuple[int, frozenset[Default]]] = field(default_factory=dict)
+    made: dict[Any, Inside | None] = field(default_factory=dict)
+
+    def mark(self) -> str:
+        self.marks += 1
+        return f"{MARK}{self.marks}{MARK}"
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """An object of a class of the package (`found`), or of a layer of MLX (`op`).
+
+    maker: the node that makes it, and the facts that know its arguments; None where only an annotation says its class.
+    path: how the analysed code reads it, which names its weights; "" where that isn't known.
+    """
+
+    found: Definition | None
+    op: Op | None = None
+    maker: tuple[Facts, Node] | None = None
+    path: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Inside:
+    """A function that a call runs, with the facts of its values for the arguments of that call."""
 
     graph: Graph
-    depth: int
-    given: dict[str, tuple[_Activation, Node]] | None = None
-    entered: bool = False
-    receiver: tuple[_Activation, Node] | None = None  # the object that is `self`, where known
-    copies: dict[Node, Node] = field(default_factory=dict)
-    outlines: dict[Node, Node] = field(default_factory=dict)  # of arrays of which only properties are read
-    origins: dict[Node, tuple[_Activation, Node]] = field(default_factory=dict)
-    results: dict[Node, tuple[_Activation, Node] | None] = field(default_factory=dict)
+    facts: Facts
+
+    @cached_property
+    def returns(self) -> list[Node | None]:
+        """What it may return for these arguments; None stands for falling off its end."""
+        out: list[Node | None] = []
+        for stmt, node in self.graph.returns:
+            reached = self.reached(stmt)
+            if reached is not False:
+                out.append(node)
+            if reached:
+                return out
+        return [*out, None] if self.graph.falls_off else out
+
+    def reached(self, stmt: Statement | None) -> bool | None:
+        """Whether control comes to a statement, as far as the tests around it are known."""
+        surely: bool | None = True
+        block = None if stmt is None else stmt.block
+        while block is not None and block.kind != "function":
+            owner = None if block.owner is None else block.owner.cst
+            test = self.graph.values.get(owner.test) if isinstance(owner, cst.If) else None
+            known = None if test is None or block.kind not in ("then", "else") else self.facts.truth(test)
+            if known is not None and known is not (block.kind == "then"):
+                return False
+            surely = surely if known is not None else None
+            block = block.parent
+        return surely
 
 
-@dataclass(eq=False)
-class _Choices:
-    """Which of several possibilities is taken, by what they are possibilities of."""
+class Across:
+    """The calls and objects of one graph, as its facts see them."""
 
-    taken: list[int]
-    counts: list[int] = field(default_factory=list)
-    keys: dict[Any, int] = field(default_factory=dict)
+    def __init__(self, facts: Facts, elsewhere: Elsewhere) -> None:
+        self.facts, self.elsewhere, self.modules = facts, elsewhere, elsewhere.modules
+        self.graph, self.reach = facts.graph, facts.reach
+        self._into: dict[Node, tuple[Inside, ...]] = {}
 
-    def choose(self, key: Any, count: int) -> int:
-        if key not in self.keys:
-            at = self.keys[key] = len(self.counts)
-            self.counts.append(count)
-            if at == len(self.taken):
-                self.taken.append(0)
-        return self.taken[self.keys[key]]
+    # -- objects ------------------------------------------------------------------------------------------------------
 
-    def further(self) -> list[int] | None:
-        """The next combination."""
-        taken = self.taken[: len(self.counts)]
-        while taken:
-            if taken[-1] + 1 < self.counts[len(taken) - 1]:
-                return [*taken[:-1], taken[-1] + 1]
-            taken.pop()
-        return None
+    def own(self) -> Instance | None:
+        """`self`: an object of the class that the function is a method of, or of one derived from it."""
+        name = self.graph.context.class_name
+        return None if name is None else Instance(Definition(self.elsewhere.path_of(self.graph), name), path=SELF)
 
+    def annotated(self, annotation: Any) -> Fact | None:
+        """An object of which an annotation says the class."""
+        return self._object_of(self.elsewhere.path_of(self.graph), annotation)
 
-def wholes(graph: Graph, root: Node, followed: frozenset[Node]) -> Iterator[Whole | None]:
-    """The ways in which the file makes `root`, where the nodes in `followed` are looked for in other functions too.
-
-    None stands for one that is too large to look at, or for those beyond `MOST`.
-    """
-    taken: list[int] = []
-    for _ in range(MOST):
-        choices = _Choices(taken)
-        try:
-            yield _Splice(graph, root, followed, choices).whole()
-        except _Beyond:
-            yield None
-        further = choices.further()
-        if further is None:
-            return
-        taken = further
-    yield None
-
-
-class _Splice:
-    def __init__(self, graph: Graph, root: Node, followed: frozenset[Node], choices: _Choices) -> None:
-        self.graph, self.root, self.followed, self.choices = graph, root, followed, choices
-        self.main = _Activation(graph, 0)
-        self.nodes: list[Node] = []
-        self.original: dict[Node, tuple[Graph, Node]] = {}
-        self.outside: set[Node] = set()
-        self.through: dict[str, None] = {}
-        self.nested = 0
-        self.attributes: dict[tuple[Any, ...] | None, Node] = {}
-        self.methods: dict[Graph, _Activation] = {}  # those that store what is read
-
-    def whole(self) -> Whole:
-        for node in region(self.root, ()):
-            if node not in self.followed:
-                self.copy(self.main, node)
-        root = self.copy(self.main, self.root)
-        params = {name: self.main.copies[n] for name, n in self.graph.params.items() if n in self.main.copies}
-        made = Graph(
-            self.graph.module,
-            self.graph.source,
-            self.graph.context,
-            self.nodes,
-            params,
-            frames=self.graph.frames,
-            program=self.graph.program,
-        )
-        return Whole(made, root, self.original, frozenset(self.outside), tuple(self.through))
-
-    # -- copies ----------------------------------------------------------------------------------------------------
-
-    def copy(self, here: _Activation, node: Node, depth: int = 0) -> Node:
-        """The node's copy, with what it is made from."""
-        here, node = self.origin(here, node)
-        known = here.copies.get(node)
-        if known is not None:
-            return known
-        if depth > 150 or len(self.nodes) > LARGEST:
-            raise _Beyond
-        if node.op == "loop":  # what it is carried from reads it again
-            inputs: tuple[Node, ...] = ()
-        elif node.op in PROPERTIES and here is not self.main:  # sizes are names: how the array is made doesn't matter
-            inputs = tuple(self.bare(here, n) for n in node.inputs)
-        else:
-            inputs = tuple(self.copy(here, n, depth + 1) for n in node.inputs)
-        attrs = {
-            k: v if k in FOREIGN else self.mapped(here, v, depth)
-            for k, v in node.attrs.items()
-            if k != "version" and (k != "test" or here is self.main)
-        }
-        op = node.op
-        if op == "item" and inputs and _is_array(inputs[0]) and isinstance(attrs.get("index"), (Slice, tuple)):
-            index = attrs["index"]
-            op, attrs = "index", {"index": index if isinstance(index, tuple) else (index,)}
-        if op == "param" and here is not self.main:
-            attrs["of"] = here.graph.context.class_name or here.graph.context.qualname
-        key = (*inputs, attrs["name"]) if op == "attr" else None
-        if key in self.attributes:  # reads of one attribute are one value: what the use of each says holds for all
-            here.copies[node] = self.attributes[key]
-            return here.copies[node]
-        copy = here.copies[node] = self.made(here, node, op, inputs, attrs)
-        if key is not None:
-            self.attributes[key] = copy
-        if op == "param" and (here is not self.main or node in self.followed) and attrs["name"] != "self":
-            self.outside.add(copy)
-        return copy
-
-    def made(self, here: _Activation, node: Node, op: str, inputs: tuple[Node, ...], attrs: dict[str, Any]) -> Node:
-        copy = Node(len(self.nodes), op, inputs, attrs, node.cst, node.stmt, node.frame)
-        self.nodes.append(copy)
-        self.original[copy] = here.graph, node
-        return copy
-
-    def bare(self, here: _Activation, node: Node) -> Node:
-        """An array of which only a property is read."""
-        while node.op == "param" and here.entered and here.given and node.attrs["name"] in here.given:
-            here, node = here.given[node.attrs["name"]]
-        if node in here.copies or node in here.outlines:
-            return here.copies.get(node) or here.outlines[node]
-        if node.op == "param":
-            attrs = {**node.attrs, "of": here.graph.context.qualname}
-        else:
-            attrs = {"reason": "only its properties are read"}
-        here.outlines[node] = self.made(here, node, "param" if node.op == "param" else "opaque", (), attrs)
-        return here.outlines[node]
-
-    def mapped(self, here: _Activation, value: Any, depth: int) -> Any:
-        """An attribute with copies of the nodes in it."""
-        if isinstance(value, Node):
-            known = self.origin(here, value)[1]
-            if known is not value and known.op == "const" and "kind" not in known.attrs:
-                return known.attrs["value"]
-            return self.copy(here, value, depth + 1)
-        if isinstance(value, Slice):
-            return Slice(*(self.mapped(here, p, depth) for p in (value.start, value.stop, value.step)))
-        if isinstance(value, tuple):
-            return tuple(self.mapped(here, v, depth) for v in value)
-        return [self.mapped(here, v, depth) for v in value] if isinstance(value, list) else value
-
-    # -- origins ---------------------------------------------------------------------------------------------------
-
-    def origin(self, here: _Activation, node: Node) -> tuple[_Activation, Node]:
-        """Where a value is made: behind arguments, results, attributes and branches."""
-        if here is self.main and node not in self.followed:
-            return here, node
-        found = here.origins.get(node)
-        if found is None:
-            if self.nested > DEEPEST_ORIGIN:
-                raise _Beyond
-            self.nested += 1
-            step = self.step(here, node)
-            found = here.origins[node] = (here, node) if step is None else self.origin(*step)
-            self.nested -= 1
-        return found
-
-    def step(self, here: _Activation, node: Node) -> tuple[_Activation, Node] | None:
-        if node.op == "param":
-            return self.argument(here, node)
-        if node.op in ("item", "index"):
-            return self.element(here, node)
-        if node.op == "call":
-            return self.result(here, node)
-        if node.op == "attr":
-            return self.stored(here, node)
-        if node.op == "phi":
-            return self.branch(here, node)
-        if node.op == "opaque" and node.attrs.get("join") and node.inputs:  # it may have changed: as it was before
-            return here, node.inputs[0]
-        if node.op == "loop" and len(node.inputs) == 2 and _adds_axes(node.inputs[1], node):
-            return here, node.inputs[0]
-        return None
-
-    def argument(self, here: _Activation, node: Node) -> tuple[_Activation, Node] | None:
-        name = node.attrs["name"]
-        if name in ("self", "cls") or node.attrs.get("star"):
-            return here.receiver if name == "self" else None
-        default = node.attrs.get("default")
-        if not here.entered and here.graph.facts.kind(node) == "scalar":  # its name says more than what a caller puts
-            unused = isinstance(default, Node) and default.op == "const" and _never_given(here.graph, name)
-            return (here, default) if unused and isinstance(default, Node) else None
-        if here.given is None:
-            here.given = self.caller(here)
-        given = here.given.get(name)
-        return given or ((here, default) if here.given and isinstance(default, Node) else None)
-
-    def caller(self, here: _Activation) -> dict[str, tuple[_Activation, Node]]:
-        """The arguments of one of the calls in the file."""
-        found = list(calls(here.graph))[:MOST]
-        if not found:
-            return {}
-        other, given = found[self.choices.choose((here.graph, "caller"), len(found))]
-        there = self.enter(other, here)
-        return {name: (there, value) for name, value in given.items()}
-
-    def enter(self, graph: Graph, here: _Activation) -> _Activation:
-        if here.depth >= DEEPEST:
-            raise _Beyond
-        self.through[graph.context.qualname] = None
-        return _Activation(graph, here.depth + 1)
-
-    def element(self, here: _Activation, node: Node) -> tuple[_Activation, Node] | None:
-        index = node.attrs.get("index")
-        if isinstance(index, tuple) and len(index) == 1:
-            index = index[0]
-        if not isinstance(index, int) or isinstance(index, bool):
+    def _object_of(self, path: str, annotation: Any) -> Fact | None:
+        named = members(annotation)
+        found = self.elsewhere.resolved(path, named[0]) if len(named) == 1 else None
+        if found is None or self.elsewhere.class_(found) is None:
             return None
-        there, base = self.origin(here, node.inputs[0])
-        if base.op not in ("tuple", "list") or any(n.op == "star" for n in base.inputs):
-            return None
-        return (there, base.inputs[index]) if -len(base.inputs) <= index < len(base.inputs) else None
+        return Fact("object", instances=(Instance(found),), why=f"it is annotated {annotation}")
 
-    def result(self, here: _Activation, node: Node) -> tuple[_Activation, Node] | None:
-        if node not in here.results:
-            here.results[node] = self.returned(here, node)
-        return here.results[node]
-
-    def returned(self, here: _Activation, node: Node) -> tuple[_Activation, Node] | None:
-        inner, given = callee(here.graph, node), arguments(here.graph, node)
-        if inner is None or given is None or inner.not_understood or inner.falls_off or not inner.returns:
+    def constant(self, target: str | None) -> Fact | None:
+        """A constant that another module defines."""
+        found = self.elsewhere.resolve(self.graph, target) if target else None
+        value = NO_DEFAULT if found is None else self.modules.constant(found)
+        summary = None if found is None else self.modules.summary(found.path)
+        if found is None or summary is None or not (value is None or isinstance(value, (bool, int, float, str))):
             return None
-        summary = here.graph.module.functions[inner.context.qualname]
-        if summary.is_async or summary.is_generator or summary.redefined:
-            return None
-        there = self.enter(inner, here)
-        there.given, there.entered = {name: (here, value) for name, value in given.items()}, True
-        chosen = self.choices.choose((inner, "return"), len(inner.returns))
-        return there, inner.returns[chosen][1]
+        return replace(constant_fact(value), places=self._places(found.path, summary.lines.get(found.name, 1)))
 
-    def stored(self, here: _Activation, node: Node) -> tuple[_Activation, Node] | None:
-        """The value of an attribute that is an array of several axes; frequencies and numbers keep their name."""
-        if node not in here.results:
-            found = self.stores(here, node)
-            here.results[node] = None
-            if found:
-                graph, value = found[self.choices.choose(tuple(g for g, _ in found), len(found))]
-                if graph not in self.methods:
-                    there = self.methods[graph] = self.enter(graph, here)
-                    there.given, there.receiver = {}, (here, node.inputs[0])
-                here.results[node] = self.methods[graph], value
-        return here.results[node]
-
-    def stores(self, here: _Activation, node: Node) -> list[tuple[Graph, Node]]:
-        """What methods store in the attribute, each expression once."""
-        base, name = node.inputs[0] if node.inputs else None, node.attrs["name"]
-        module, program = here.graph.module, here.graph.program
-        owner = here.graph.context.class_name
-        if base is None or program is None:
-            return []
-        if base.op == "attr":
-            init = base.attrs.get("init")
-            owner = init.attrs["target"] if isinstance(init, Node) and init.op == "new" else None
-        elif base.op != "param" or base.attrs["name"] != "self":
-            return []
-        found: dict[cst.CSTNode | None, tuple[Graph, Node]] = {}
-        lineage = [name for name in module.lineage(owner or "") if name in module.classes]
-        for class_name in lineage:
-            for qualname in module.classes[class_name].methods.values():
-                graph = program.graph(qualname)
-                value = None if graph is None else graph.stored.get(name)
-                if graph is None or value is None or not _turns(graph, value, name):
-                    continue
-                if value.cst not in found or value.frame.depth == 0:  # not what `__init__` lowered in place
-                    found[value.cst] = graph, value
-        return list(found.values())
-
-    def branch(self, here: _Activation, node: Node) -> tuple[_Activation, Node] | None:
-        """One side of a join. What is a vector or a number on both sides stays joined."""
-        facts = here.graph.facts
-        if all(facts.kind(n) == "scalar" or facts.rank(n) == 1 for n in node.inputs):
-            return None
-        known = self.decided(here, node.attrs.get("test"))
-        inputs = node.inputs if known is None else node.inputs[:1] if known else node.inputs[1:]
-        sides = list(dict.fromkeys(self.origin(here, n) for n in inputs if not is_none(n)))
-        if not sides:
-            return None
-        return sides[self.choices.choose((here.graph, node.attrs.get("test")), len(sides)) if len(sides) > 1 else 0]
-
-    def decided(self, here: _Activation, test: Any) -> bool | None:
-        """What a test of a rank, or for None, gives, where the argument is known."""
-        if not isinstance(test, Node) or len(test.inputs) != 2:
-            return None
-        left, right = test.inputs
-        if test.op == "compare":
-            there, value = self.origin(here, left)
-            if not is_none(right) or (value.op == "param" and not is_none(value)):
+    def made(self, node: Node) -> Fact | None:
+        """The object that a call of a class makes."""
+        target = node.attrs.get("target") or ""
+        op = ops.resolve_call(target) if node.op == "new" else None
+        found = None
+        if op is None:
+            found = self.elsewhere.resolve(self.graph, target) if target else None
+            if found is None or self.elsewhere.class_(found) is None:
                 return None
-            if is_none(value) or there.graph.facts.kind(value) in ("array", "scalar"):
-                return bool(is_none(value) == (test.attrs["op"] == "is"))
+        instance = Instance(found, op, (self.facts, node))
+        return Fact("object", instances=(instance,), why=f"an instance of {target.rpartition('.')[2]}", present=True)
+
+    def attribute(self, instance: Instance, name: str) -> Fact | None:
+        """An attribute of an object: a field of a dataclass, what `__init__` assigns, a property, a class's constant."""
+        if instance.found is None:
             return None
-        compare = COMPARISONS.get(test.op)
-        if compare is None or left.op != "ndim" or right.op != "const":
+        classes = self.elsewhere.classes(instance.found)
+        if any(c.is_dataclass for _, c in classes):
+            return self._field(instance, name) or self._property(instance, name)
+        if instance.maker is None and instance.path != SELF:
+            return None  # nothing says that it is as its constructor made it
+        return self._assigned(instance, name) or self._property(instance, name) or self._class_constant(classes, name)
+
+    def lacks(self, instance: Instance, name: str) -> bool:
+        """Whether an object of a dataclass surely has no attribute of that name."""
+        if instance.found is None or not self.elsewhere.lineage(instance.found)[1]:
+            return False
+        classes = [c for _, c in self.elsewhere.classes(instance.found)]
+        after = self._after(instance.found)
+        if not any(c.is_dataclass for c in classes) or (after is not None and name in after[1].stored):
+            return False
+        return not any(name in c.fields or name in c.methods for c in classes)
+
+    def _places(self, path: str, line: int) -> frozenset[Place]:
+        return frozenset(filter(None, [self.elsewhere.place(path, line)]))
+
+    def _class_constant(self, classes: Sequence[tuple[Definition, ClassSummary]], name: str) -> Fact | None:
+        for at, c in classes:
+            if name in c.fields:
+                stated = c.fields[name]
+                if stated.default is NO_DEFAULT or any(name in other.reassigned for _, other in classes):
+                    return None
+                return replace(constant_fact(stated.default), places=self._places(at.path, stated.line))
+        return None
+
+    # -- dataclasses --------------------------------------------------------------------------------------------------
+
+    def _after(self, found: Definition) -> tuple[Definition, Graph] | None:
+        """The `__post_init__` of a dataclass."""
+        method = self.elsewhere.method(found, "__post_init__")
+        graph = None if method is None else self.elsewhere.graph(method)
+        return None if method is None or graph is None else (method, graph)
+
+    def _field(self, instance: Instance, name: str) -> Fact | None:
+        """A field as the constructor and `__post_init__` leave it."""
+        assert instance.found is not None
+        after = None if instance.path == FIELDS else self._after(instance.found)
+        if after is None or name not in after[1].stored:
+            return self._given_field(instance, name)
+        method, graph = after
+        bare = Fact("object", instances=(replace(instance, path=FIELDS),), present=True)
+        inside = self._enter(method, graph, {next(iter(graph.params), SELF): bare}, {})
+        return None if inside is None else self._brought(inside, graph.stored[name])
+
+    def _given_field(self, instance: Instance, name: str) -> Fact | None:
+        """A field as the constructor is given it: an argument, else the default where that counts, else any value."""
+        assert instance.found is not None
+        fields = self._fields(instance.found)
+        if name not in fields:
             return None
-        there, value = self.origin(here, left.inputs[0])
-        rank = there.graph.facts.rank(value)
-        return None if rank is None else bool(compare(rank, right.attrs["value"]))
+        at, stated = fields[name]
+        given = self._arguments(instance, list(fields))
+        if given is not None and name in given:
+            facts, node = given[name]
+            return facts.of(node)
+        exact = given is not None
+        found = self._default(at, name, stated, exact) if exact or self.reach.usual else None
+        return found or self._any_value(at, name, stated)
 
-
-def calls(graph: Graph) -> Iterator[tuple[Graph, dict[str, Node]]]:
-    """The calls in the file that enter the graph's function: where they stand, and their arguments by parameter."""
-    program, mine = graph.program, graph.context.qualname
-    if program is None:
-        return
-    for qualname in graph.module.functions:
-        other = program.graph(qualname)
-        if other is None or other is graph or other.not_understood:
-            continue
-        for frame in other.frames:  # calls that are lowered in place
-            if frame.depth == 1 and frame.qualname == mine and isinstance(frame.site, cst.Call):
-                given = _written(other, graph, frame.site)
-                if given is not None:
-                    yield other, given
-        for node in other.nodes:
-            if node.op == "call" and node.attrs.get("target") == mine and node.frame.depth == 0:
-                given = arguments(other, node)
-                if given is not None:
-                    yield other, given
-
-
-def _written(other: Graph, graph: Graph, site: cst.Call) -> dict[str, Node] | None:
-    """The arguments of a call as it is written."""
-    summary = graph.module.functions[graph.context.qualname]
-    names = [p.name for p in summary.parameters if p.kind == "plain"]
-    if summary.kind == "method":
-        names = names[1:]
-    given: dict[str, Node] = {}
-    for arg in site.args:
-        value = other.values.get(arg.value)
-        if arg.star or (arg.keyword is None and not names):
+    def _default(self, at: Definition, name: str, stated: Field, exact: bool) -> Fact | None:
+        places, shown = self._places(at.path, stated.line), at.name
+        if stated.default is not NO_DEFAULT:
+            default = Default(name, stated.default, shown, next(iter(places), None))
+            fact = replace(constant_fact(stated.default), why=f"the default of {shown}.{name}", places=places)
+            return fact if exact else replace(fact, rests=frozenset({default}))
+        made = self.elsewhere.resolved(at.path, stated.factory) if stated.factory else None
+        if made is None or self.elsewhere.class_(made) is None:
             return None
-        name = names.pop(0) if arg.keyword is None else arg.keyword.value
-        if value is not None:
-            given[name] = value
-    return given
+        return Fact("object", instances=(Instance(made),), places=places, why=f"the default of {shown}.{name}")
+
+    def _any_value(self, at: Definition, name: str, stated: Field) -> Fact | None:
+        places = self._places(at.path, stated.line)
+        fact = self._object_of(at.path, stated.annotation) or annotated(stated.annotation, f"{at.name}.{name}")
+        return None if fact is None or fact.kind not in ("object", "scalar") else replace(fact, places=places)
+
+    def _fields(self, found: Definition) -> dict[str, tuple[Definition, Field]]:
+        """The fields of a dataclass in the order of its constructor: those of bases come first."""
+        out: dict[str, tuple[Definition, Field]] = {}
+        for at, held in reversed(self.elsewhere.classes(found)):
+            for name, stated in held.fields.items():
+                out[name] = (at, stated)
+        return out
+
+    def _arguments(self, instance: Instance, names: Sequence[str]) -> Given | None:
+        """The arguments that a dataclass object was made with; None where they aren't known."""
+        facts, node = instance.maker or (None, None)
+        given = None if node is None else call_arguments(node)
+        if facts is None or given is None or len(given[0]) > len(names):
+            return None
+        named = (*zip(names, given[0], strict=False), *given[1].items())
+        return {k: (facts, n) for k, n in named}
+
+    # -- other classes ------------------------------------------------------------------------------------------------
+
+    def _assigned(self, instance: Instance, name: str) -> Fact | None:
+        """What the constructor assigns to an attribute, unless a method does too."""
+        assert instance.found is not None
+        if any(name in c.reassigned for _, c in self.elsewhere.classes(instance.found)):
+            return None
+        inside = self.constructed(instance)
+        return None if inside is None else self._stored(inside, instance, name)
+
+    def constructed(self, instance: Instance) -> Inside | None:
+        """The constructor of an object, with the facts of its arguments."""
+        key = (instance.found, instance.maker)
+        if key not in self.reach.made:
+            self.reach.made[key] = None  # while it is being worked out
+            init = None if instance.found is None else self.elsewhere.method(instance.found, "__init__")
+            facts, node = instance.maker or (None, None)
+            given = None if node is None else call_arguments(node)
+            if init is not None:
+                self.reach.made[key] = self._construct(init, instance, facts, given)
+        return self.reach.made[key]
+
+    def _construct(
+        self,
+        init: Definition,
+        instance: Instance,
+        facts: Facts | None,
+        given: tuple[list[Node], dict[str, Node]] | None,
+    ) -> Inside | None:
+        summary, graph = self.elsewhere.function(init), self.elsewhere.graph(init)
+        if summary is None or graph is None or not summary.parameters:
+            return None
+        this = {summary.parameters[0].name: Fact("object", instances=(instance,), present=True)}
+        bound = None if given is None else bind(summary.parameters[1:], *given)
+        if bound is None or facts is None:
+            return self._enter(init, graph, this, None)
+        return self._enter(init, graph, this, {k: (facts, n) for k, n in bound.items()})
+
+    def _stored(self, inside: Inside, instance: Instance, name: str) -> Fact | None:
+        node = inside.graph.stored.get(name)
+        if node is not None:
+            return self._as_weight(self._brought(inside, node), instance, name)
+        for call in inside.graph.nodes:
+            target = call.attrs.get("target") or "" if call.op == "call" else ""
+            base = self.elsewhere.resolve(inside.graph, target) if target.endswith(".__init__") else None
+            if base is not None and is_super(call):
+                above = self._construct(base, instance, inside.facts, call_arguments(call))
+                return None if above is None else self._stored(above, instance, name)
+        return None
+
+    def _as_weight(self, fact: Fact, instance: Instance, name: str) -> Fact:
+        """An array that loading may replace has a dtype of its own."""
+        if fact.kind != "array" or name.startswith("_") or fact.dtype.integral:
+            return fact
+        owner = instance.path or (instance.found.name if instance.found is not None else "")
+        return replace(fact, dtype=DType({f"{owner}.{name}.dtype"}), assumed=fact.assumed | {WEIGHTS})
+
+    def _property(self, instance: Instance, name: str) -> Fact | None:
+        assert instance.found is not None
+        found = self.elsewhere.method(instance.found, name)
+        summary = None if found is None else self.elsewhere.function(found)
+        if found is None or summary is None or summary.kind != "property":
+            return None
+        inside = self._follow(found, summary, instance, [], {})
+        return None if inside is None else self._result(inside)
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def result(self, node: Node) -> Fact | None:
+        """What a call gives back, where it enters the package, or calls a layer of MLX that another function made."""
+        made = self.made(node)
+        if made is not None:
+            return made
+        layers = [c for c in self._callees(node) if c.op is not None]
+        results = [self._layer(node, layer) for layer in layers]
+        insides = self.into(node)
+        if len(insides) + len(layers) < max(1, len(self._callees(node))):
+            return None
+        results += [self._result(i) for i in insides]
+        known = [r for r in results if r is not None]
+        return self.facts.joined(known, ("result", node)) if known and len(known) == len(results) else None
+
+    def into(self, node: Node) -> tuple[Inside, ...]:
+        """The functions that a `call` may run, one for each object that may be called; none where they aren't known."""
+        if node not in self._into:
+            self._into[node] = ()  # while it is being worked out
+            if node.op == "call":
+                self._into[node] = tuple(self._followed(node))
+        return self._into[node]
+
+    def _followed(self, node: Node) -> list[Inside]:
+        given = call_arguments(node)
+        if given is None:
+            return []
+        callees = self._callees(node)
+        if callees:
+            name = self._method_name(node)
+            found = [self._method(c, name, given) for c in callees if c.op is None]
+            return [i for i in found if i is not None] if all(found) else []
+        target = node.attrs.get("target") or ""
+        function = self.elsewhere.resolve(self.graph, target) if target else None
+        summary = None if function is None else self.elsewhere.function(function)
+        if function is None or summary is None:
+            return []
+        inside = self._follow(function, summary, self.own() if is_super(node) else None, *given)
+        return [] if inside is None else [inside]
+
+    def _callees(self, node: Node) -> tuple[Instance, ...]:
+        """The objects that a call may be of, or whose method it calls."""
+        held, callee = node.attrs.get("new") or node.attrs.get("init"), node.attrs.get("callee")
+        if isinstance(held, Node):
+            path = self.facts.path(node)
+            return tuple(replace(i, path=path) for i in self.facts.of(held).instances)
+        if not isinstance(callee, Node):
+            return ()
+        called = self.facts.of(callee).instances
+        return called or (self.facts.of(callee.inputs[0]).instances if callee.op == "attr" and callee.inputs else ())
+
+    def _method_name(self, node: Node) -> str:
+        callee = node.attrs.get("callee")
+        if not isinstance(callee, Node) or "path" in node.attrs or self.facts.of(callee).instances:
+            return "__call__"
+        return str(callee.attrs.get("name"))
+
+    def _method(self, instance: Instance, name: str, given: tuple[list[Node], dict[str, Node]]) -> Inside | None:
+        if instance.found is None or instance.maker is None:
+            return None  # of an annotation, it may be of a derived class
+        found = self.elsewhere.method(instance.found, name)
+        summary = None if found is None else self.elsewhere.function(found)
+        if found is None or summary is None or not self._has_its_init(instance.found, found, summary):
+            return None
+        inside = self._follow(found, summary, instance, *given)
+        if inside is not None:
+            init = self.constructed(instance)
+            inside.facts.init = None if init is None else init.facts
+        return inside
+
+    def _has_its_init(self, class_: Definition, method: Definition, summary: FunctionSummary) -> bool:
+        """Whether the class that has a method has the constructor of the object too: a method reads what that set."""
+        owner = Definition(method.path, summary.class_name or "")
+        return self.elsewhere.method(owner, "__init__") == self.elsewhere.method(class_, "__init__")
+
+    def _follow(
+        self,
+        found: Definition,
+        summary: FunctionSummary,
+        receiver: Instance | None,
+        positional: Sequence[Node],
+        keywords: Mapping[str, Node],
+    ) -> Inside | None:
+        graph = self.elsewhere.graph(found) if self._gives_what_it_returns(found, summary) else None
+        parameters: Sequence[Parameter] = summary.parameters
+        this: dict[str, Fact] = {}
+        if receiver is not None and summary.kind in ("method", "property") and parameters:
+            this[parameters[0].name] = Fact("object", instances=(receiver,), present=True)
+            parameters = parameters[1:]
+        bound = bind(parameters, positional, keywords)
+        if graph is None or bound is None:
+            return None
+        return self._enter(found, graph, this, {k: (self.facts, n) for k, n in bound.items()})
+
+    def _gives_what_it_returns(self, found: Definition, summary: FunctionSummary) -> bool:
+        """Whether a call of a function gives back what its body returns."""
+        module = self.modules.summary(found.path)
+        info = None if module is None else module.compiled.get(found.name)
+        allowed = TRANSPARENT | ({"functools.partial"} if info is not None and info.how == "decorated" else set())
+        odd = summary.redefined or summary.is_async or summary.is_generator
+        return not odd and summary.kind != "classmethod" and allowed.issuperset(summary.decorators)
+
+    def _enter(self, found: Definition, graph: Graph, this: Mapping[str, Fact], given: Given | None) -> Inside | None:
+        """A function with the facts of its arguments; None for `given`: they aren't known."""
+        facts = self.facts
+        if len(facts.chain) >= DEEPEST or found in facts.chain or self.reach.left <= 0 or len(graph.nodes) > LARGEST:
+            return None
+        self.reach.left -= 1
+        inner = facts.inner(graph, found)
+        for name, node in graph.params.items():
+            default = node.attrs.get("default")
+            if name in this:
+                inner.give(node, this[name])
+            elif given is not None and name in given:
+                maker, argument = given[name]
+                inner.give(node, maker.of(argument), maker.name_of(argument))
+            elif given is not None and isinstance(default, Node):
+                inner.give(node, inner.of(default))
+        return Inside(graph, inner)
+
+    def _result(self, inside: Inside) -> Fact | None:
+        """What a followed function gives back."""
+        facts = [constant_fact(None) if n is None else self._brought(inside, n) for n in inside.returns]
+        return inside.facts.joined(facts, ("result", inside.graph)) if facts else None
+
+    def _brought(self, inside: Inside, node: Node) -> Fact:
+        """A fact of a followed function, with the line that says it."""
+        fact, place = inside.facts.of(node), self.elsewhere.place_of(inside.graph, node)
+        return replace(fact, places=fact.places | {place}) if place else fact
+
+    def _layer(self, node: Node, layer: Instance) -> Fact | None:
+        """A call of a layer of MLX that another function made."""
+        given = call_arguments(node)
+        if layer.op is None or layer.maker is None or given is None:
+            return None
+        try:
+            bound = ops.bind(layer.op, *given)
+        except ops.CannotBind:
+            return None
+        facts, new = layer.maker
+        settings = set(new.attrs.get("args", {}).values())
+
+        def size(value: Any) -> Expr | None:
+            return (facts if isinstance(value, Node) and value in settings else self.facts).size(value)
+
+        attrs = {**bound.attrs, "new": new, "path": layer.path or None}
+        call = replace(self.facts.call_of(layer.op, bound.inputs, attrs, node), size=size)
+        shape, dtype = layer.op.shape(call), layer.op.dtype(call)
+        if layer.op.result != "array" or not isinstance(dtype, DType) or isinstance(shape, tuple):
+            return None
+        return Fact("array", shape, dtype, why=f"{layer.op.name} of its operands", present=True)
 
 
-def _never_given(graph: Graph, name: str) -> bool:
-    """Whether calls of the file enter the function, and none says what the parameter is."""
-    found = list(calls(graph))
-    return bool(found) and all(name not in given for _, given in found)
+def call_arguments(node: Node) -> tuple[list[Node], dict[str, Node]] | None:
+    """The positional and keyword arguments of a `call` or `new` node; None where a `*argument` hides some."""
+    if any(n.op == "star" for n in node.inputs) or node.attrs.get("starred"):
+        return None
+    if node.op == "new":
+        args: Mapping[str, Node] = node.attrs["args"]
+        if len(args) != len(node.inputs):
+            return None
+        return [n for k, n in args.items() if k.isdigit()], {k: n for k, n in args.items() if not k.isdigit()}
+    keywords = node.attrs.get("keywords", ())
+    count = len(node.inputs) - len(keywords)
+    return list(node.inputs[:count]), dict(zip(keywords, node.inputs[count:], strict=True))
 
 
-def _is_array(node: Node) -> bool:
-    op = TABLE.get(node.op)
-    return node.op == "index" or (op is not None and op.result == "array")
+def bind(
+    parameters: Sequence[Parameter], positional: Sequence[Node], keywords: Mapping[str, Node]
+) -> dict[str, Node] | None:
+    """Arguments by the names of parameters; None where they don't fit."""
+    out: dict[str, Node] = {}
+    rest = list(positional)
+    for p in parameters:
+        if p.kind in ("positional", "plain") and rest:
+            out[p.name] = rest.pop(0)
+    kinds = {p.kind for p in parameters}
+    names = {p.name for p in parameters if p.kind in ("plain", "keyword")}
+    if (rest and "*" not in kinds) or not out.keys().isdisjoint(keywords):
+        return None
+    if not keywords.keys() <= names and "**" not in kinds:
+        return None
+    out.update((k, n) for k, n in keywords.items() if k in names)
+    needed = (p.name for p in parameters if p.kind in ("positional", "plain", "keyword") and not p.has_default)
+    return out if all(name in out for name in needed) else None
 
 
-def _adds_axes(step: Node, loop: Node) -> bool:
-    """Whether a loop does nothing to a value but to put new axes before it."""
-    while step is not loop:
-        if step.op not in LEADING or not step.inputs:
-            return False
-        index = step.attrs.get("index")
-        if step.op == "index" and not (isinstance(index, tuple) and all(i is None for i in index)):
-            return False
-        if step.op == "expand_dims" and step.attrs.get("axis") != 0:
-            return False
-        step = step.inputs[0]
-    return True
+def is_super(node: Node) -> bool:
+    """Whether a call is written `super().method(...)`."""
+    function = node.cst.func if isinstance(node.cst, cst.Call) else None
+    owner = function.value if isinstance(function, cst.Attribute) else None
+    return isinstance(owner, cst.Call) and isinstance(owner.func, cst.Name) and owner.func.value == "super"
 
 
-def _turns(graph: Graph, value: Node, name: str) -> bool:
-    """Whether a stored value is made of cosines or sines, or by a function of the file; not of itself, recast."""
-    nodes = region(value, ())
-    if any(n.op == "attr" and n.attrs["name"] == name for n in nodes):
-        return False
-    return any(n.op in ("cos", "sin") or (n.op == "call" and callee(graph, n) is not None) for n in nodes)
+__all__ = ["MISSING", "Across", "Inside", "Instance", "Reach", "bind", "call_arguments", "is_super"]

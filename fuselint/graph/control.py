@@ -154,6 +154,11 @@ class Control(Expressions):
             else:
                 values = [s.now(v) for s, v in zip(states, raw, strict=True) if v is not None]
                 base, _, name = key.partition(".")
+                root = self.scopes[0].self_node
+                if self._fills_fields() and root is not None and base == str(root.id):
+                    # the branches that assign nothing leave what the constructor was given
+                    given = self.emit("attr", (root,), {"name": name, "path": self.path(root, name), "init": None})
+                    values = [given if v is None else s.now(v) for s, v in zip(states, raw, strict=True)]
                 if len(values) == len(raw):
                     value = different(values, key)
                 elif self.graph.context.qualname.endswith(".__init__"):
@@ -163,10 +168,13 @@ class Control(Expressions):
                     versions[f"*.{name}"] = self.clock
                     continue
                 heap[key] = value = self.attach(value)
-                root = self.scopes[0].self_node
                 if root is not None and base == str(root.id):
                     self.graph.stored[name] = value
         return heap, versions
+
+    def _fills_fields(self) -> bool:
+        """Whether the attributes have values already that the function may replace."""
+        return self.graph.context.qualname.endswith(".__post_init__")
 
     def settle(self, before: Snapshot, stmt: Statement) -> None:
         """Note in the graph which names of the root function hold something else after a compound statement."""

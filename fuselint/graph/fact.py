@@ -6,12 +6,18 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fuselint.graph import dtypes
 from fuselint.graph.dtypes import DType
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from fuselint.graph.across import Instance
+    from fuselint.source.function import FunctionSource
 
 Kind = Literal["array", "scalar", "tuple", "none", "str", "dtype", "function", "object", "unknown"]
 
@@ -40,11 +46,40 @@ ACTIVATION = "activation"
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """A line of another file: the one stated, or that of an expression of a function."""
+
+    path: str
+    line: int
+    source: FunctionSource | None = None
+    expression: cst.CSTNode | None = None
+
+    def __str__(self) -> str:
+        line = self.line
+        if self.source is not None and self.expression is not None:
+            line = self.source.file.position(self.source.span(self.expression)[0])[0]
+        return f"{self.path}:{line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """A value that only a default says: that of `name` of `owner`. place: None in the file that is analysed."""
+
+    name: str
+    value: Any
+    owner: str
+    place: Place | None
+
+
+@dataclass(frozen=True, slots=True)
 class Fact:
     """What is known of a value.
 
     size: of a scalar, as an Expr; of a tuple, how often its parts are repeated (`[x] * n`), None for once.
     extent: of a tuple of sizes, as a Shape. parts: of a tuple, or several results, each.
+    present: whether it is surely not None. options: what an unknown value may be, where that is all it may be.
+    instances: the objects that it may be, where they are known.
+    places: the lines of other files that say so. rests: the defaults that make a scalar a constant.
     """
 
     kind: Kind
@@ -56,6 +91,11 @@ class Fact:
     parts: tuple[Fact, ...] | None = None
     why: str = ""
     assumed: frozenset[str] = frozenset()
+    present: bool = False
+    options: tuple[Fact, ...] = ()
+    instances: tuple[Instance, ...] = ()
+    places: frozenset[Place] = frozenset()
+    rests: frozenset[Default] = frozenset()
 
 
 UNKNOWN = Fact("unknown")
@@ -64,7 +104,7 @@ UNKNOWN = Fact("unknown")
 def scalar_fact(dtype: str, *, const: Any = MISSING, size: Expr | None = None, why: str = "") -> Fact:
     if size is None and type(const) is int:
         size = Expr.of(const)
-    return Fact("scalar", SCALAR, DType({dtype}), const, size, why=why)
+    return Fact("scalar", SCALAR, DType({dtype}), const, size, why=why, present=const is not MISSING)
 
 
 def constant_fact(value: Any, kind: str | None = None) -> Fact:
@@ -74,7 +114,7 @@ def constant_fact(value: Any, kind: str | None = None) -> Fact:
     if value is None:
         return Fact("none", const=None, why="the constant None")
     if isinstance(value, str):
-        return Fact("str", const=value, why="a constant")
+        return Fact("str", const=value, why="a constant", present=True)
     for sort, name in ((bool, "weak bool"), (int, "weak int"), (float, "weak float")):
         if isinstance(value, sort):
             return scalar_fact(name, const=value, why=f"the constant {value}")
@@ -89,17 +129,25 @@ _ANNOTATIONS: dict[str, Kind] = {
 }  # fmt: skip
 
 
+def members(annotation: Any) -> list[str]:
+    """The types that an annotation allows; Optional counts as what it wraps."""
+    if not isinstance(annotation, str) or not annotation:
+        return []
+    text = annotation.replace("typing.", "").replace(" ", "").strip("\"'")
+    for wrapper in ("Optional[", "Union["):
+        if text.startswith(wrapper) and text.endswith("]"):
+            text = text[len(wrapper) : -1]
+            if wrapper == "Union[" and "[" not in text:
+                text = text.replace(",", "|")
+    return list(dict.fromkeys(m for m in text.split("|") if m not in ("None", "NoneType")))
+
+
 def annotated(annotation: Any, name: str) -> Fact | None:
     """The fact that an annotation states; Optional counts as what it wraps."""
-    if not isinstance(annotation, str) or not annotation:
+    named = members(annotation)
+    if len(named) != 1:
         return None
-    text = annotation.replace("typing.", "").replace(" ", "").strip("\"'")
-    if text.startswith("Optional[") and text.endswith("]"):
-        text = text[9:-1]
-    members = {m for m in text.split("|") if m != "None"}
-    if len(members) != 1:
-        return None
-    text = members.pop()
+    text = named[0]
     kind = _ANNOTATIONS.get(text)
     why = f"{name} is annotated {annotation}"
     if kind == "scalar":

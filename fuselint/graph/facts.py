@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial, reduce
 from typing import Any
@@ -25,6 +25,7 @@ import libcst as cst
 
 from fuselint.graph import dtypes
 from fuselint.graph import ops_rules as rules
+from fuselint.graph.across import MARK, Across, Inside, Instance, Reach
 from fuselint.graph.dtypes import DType
 from fuselint.graph.fact import (
     ACTIVATION,
@@ -37,6 +38,7 @@ from fuselint.graph.fact import (
     PURE,
     UNKNOWN,
     WEIGHTS,
+    Default,
     Fact,
     Kind,
     annotated,
@@ -51,15 +53,29 @@ from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import JOINED, SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
 from fuselint.graph.usage import Usage
+from fuselint.source.modules import Definition
 
 __all__ = ["FITS", "MISSING", "DType", "Expr", "Fact", "Facts", "Kind", "Shape"]
 
 
-class Facts:
-    """The facts of a graph's values, each worked out when first asked for."""
+_MARKED = re.compile(f"{MARK}\\d+{MARK}")
 
-    def __init__(self, graph: Graph):
+
+class Facts:
+    """The facts of a graph's values, each worked out when first asked for.
+
+    reach: what is shared with the functions that these facts follow a call into; for such a function, `chain` says
+    which calls led to it, `mark` sets its names apart, and `init` knows the constructor of its object.
+    """
+
+    def __init__(
+        self, graph: Graph, reach: Reach | None = None, chain: tuple[Definition, ...] = (), mark: str = ""
+    ) -> None:
         self.graph = graph
+        self.reach = reach or Reach()
+        self.chain, self.mark = chain, mark
+        self.init: Facts | None = None
+        self._given: dict[Node, Fact] = {}
         self._facts: dict[Node, Fact] = {}
         self._names: dict[Any, str] = {}
         self._taken: dict[str, int] = {}
@@ -112,6 +128,23 @@ class Facts:
             return d
         return DType(n for n in d if n not in d.symbols) | DType({ACTIVATION}) if d - d.symbols else DType({ACTIVATION})
 
+    def usual(self, size: Expr | None) -> tuple[int | None, frozenset[Default]]:
+        """A size as a number, by the defaults of configurations where these facts count them; and by which ones."""
+        if size is None:
+            return None, frozenset()
+        known = {n: self.reach.numbers[n] for n in size.names if n in self.reach.numbers}
+        value = size.substitute({n: number for n, (number, _) in known.items()}).value()
+        return value, frozenset().union(*(rests for _, rests in known.values()))
+
+    def truth(self, node: Node) -> bool | None:
+        """What a condition is, where that is known."""
+        fact = self.of(node)
+        return False if fact.kind == "none" else None if fact.const is MISSING else bool(fact.const)
+
+    def into(self, node: Node) -> tuple[Inside, ...]:
+        """The functions that a `call` may run, with their facts for its arguments; none where they aren't known."""
+        return () if self._across is None else self._across.into(node)
+
     def state(self, node: Node, shape: Shape, dtype: DType, why: str) -> None:
         """Makes a fact of an array known from elsewhere, such as a recorded run. Before anything is asked."""
         self._facts[node] = Fact("array", shape, dtype, why=why)
@@ -122,7 +155,106 @@ class Facts:
         text = fact.why or "nothing is known of it"
         if fact.kind in ("array", "unknown"):
             text += f"; shape {fact.shape or 'unknown'}, dtype {fact.dtype}"
+        text += f" ({', '.join(sorted(map(str, fact.places)))})" if fact.places else ""
         return text + "".join(f" (assumed: {a})" for a in sorted(fact.assumed))
+
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _across(self) -> Across | None:
+        program = self.graph.program
+        elsewhere = self.reach.elsewhere or (None if program is None else program.elsewhere)
+        self.reach.elsewhere = elsewhere
+        return None if elsewhere is None else Across(self, elsewhere)
+
+    def constructed(self, instance: Instance) -> Inside | None:
+        """The constructor of an object, with the facts of its arguments."""
+        return None if self._across is None else self._across.constructed(instance)
+
+    def inner(self, graph: Graph, found: Definition) -> Facts:
+        """The facts of a function that is followed."""
+        return Facts(graph, self.reach, (*self.chain, found), self.reach.mark())
+
+    def give(self, parameter: Node, fact: Fact, name: str = "") -> None:
+        """States what an argument is, before anything is asked; `name`: what the caller calls it."""
+        self._given[parameter] = fact
+        if name:
+            self._names[parameter] = name
+
+    def name_of(self, node: Node) -> str:
+        """The name of a value in shapes and dtypes."""
+        return self._name(node)
+
+    def path(self, node: Node) -> str:
+        """The path of an attribute, as the code that is analysed would write it."""
+        path = node.attrs.get("path") or ""
+        if not self.mark or not path:
+            return path
+        head, _, rest = path.partition(".")
+        held = self._given.get(self.graph.params.get(head, node))
+        if held is not None and len(held.instances) == 1 and held.instances[0].path:
+            return f"{held.instances[0].path}.{rest}"
+        return f"{self.mark}{path}"
+
+    def joined(self, facts: Sequence[Fact], key: Any) -> Fact:
+        """What is known of a value that is one of several."""
+        first, rest = facts[0], facts[1:]
+        kind = first.kind if all(f.kind == first.kind for f in rest) else "unknown"
+        shape = reduce(lambda a, b: self._join(key, a, b), (f.shape for f in facts)) if kind == "array" else None
+        dtype = first.dtype if all(f.dtype == first.dtype for f in rest) else dtypes.UNKNOWN
+        const = first.const if all(_same(f.const, first.const) for f in rest) else MISSING
+        size = first.size if all(f.size == first.size for f in rest) else None
+        if kind == "scalar":
+            shape, dtype = SCALAR, dtype or reduce(lambda a, b: a | b, (f.dtype for f in facts))
+        extent = first.extent if all(f.extent == first.extent for f in rest) else None
+        same = kind == "tuple" and len({len(f.parts) if f.parts is not None else -1 for f in facts}) == 1
+        parts = None
+        if same and first.parts is not None:
+            parts = tuple(
+                self.joined([f.parts[i] for f in facts if f.parts is not None], (key, i))
+                for i in range(len(first.parts))
+            )
+        known = all(f.instances for f in facts)
+        return Fact(
+            kind, shape, dtype, const, size, extent, parts,
+            why=first.why if not rest else "one of several values",
+            assumed=frozenset().union(*(f.assumed for f in facts)),
+            present=all(f.present for f in facts),
+            options=tuple(o for f in facts for o in (f.options or (f,))) if kind == "unknown" else (),
+            instances=tuple(dict.fromkeys(i for f in facts for i in f.instances)) if known else (),
+            places=frozenset().union(*(f.places for f in facts)),
+            rests=frozenset().union(*(f.rests for f in facts)) if const is not MISSING else frozenset(),
+        )  # fmt: skip
+
+    def _unmarked(self, fact: Fact, name: str) -> Fact:
+        """A fact that a followed function gives of the value called `name`, in names of this function."""
+        if self.mark:
+            return fact
+        parts = fact.parts and tuple(self._unmarked(p, f"{name}[{i}]") for i, p in enumerate(fact.parts))
+        return replace(
+            fact,
+            shape=self._unmarked_shape(fact.shape, name),
+            extent=self._unmarked_shape(fact.extent, name),
+            size=None if fact.size is None else self._unmarked_size(fact.size),
+            dtype=DType(f"{name}.dtype" if MARK in n else n for n in fact.dtype),
+            parts=parts,
+            options=tuple(self._unmarked(o, name) for o in fact.options),
+        )
+
+    def _unmarked_shape(self, shape: Shape | None, name: str) -> Shape | None:
+        if shape is None:
+            return None
+        dims = tuple(map(self._unmarked_size, shape.dims))
+        marked = shape.lead is not None and MARK in shape.lead
+        return Shape((f"{name}[:-{len(dims)}]" if dims else name) if marked else shape.lead, dims)
+
+    def _unmarked_size(self, size: Expr) -> Expr:
+        marked = [n for n in size.names if MARK in n]
+        new = {n: self._unique(("followed", n), _MARKED.sub("", n)) for n in sorted(marked)}
+        for old, name in new.items():
+            if old in self.reach.numbers:
+                self.reach.numbers[name] = self.reach.numbers[old]
+        return size.substitute({old: Expr.name(name) for old, name in new.items()})
 
     # -- evaluation ---------------------------------------------------------------------------------------------------
 
@@ -137,39 +269,64 @@ class Facts:
             if top in self._facts:
                 stack.pop()
                 continue
-            waiting = [n for n in _needs(top) if n not in self._facts]
+            if self.init is not None and not self._owns(top):
+                self._facts[top] = self.init.of(top)
+                continue
+            waiting = [n for n in self._needs(top) if n not in self._facts]
             if waiting:
                 stack.extend(waiting)
                 continue
             fact = self._refine(top, self._evaluate(top))
-            inherited = frozenset().union(*(self._facts[n].assumed for n in _needs(top)))
-            if not inherited <= fact.assumed:
-                fact = replace(fact, assumed=fact.assumed | inherited)
-            self._facts[top] = fact
+            self._facts[top] = self._inherit(top, fact)
             stack.pop()
         return self._facts[node]
 
+    def _needs(self, node: Node) -> tuple[Node, ...]:
+        """What must be known before a node: its operands, and those that belong to other graphs."""
+        found = self.graph.needs.get(node)
+        if found is None:
+            found = self.graph.needs[node] = tuple(_needs(node))
+        return found
+
+    def _owns(self, node: Node) -> bool:
+        nodes = self.graph.nodes
+        return 0 <= node.id < len(nodes) and nodes[node.id] is node
+
+    def _inherit(self, node: Node, fact: Fact) -> Fact:
+        """A fact with what those that it is made of rest on."""
+        assumed, places, rests = fact.assumed, fact.places, fact.rests
+        for n in self._needs(node):
+            f = self._facts[n]
+            assumed = assumed if f.assumed <= assumed else assumed | f.assumed
+            places = places if f.places <= places else places | f.places
+            if f.rests and fact.const is not MISSING:
+                rests |= f.rests
+        if assumed is not fact.assumed or places is not fact.places or rests is not fact.rests:
+            fact = replace(fact, assumed=assumed, places=places, rests=rests)
+        if rests and type(fact.const) is int:
+            size = fact.size if fact.size is not None and fact.size.names else Expr.name(self._name(node))
+            if str(size) in size.names:
+                self.reach.numbers.setdefault(str(size), (fact.const, rests))
+            fact = replace(fact, size=size)
+        return fact
+
     def _evaluate(self, node: Node) -> Fact:
+        given = self._given.get(node)
+        if given is not None:
+            return given
         op = TABLE.get(node.op)
         if op is not None:
             return self._operation(node, op)
         rule = _RULES.get(node.op)
         return UNKNOWN if rule is None else rule(self, node)
 
-    @cached_property
+    @property
     def _usage(self) -> Usage:
-        return Usage(self.graph)
+        return self.graph.usage
 
-    @cached_property
-    def _bound_names(self) -> dict[Node, str]:
-        out: dict[Node, str] = {}
-        for name, bindings in self.graph.bindings.items():
-            for b in bindings:
-                if b.node not in out and name != "_":
-                    out[b.node] = name
-        for name, node in self.graph.params.items():
-            out.setdefault(node, name)
-        return out
+    @property
+    def _bound_names(self) -> Mapping[Node, str]:
+        return self.graph.bound_names
 
     @cached_property
     def _labels(self) -> dict[Node, str]:
@@ -203,7 +360,7 @@ class Facts:
         if found is None:
             n = self._taken.get(text, 0)
             self._taken[text] = n + 1
-            found = self._names[key] = text + "'" * n
+            found = self._names[key] = self.mark + text + "'" * n
         return found
 
     # -- what use says ------------------------------------------------------------------------------------------------
@@ -230,7 +387,7 @@ class Facts:
                 fact = replace(fact, why=f"{fact.why}; {why}" if fact.why else why)
         if shape.lead is not None and fact.shape is None:
             fact = replace(fact, assumed=fact.assumed | {FLOATING})
-        return replace(fact, shape=shape)
+        return fact if shape is fact.shape else replace(fact, shape=shape)
 
     def _shape_by_use(self, node: Node, shape: Shape) -> tuple[Shape, str]:
         seen = self._usage.of(node)
@@ -272,10 +429,13 @@ class Facts:
 
     def call(self, node: Node) -> Call:
         """A node of the table as its rules see it."""
-        op = TABLE[node.op]
-        values = tuple(map(self._value, node.inputs))
-        fresh = partial(self._fresh, node)
-        return Call(op, values, node.attrs, self.size, self.sizes, self._named_dtype, fresh)
+        attrs = {**node.attrs, "path": self.path(node)} if self.mark and node.attrs.get("path") else node.attrs
+        return self.call_of(TABLE[node.op], node.inputs, attrs, node)
+
+    def call_of(self, op: Op, inputs: Sequence[Node | None], attrs: Mapping[str, Any], at: Node) -> Call:
+        """A call of an op; `at` names what is new in its result."""
+        values = tuple(None if n is None else self._value(n) for n in inputs)
+        return Call(op, values, attrs, self.size, self.sizes, self._named_dtype, partial(self._fresh, at))
 
     def _fresh(self, node: Node, axis: int) -> Expr:
         """The size of an axis of a value, of which nothing else is known."""
@@ -313,7 +473,7 @@ class Facts:
             shape = self._led_by(node, shape)
         why = f"{op.name} of its operands"
         if op.result == "array" and isinstance(shape, (Shape, type(None))) and isinstance(dtype, DType):
-            return Fact("array", shape, dtype, why=why, assumed=assumed)
+            return Fact("array", shape, dtype, why=why, assumed=assumed, present=True)
         if op.result == "arrays":
             shapes = shape if isinstance(shape, tuple) else None
             types = dtype if isinstance(dtype, tuple) else (dtype,) * len(shapes or (None,))
@@ -411,7 +571,12 @@ class Facts:
 
     def _labelled(self, node: Node, size: Expr | None) -> Expr | None:
         """A quotient of `__init__` that doesn't reduce, by the name of the attribute that holds it: head_dim."""
-        if node.op != "floor_divide" or node not in self._labels or (size is not None and size.value() is not None):
+        if (
+            self.reach.usual
+            or node.op != "floor_divide"
+            or node not in self._labels
+            or (size is not None and size.value() is not None)
+        ):
             return size
         return Expr.name(self._unique(("quotient", size or node), self._labels[node]))
 
@@ -419,8 +584,10 @@ class Facts:
         values = [f.const for f in inputs]
         if not any(v is MISSING for v in values):
             result = compute(op.operator or "", values)
-            if result is not MISSING:
+            if result is not MISSING and not any(f.rests for f in inputs):
                 return constant_fact(result)
+            if result is not MISSING:  # by defaults: what it is made of is kept
+                return replace(constant_fact(result), size=self._size_of(op, [f.size for f in inputs]))
         if op.name in COMPARISONS:
             return scalar_fact("weak bool", why="a comparison")
         size = self._size_of(op, [f.size for f in inputs])
@@ -448,12 +615,19 @@ class Facts:
     def _param(self, node: Node) -> Fact:
         name = node.attrs.get("name", "")
         if name in ("self", "cls"):
-            return Fact("object", why="the object itself")
+            own = self._across.own() if self._across is not None and name == "self" else None
+            return Fact("object", instances=(own,) if own is not None else (), why="the object itself", present=True)
         if node.attrs.get("star"):
             return Fact("tuple" if node.attrs["star"] == "*" else "object", why=f"the arguments in {name}")
+        usual = self._usual_argument(node)
+        if usual is not None:
+            return usual
         fact = annotated(node.attrs.get("annotation"), name)
         if fact is not None:
             return replace(fact, size=Expr.name(self._name(node))) if fact.kind == "scalar" else fact
+        held = None if self._across is None else self._across.annotated(node.attrs.get("annotation"))
+        if held is not None:
+            return held
         default = node.attrs.get("default")
         if isinstance(default, Node):
             d = self.of(default)
@@ -468,14 +642,28 @@ class Facts:
     def _const(self, node: Node) -> Fact:
         return constant_fact(node.attrs.get("value"), node.attrs.get("kind"))
 
+    def _usual_argument(self, node: Node) -> Fact | None:
+        """An argument of a constructor that is left out, where defaults count."""
+        default = node.attrs.get("default")
+        if not self.reach.usual or not isinstance(default, Node) or not node.frame.qualname.endswith(".__init__"):
+            return None
+        fact = self.of(default)
+        if fact.const is MISSING:
+            return None
+        owner = node.frame.qualname.removesuffix(".__init__")
+        place = None if self._across is None else self._across.elsewhere.place_of(self.graph, node)
+        rests = frozenset({Default(node.attrs["name"], fact.const, owner, place)})
+        return replace(fact, size=None, rests=rests, why=f"the default of {owner}({node.attrs['name']}=...)")
+
     def _attr(self, node: Node) -> Fact:
         init = node.attrs.get("init")
-        path = node.attrs.get("path") or node.attrs.get("name", "")
-        if not isinstance(init, Node):
-            return self._field(node, path) or Fact("unknown", size=Expr.name(self._name(node)), why=f"attribute {path}")
+        path = self.path(node) or node.attrs.get("name", "")
+        if not isinstance(init, Node) or self._is_reassigned(node):
+            fact = self._attribute(node, path)
+            return fact or Fact("unknown", size=Expr.name(self._name(node)), why=f"attribute {path}")
         fact = self.of(init)
         why = f"{path} is set in __init__"
-        if fact.kind == "none":  # a place for what is assigned later
+        if fact.kind == "none" and not fact.rests:  # a place for what is assigned later
             return Fact("unknown", size=Expr.name(self._name(node)), why=f"{why} to None")
         if fact.kind == "array":
             if fact.shape is not None:
@@ -485,7 +673,18 @@ class Facts:
                 return replace(fact, dtype=DType({f"{path}.dtype"}), why=why, assumed=fact.assumed | {WEIGHTS})
         if fact.kind == "unknown" and fact.size is None:
             return replace(fact, size=Expr.name(self._name(node)), why=why)
+        if fact.instances:
+            fact = replace(fact, instances=tuple(replace(i, path=path) for i in fact.instances))
         return replace(fact, why=f"{why}: {fact.why}" if fact.why else why)
+
+    def _is_reassigned(self, node: Node) -> bool:
+        """Whether methods of the class assign the attribute too: it need not be what the constructor assigned."""
+        module, name = self.graph.module, node.attrs.get("name")
+        own = module.lineage(self.graph.context.class_name or "")
+        base = node.inputs[0] if node.inputs else None
+        if base is None or base.op != "param":
+            return False
+        return any(name in module.classes[c].reassigned for c in own if c in module.classes)
 
     def _holds_weights(self, node: Node) -> bool:
         """Whether arrays of the object may be loaded: not if its class is of this file and derives from nothing."""
@@ -494,17 +693,30 @@ class Facts:
         held = self.graph.module.classes.get(self.graph.context.class_name or "")
         return held is None or bool(held.bases)
 
-    def _field(self, node: Node, path: str) -> Fact | None:
-        """A field of an argument whose annotation is a class of this file, as that annotates it."""
-        base = node.inputs[0] if node.inputs else None
-        held = (
-            self.graph.module.classes.get(base.attrs.get("annotation") or "") if base and base.op == "param" else None
-        )
-        stated = None if held is None else held.fields.get(node.attrs.get("name", ""))
-        fact = None if stated is None else annotated(stated.annotation, path)
-        if fact is None or fact.kind != "scalar":
+    def _attribute(self, node: Node, path: str) -> Fact | None:
+        """An attribute that `__init__` of this file doesn't assign: of an object whose class the package defines."""
+        base = self.of(node.inputs[0]) if node.inputs else UNKNOWN
+        if self._across is None or not base.instances:
             return None
-        return replace(fact, size=Expr.name(self._name(node)))
+        across, name = self._across, node.attrs.get("name", "")
+        found = [across.attribute(i, name) for i in base.instances]
+        known = [f for f in found if f is not None]
+        if len(known) != len(found):
+            return None
+        fact = self._unmarked(self.joined(known, ("attribute", node)), self._name(node))
+        if fact.kind == "scalar" and not (fact.size is not None and fact.size.names) and fact.const is MISSING:
+            fact = replace(fact, size=Expr.name(self._name(node)))
+        if fact.instances:
+            fact = replace(fact, instances=tuple(i if i.path else replace(i, path=path) for i in fact.instances))
+        return fact
+
+    def _global(self, node: Node) -> Fact:
+        found = None if self._across is None else self._across.constant(node.attrs.get("target"))
+        return found or Fact("unknown", why=f"the global {node.attrs.get('name', '')}")
+
+    def _new(self, node: Node) -> Fact:
+        made = None if self._across is None else self._across.made(node)
+        return made or Fact("object", why="an instance", present=True)
 
     def _shape(self, node: Node) -> Fact:
         f = self.of(node.inputs[0])
@@ -612,40 +824,64 @@ class Facts:
         return Fact("array", indexed(f.shape, index, self, partial(self._fresh, node)), f.dtype, why="indexing")
 
     def _phi(self, node: Node) -> Fact:
-        facts = [self.of(n) for n in node.inputs]
-        first, rest = facts[0], facts[1:]
-        kind = first.kind if all(f.kind == first.kind for f in rest) else "unknown"
-        shape = reduce(lambda a, b: self._join(node, a, b), (f.shape for f in facts)) if kind == "array" else None
-        dtype = first.dtype if all(f.dtype == first.dtype for f in rest) else dtypes.UNKNOWN
-        const = first.const if all(_same(f.const, first.const) for f in rest) else MISSING
-        size = first.size if all(f.size == first.size for f in rest) else None
-        if kind == "scalar":
-            shape, dtype = SCALAR, dtype or reduce(lambda a, b: a | b, (f.dtype for f in facts))
-        extent = first.extent if all(f.extent == first.extent for f in rest) else None
-        return Fact(kind, shape, dtype, const, size, extent, why="a join of branches")
+        test = node.attrs.get("test")
+        known = self.truth(test) if isinstance(test, Node) else None
+        if known is not None:
+            return self.of(node.inputs[0 if known else 1])
+        return replace(self.joined([self.of(n) for n in node.inputs], node), why="a join of branches")
 
-    def _join(self, node: Node, a: Shape | None, b: Shape | None) -> Shape | None:
+    def _join(self, key: Any, a: Shape | None, b: Shape | None) -> Shape | None:
         """A shape that is either of two: the axes that differ get names of their own."""
         if a is None or b is None or a == b:
             return a if a == b else None
         known = min(len(a.dims), len(b.dims))
-        name = self._name(node)
+        name = self._name(key) if isinstance(key, Node) else self._unique(key, "result")
         pairs = zip(a.dims[len(a.dims) - known :], b.dims[len(b.dims) - known :], strict=True)
         whole = a.lead == b.lead and len(a.dims) == len(b.dims)
         spelt = range(known) if whole and a.lead is None else range(-known, 0)
-        dims = tuple(x if x == y else self._fresh(node, i) for (x, y), i in zip(pairs, spelt, strict=True))
+        dims = tuple(
+            x if x == y else Expr.name(self._unique(("fresh", key, i), f"{name}.shape[{i}]"))
+            for (x, y), i in zip(pairs, spelt, strict=True)
+        )
         return Shape(a.lead if whole else f"{name}[:-{known}]" if known else name, dims)
 
     def _condition(self, node: Node) -> Fact:
         if node.op in ("and", "or"):
-            facts = [self.of(n) for n in node.inputs]
-            if any(f.kind != "scalar" or "weak bool" not in f.dtype for f in facts):
-                same = all(f.kind == facts[0].kind for f in facts)
-                return (
-                    Fact(facts[0].kind, why=f"`{node.op}`")
-                    if same and facts[0].kind != "array"
-                    else Fact("unknown", why=f"`{node.op}`")
-                )
+            return self._choice(node)
+        known = self._known_test(node)
+        return scalar_fact("weak bool", const=MISSING if known is None else known, why="a condition")
+
+    def _known_test(self, node: Node) -> bool | None:
+        if node.op == "not":
+            inner = self.truth(node.inputs[0])
+            return None if inner is None else not inner
+        left, right = (self.of(n) for n in node.inputs)
+        test = node.attrs.get("op")
+        if test in ("is", "is not") and right.kind == "none":
+            none = True if left.kind == "none" else False if left.present else None
+            return none if none is None or test == "is" else not none
+        if test in ("in", "not in") and left.const is not MISSING and right.parts is not None:
+            among = [p.const for p in right.parts]
+            if MISSING not in among:
+                return (left.const in among) is (test == "in")
+        return None
+
+    def _choice(self, node: Node) -> Fact:
+        """`a or b`: the first operand whose truth is known to decide, or the last."""
+        facts = [self.of(n) for n in node.inputs]
+        for n, fact in zip(node.inputs[:-1], facts, strict=False):
+            known = self.truth(n)
+            if known is None:
+                break
+            if known is (node.op == "or"):
+                return fact
+        else:
+            return facts[-1]
+        if any(f.kind != "scalar" or "weak bool" not in f.dtype for f in facts):
+            same = all(f.kind == facts[0].kind for f in facts)
+            if same and facts[0].kind != "array":
+                return Fact(facts[0].kind, why=f"`{node.op}`")
+            return Fact("unknown", why=f"`{node.op}`")
         return scalar_fact("weak bool", why="a condition")
 
     def _loop(self, node: Node) -> Fact:
@@ -654,6 +890,10 @@ class Facts:
     def _called(self, node: Node) -> Fact:
         target = node.attrs.get("target") or ""
         inputs = [self.of(n) for n in node.inputs]
+        if not target.startswith(OUTSIDE) and self._across is not None:
+            made = self._across.result(node)
+            if made is not None:
+                return self._unmarked(made, self._name(node))
         if target in ("builtins.tuple", "builtins.list") and len(inputs) == 1 and inputs[0].kind == "tuple":
             return inputs[0]
         name = target.removeprefix("builtins.").removeprefix("math.")
@@ -680,6 +920,13 @@ class Facts:
                 if numbers
                 else Fact("unknown", why=f"{name} of unknown values")
             )
+        if target in ("builtins.getattr", "builtins.hasattr") and len(inputs) > 1:
+            found = self._looked_up(node, target, inputs)
+            if found is not None:
+                return found
+        if target == "builtins.isinstance" and len(inputs) == 2 and node.inputs[1].attrs.get("target") == ARRAY:
+            if inputs[0].kind in ("none", "str") or inputs[0].present:
+                return scalar_fact("weak bool", const=inputs[0].kind == "array", why="its type is known")
         if target in ("builtins.bool", "builtins.isinstance", "builtins.hasattr", "builtins.any", "builtins.all"):
             return scalar_fact("weak bool", why=f"the result of {name}")
         if target == "builtins.str":
@@ -689,6 +936,24 @@ class Facts:
         return Fact(
             "unknown", why=f"the result of {node.attrs.get('callee') or target or 'a call'}, which is not understood"
         )
+
+    def _looked_up(self, node: Node, target: str, inputs: Sequence[Fact]) -> Fact | None:
+        """`getattr(config, "head_dim", other)` and `hasattr(config, "head_dim")` of objects whose class is known."""
+        name, across = inputs[1].const, self._across
+        if inputs[0].kind == "none" and target == "builtins.hasattr":
+            return scalar_fact("weak bool", const=False, why="None has no such attribute")
+        if across is None or not isinstance(name, str) or not self.reach.usual or not inputs[0].instances:
+            return None
+        lacks = [across.lacks(i, name) for i in inputs[0].instances]
+        found = [across.attribute(i, name) for i in inputs[0].instances]
+        known = [f for f in found if f is not None]
+        if target == "builtins.hasattr" and (all(lacks) or len(known) == len(found)):
+            return scalar_fact("weak bool", const=not all(lacks), why="the class says so")
+        if target == "builtins.getattr" and len(inputs) == 3 and all(lacks):
+            return inputs[2]
+        if target == "builtins.getattr" and len(known) == len(found):
+            return self._unmarked(self.joined(known, ("attribute", node)), self._name(node))
+        return None
 
     def _rounded(self, node: Node, target: str, inputs: Sequence[Fact]) -> Expr | None:
         if len(inputs) != 1:
@@ -708,13 +973,18 @@ class Facts:
         return Fact("unknown", why=f"not understood: {node.attrs.get('reason', '')}")
 
 
+OUTSIDE = ("builtins.", "math.", "mlx.", "numpy.")
+"""What targets start with that are of no package that is analysed."""
+
+ARRAY = "mlx.core.array"
+
+
 def _as_value(f: Fact) -> Value:
     elements = None if f.parts is None else tuple(map(_as_value, f.parts))
     return Value(f.kind, f.shape, f.dtype, f.const, elements, f.size if f.kind == "tuple" else None)
 
 
 def _needs(node: Node) -> Iterator[Node]:
-    """What must be known before a node: its operands, and those that belong to other graphs."""
     if node.op == "loop":  # carried around: its second input comes after it
         return
     yield from operands(node)
@@ -761,6 +1031,5 @@ _RULES: dict[str, Callable[[Facts, Node], Fact]] = {
     "item": Facts._item, "index": Facts._index, "phi": Facts._phi, "loop": Facts._loop, "call": Facts._called,
     "opaque": Facts._opaque, "compare": Facts._condition, "not": Facts._condition, "and": Facts._condition,
     "or": Facts._condition, "function": lambda f, n: Fact("function", why="a function"),
-    "dict": lambda f, n: Fact("object", why="a dict"), "new": lambda f, n: Fact("object", why="an instance"),
-    "global": lambda f, n: Fact("unknown", why=f"the global {n.attrs.get('name', '')}"),
+    "dict": lambda f, n: Fact("object", why="a dict"), "new": Facts._new, "global": Facts._global,
 }  # fmt: skip

@@ -331,7 +331,7 @@ class Inline(Names):
             return self.call_target(known.attrs["target"], args, at)
         node = self.unknown_call(None, callee, args, at)
         default = known.attrs.get("default") if known.op == "param" else None
-        node.attrs = {**node.attrs, "path": path, "default": default}
+        node.attrs = {**node.attrs, "path": path, "init": known, "default": default}
         return node
 
     # Helpers, lowered in place

@@ -23,7 +23,7 @@ Structural operations, beside those of `ops.TABLE` (which are named by their las
 | phi | then, else | test | a value after a join; test is the Node of the condition |
 | compare, not, and, or | operands | op | Python-level conditions: `is`, `is not`, `in`, `not in`, and truth tests of scalars |
 | loop | | name | a value carried around a loop, or changed inside it |
-| call | args..., kwargs values | target, callee, keywords, fresh, default | a call that is not understood; target is a qualified name or None; fresh: of this file, and it returns an array that it made; default: what is called unless the constructor was given something else |
+| call | args..., kwargs values | target, callee, keywords, fresh, path, new, init, default | a call that is not understood; target is a qualified name or None; fresh: of this file, and it returns an array that it made; path, and new or init: of a call of what `__init__` assigned; default: what is called unless the constructor was given something else |
 | new | args... | target, args (by parameter name) | an instance of a class: `nn.Linear(a, b)` |
 | function | | qualname | a def or lambda as a value |
 | opaque | operands | reason | anything else |
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fuselint.graph.canonical import Canonical
     from fuselint.graph.facts import Facts
     from fuselint.graph.program import Program
+    from fuselint.graph.usage import Usage
     from fuselint.source.function import FunctionSource
     from fuselint.source.project import ModuleSummary
 
@@ -278,6 +279,37 @@ class Graph:
         from fuselint.graph.facts import Facts
 
         return Facts(self)
+
+    @cached_property
+    def bound_names(self) -> dict[Node, str]:
+        """The first name that the code gives to a value."""
+        out: dict[Node, str] = {}
+        for name, bindings in self.bindings.items():
+            for b in bindings:
+                if b.node not in out and name != "_":
+                    out[b.node] = name
+        for name, node in self.params.items():
+            out.setdefault(node, name)
+        return out
+
+    @cached_property
+    def needs(self) -> dict[Node, tuple[Node, ...]]:
+        """What facts need to know before each value; filled as they ask."""
+        return {}
+
+    @cached_property
+    def usage(self) -> Usage:
+        from fuselint.graph.usage import Usage
+
+        return Usage(self)
+
+    @cached_property
+    def usual(self) -> Facts:
+        """The facts as the defaults of configurations and constructors have them: what is likely, never proof."""
+        from fuselint.graph.across import Reach
+        from fuselint.graph.facts import Facts
+
+        return Facts(self, Reach(usual=True))
 
     @cached_property
     def canonical(self) -> Canonical:

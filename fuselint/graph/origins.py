@@ -75,7 +75,8 @@ class Origins:
 
     def _structural(self, node: Node, kind: str) -> frozenset[Origin]:
         if node.op == "param":
-            return frozenset({"given" if kind == "array" else "foreign" if kind == "object" else "unknown"})
+            foreign = kind == "object" and not self.facts.of(node).instances
+            return frozenset({"given" if kind == "array" else "foreign" if foreign else "unknown"})
         if node.op == "attr":
             base = self.of(node.inputs[0]) if node.inputs else frozenset()
             if "foreign" in base and node.inputs[0].op != "param":

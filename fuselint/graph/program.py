@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fuselint.errors import TooComplex
 from fuselint.finding import Edit
@@ -14,20 +16,82 @@ from fuselint.source.function import FunctionSource, parse_function
 from fuselint.source.text import FileText
 
 if TYPE_CHECKING:
+    from fuselint.graph.elsewhere import Elsewhere
+    from fuselint.source.modules import Modules
     from fuselint.source.project import ModuleSummary
+
+T = TypeVar("T")
+
+
+class Once(Generic[T]):
+    """Results that may need one another, each made once and the same whoever asks for it first.
+
+    Of results that need each other in a circle, each is made apart for whoever asks from outside of it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, T] = {}
+        self._asked: dict[Hashable, T] = {}  # of a circle, asked for from outside
+        self._meanwhile: dict[Hashable, T] = {}  # of a circle, until that question is answered
+        self._open: list[Hashable] = []
+        self._lowest = math.inf  # the first open result that the current one needs
+
+    def get(self, key: Hashable, make: Callable[[], T], cut: T) -> T:
+        """The result of a key; `cut` where it is needed to make itself."""
+        if key in self._known or (not self._open and key in self._asked):
+            return self._known[key] if key in self._known else self._asked[key]
+        if key in self._open:
+            self._lowest = min(self._lowest, self._open.index(key))
+            return cut
+        if key in self._meanwhile:
+            self._lowest = 0
+            return self._meanwhile[key]
+        return self._make(key, make, cut)
+
+    def only(self, keys: Iterable[Hashable]) -> Once[T]:
+        """What is known of some keys, to go on with."""
+        out = Once[T]()
+        out._known = {k: self._known[k] for k in keys if k in self._known}
+        return out
+
+    def _make(self, key: Hashable, make: Callable[[], T], cut: T) -> T:
+        at, outer = len(self._open), self._lowest
+        self._lowest = math.inf
+        self._open.append(key)
+        try:
+            value = make()
+        except Exception:
+            self._known[key] = cut
+            raise
+        finally:
+            self._open.pop()
+            lowest, self._lowest = self._lowest, min(outer, self._lowest if self._lowest < at else math.inf)
+            if not self._open:
+                self._meanwhile.clear()
+        kept = self._known if lowest == math.inf else self._meanwhile if self._open else self._asked
+        kept[key] = value
+        return value
 
 
 class Program:
-    """The functions of one file."""
+    """The functions of one file. modules: the other files of its package, where they are known."""
 
-    def __init__(self, file: FileText, summary: ModuleSummary) -> None:
+    def __init__(self, file: FileText, summary: ModuleSummary, modules: Modules | None = None) -> None:
         self.file = file
         self.summary = summary
+        self.modules = modules
         self._sources: dict[str, FunctionSource | None] = {}
         self._assigns: dict[str, bool] = {}
-        self._makes_array: dict[str, bool] = {}
-        self._graphs: dict[str, Graph | None] = {}
+        self._makes_array: dict[Graph, bool] = {}
+        self._graphs: Once[Graph | None] = Once()
         self.too_complex: dict[str, str] = {}  # functions that were given up, with the reason
+
+    @cached_property
+    def elsewhere(self) -> Elsewhere:
+        """What other functions and files say: made anew for each file that is analysed."""
+        from fuselint.graph.elsewhere import Elsewhere
+
+        return Elsewhere(self)
 
     def function(self, qualname: str) -> FunctionSource | None:
         """The tree of a function; None if there is no such function, or it is too complex."""
@@ -43,14 +107,13 @@ class Program:
 
     def graph(self, qualname: str) -> Graph | None:
         """The graph of a function; None while it is being lowered itself."""
-        if qualname not in self._graphs:
-            from fuselint.graph.lower import lower
+        return self._graphs.get(qualname, lambda: self._lower(qualname), None)
 
-            self._graphs[qualname] = None
-            source = self.function(qualname)
-            if source is not None:
-                self._graphs[qualname] = lower(source, self.summary, self)
-        return self._graphs[qualname]
+    def _lower(self, qualname: str) -> Graph | None:
+        from fuselint.graph.lower import lower
+
+        source = self.function(qualname)
+        return None if source is None else lower(source, self.summary, self)
 
     def assigns(self, name: str) -> bool:
         """Whether the module seems to assign a name, which then is no builtin any more."""
@@ -61,13 +124,15 @@ class Program:
 
     def makes_array(self, qualname: str) -> bool:
         """Whether a function always returns an array that it made, and that it leaves nowhere else."""
-        if qualname not in self._makes_array:
-            self._makes_array[qualname] = False
-            summary = self.summary.functions.get(qualname)
-            plain = summary is not None and not (summary.is_async or summary.is_generator or summary.redefined)
-            graph = self.graph(qualname) if plain else None
-            self._makes_array[qualname] = graph is not None and _returns_new_array(graph)
-        return self._makes_array[qualname]
+        summary = self.summary.functions.get(qualname)
+        if summary is None or summary.is_async or summary.is_generator or summary.redefined:
+            return False
+        graph = self.graph(qualname)
+        if graph is None:
+            return False
+        if graph not in self._makes_array:
+            self._makes_array[graph] = _returns_new_array(graph)
+        return self._makes_array[graph]
 
     def changed(self, qualname: str, text: str, edits: Sequence[Edit]) -> Program:
         """The program with the text after edits inside one function. The other functions are those of this program."""
@@ -80,10 +145,10 @@ class Program:
         for name, f in functions.items():
             if whole.start <= f.span.start < whole.end:
                 functions[name] = replace(f, span=replace(f.span, start=moved(f.span.start), end=moved(f.span.end)))
-        out = Program(replace(self.file, text=text), replace(self.summary, functions=functions))
+        out = Program(replace(self.file, text=text), replace(self.summary, functions=functions), self.modules)
         kept = [name for name, f in functions.items() if f is self.summary.functions[name]]
         out._sources = {name: self._sources[name] for name in kept if name in self._sources}
-        out._graphs = {name: self._graphs[name] for name in kept if name in self._graphs}
+        out._graphs = self._graphs.only(kept)
         return out
 
     def init(self, class_name: str) -> Graph | None:

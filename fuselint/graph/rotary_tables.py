@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
-from fuselint.graph.across import Whole, calls, wholes
 from fuselint.graph.canonical import parts
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.rotations import Rotation, Turned, read, read_permuted, turned, turned_with_rest, with_rest
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.values import Value
+from fuselint.graph.wholes import Whole, calls, wholes
 
 ROOTS = frozenset("concatenate add subtract reshape flatten".split())
 JOINS = frozenset({"concatenate", "stack"})

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import Union
 
 
@@ -50,6 +50,7 @@ def _bracket(text: str, marks: str) -> str:
     return f"({text})" if any(m in outside for m in marks) else text
 
 
+@lru_cache(maxsize=4096)
 def _atom_key(atom: Atom) -> tuple[int, int, str]:
     text = str(atom)
     if isinstance(atom, str) and len(text) == 1 and text in _LETTERS:
@@ -96,8 +97,10 @@ class Expr:
     terms: tuple[tuple[Monomial, Fraction], ...]
 
     def __init__(self, terms: Mapping[Monomial, Fraction]):
-        kept = ((m, c) for m, c in terms.items() if c)
-        self.terms = tuple(sorted(kept, key=lambda t: _monomial_key(t[0])))
+        kept = [(m, c) for m, c in terms.items() if c]
+        if len(kept) > 1:
+            kept.sort(key=lambda t: _monomial_key(t[0]))
+        self.terms = tuple(kept)
         value = self._constant
         self._hash = hash(self.terms) if value is None else hash(value)
 
@@ -106,6 +109,7 @@ class Expr:
         return value if isinstance(value, Expr) else Expr({(): Fraction(value)})
 
     @staticmethod
+    @lru_cache(maxsize=4096)
     def name(name: str) -> Expr:
         return Expr({((name, 1),): Fraction(1)})
 

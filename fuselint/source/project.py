@@ -20,6 +20,10 @@ MODULE = "<module>"
 """The qualname that stands for module-level code."""
 
 
+ANY_STAR = "*."
+"""Stands before a name that one of several `from m import *` may have bound."""
+
+
 class Missing:
     """The type of MISSING: no value, where None would be one."""
 
@@ -76,10 +80,15 @@ class FunctionSummary:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A class-level name with an annotation or a literal value: a dataclass field, or a class attribute."""
+    """A class-level name with an annotation or a literal value: a dataclass field, or a class attribute.
+
+    factory: the class, qualified, of which its default is a new instance.
+    """
 
     annotation: str | None = None
     default: Any = MISSING
+    line: int = 0
+    factory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,7 @@ class ClassSummary:
 
     attributes: of each attribute that `__init__` sets from a call of a class, that class, qualified. A list or dict
     display, or a comprehension, of such calls counts as its elements' class, with "[]" behind it.
+    reassigned: the attributes that other methods than `__init__` assign.
     """
 
     name: str
@@ -98,6 +108,7 @@ class ClassSummary:
     is_module: bool = False
     is_dataclass: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict)
+    reassigned: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +153,8 @@ class ModuleSummary:
     calls, references: which functions of this file each function (or MODULE) calls, and which it otherwise names.
     attribute_reads, names: how often an attribute, or any name, is read in the file; a string that spells one counts.
     bound: all module-level names. unclear: those that are bound in several ways: they resolve to nothing.
-    stars: the modules of `from m import *`.
+    stars: the modules of `from m import *`. exported: the names in `__all__`, where it is one literal list.
+    lines: where constants are bound.
     """
 
     path: str
@@ -161,6 +173,8 @@ class ModuleSummary:
     bound: frozenset[str] = frozenset()
     unclear: frozenset[str] = frozenset()
     stars: tuple[str, ...] = ()
+    exported: tuple[str, ...] | None = None
+    lines: Mapping[str, int] = field(default_factory=dict)
 
     def resolve(self, name: str, scope: str = MODULE) -> str | None:
         """The qualified name of a dotted name as the function `scope` reads it, or None.
@@ -191,9 +205,13 @@ class ModuleSummary:
         return self._starred(head)
 
     def _starred(self, name: str) -> str | None:
-        """What a name stands for that nothing but `from mlx.core import *` can have bound."""
+        """What a name stands for that nothing but `from mlx.core import *`, or of a module nearby, can have bound."""
+        if not self.stars:
+            return None
         ours = len(self.stars) == 1 and self.stars[0].partition(".")[0] == "mlx"
-        return f"{self.stars[0]}.{name}" if ours and (name in _ALSO_OF_MLX or not hasattr(builtins, name)) else None
+        if hasattr(builtins, name) and not (ours and name in _ALSO_OF_MLX):
+            return None
+        return f"{self.stars[0]}.{name}" if ours else f"{ANY_STAR}{name}"
 
     def method(self, class_name: str, name: str) -> str | None:
         """The qualname of a method, looked up in the class and in its bases of this file."""

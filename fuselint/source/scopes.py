@@ -30,6 +30,7 @@ class Scope:
     calls: list[ast.Call] = field(default_factory=list)
     loads: list[ast.Name | ast.Attribute] = field(default_factory=list)
     stores: list[tuple[ast.Attribute, ast.expr | None]] = field(default_factory=list)
+    assigned: list[ast.Attribute] = field(default_factory=list)  # however: also in a tuple, or deleted
     items: list[ast.Subscript] = field(default_factory=list)  # stored, or with a text as index
     loops: list[tuple[ast.expr, ast.expr]] = field(default_factory=list)  # target, what is iterated
     searched: list[tuple[str, str]] = field(default_factory=list)  # names x and texts of `"text" in x`
@@ -122,6 +123,8 @@ class _Walker:
             scope.loads.append(node)
             self.out.attribute_reads[node.attr] += 1
             self.out.names[node.attr] += 1
+        else:
+            scope.assigned.append(node)
 
     def _call(self, node: ast.Call, scope: Scope, class_name: str) -> None:
         scope.calls.append(node)

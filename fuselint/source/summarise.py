@@ -6,7 +6,7 @@ import ast
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from fuselint.source.project import (
     MISSING,
@@ -102,13 +102,14 @@ def _names(path: str, known: Scopes) -> ModuleSummary:
         elif len(bindings) > 1 and value is None and not _compiles_itself(name, bindings):
             unclear.add(name)
     constants: dict[str, Any] = {}
+    lines: dict[str, int] = {}
     for name, value in values.items():  # in source order, so a later one may use an earlier one
         text = dotted(value)
         head = text.partition(".")[0] if text else ""
         if text and head in imports:
             imports[name] = normalise(imports[head] + text[len(head) :])
         elif (literal := evaluate(value, imports, constants)) is not MISSING:
-            constants[name] = literal
+            constants[name], lines[name] = literal, value.lineno
     return ModuleSummary(
         path=path,
         imports=imports,
@@ -116,6 +117,8 @@ def _names(path: str, known: Scopes) -> ModuleSummary:
         bound=frozenset(known.module.bindings),
         unclear=frozenset(unclear),
         stars=tuple(known.module.stars),
+        exported=_exported(values.get("__all__")),
+        lines=lines,
         attribute_reads=dict(known.attribute_reads),
         names=dict(known.names),
         function_imports={
@@ -124,6 +127,14 @@ def _names(path: str, known: Scopes) -> ModuleSummary:
             if (found := {n: normalise(t) for n, b in s.bindings.items() if (t := _clear_import(b)) is not None})
         },
     )
+
+
+def _exported(value: ast.expr | None) -> tuple[str, ...] | None:
+    """The names of a literal `__all__`."""
+    if not isinstance(value, (ast.List, ast.Tuple)):
+        return None
+    names = tuple(e.value for e in value.elts if isinstance(e, ast.Constant) and isinstance(e.value, str))
+    return names if len(names) == len(value.elts) else None
 
 
 def _functions(known: Scopes, module: ModuleSummary) -> dict[str, FunctionSummary]:
@@ -248,7 +259,8 @@ def _class(qualname: str, node: ast.ClassDef, outer: str, module: ModuleSummary)
         elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             text = annotation(statement.annotation, module, outer)
             value = MISSING if statement.value is None else _field_default(statement.value, module)
-            fields[statement.target.id] = Field(text, value)
+            made = _factory(statement.value, module, outer)
+            fields[statement.target.id] = Field(text, value, statement.lineno, made)
         elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target = statement.targets[0]
             if isinstance(target, ast.Name):
@@ -257,7 +269,8 @@ def _class(qualname: str, node: ast.ClassDef, outer: str, module: ModuleSummary)
                 elif isinstance(statement.value, ast.Lambda):
                     methods[target.id] = f"{qualname}.{target.id}"
                 else:
-                    fields[target.id] = Field(None, evaluate(statement.value, module.imports, module.constants))
+                    value = evaluate(statement.value, module.imports, module.constants)
+                    fields[target.id] = Field(None, value, statement.lineno)
     decorators = [_decorator(d, module, outer) for d in node.decorator_list]
     return ClassSummary(
         qualname,
@@ -277,21 +290,47 @@ def _field_default(node: ast.expr, module: ModuleSummary) -> Any:
     return evaluate(node, module.imports, module.constants)
 
 
+def _factory(node: ast.expr | None, module: ModuleSummary, outer: str) -> str:
+    """The class of which a field's default is a new instance: `field(default_factory=C)`, `lambda: C()` or `C()`."""
+    if isinstance(node, ast.Call) and (dotted(node.func) or "").rpartition(".")[2] in ("field", "Field"):
+        node = next((k.value for k in node.keywords if k.arg == "default_factory"), None)
+        node = node.body.func if isinstance(node, ast.Lambda) and _is_bare_call(node.body) else node
+    elif _is_bare_call(node):
+        node = node.func
+    name = None if node is None else dotted(node)
+    return (module.resolve(name, outer) or "") if name else ""
+
+
+def _is_bare_call(node: ast.expr | None) -> TypeGuard[ast.Call]:
+    return isinstance(node, ast.Call) and not node.args and not node.keywords
+
+
 def _attributes(known: Scopes, module: ModuleSummary) -> dict[str, ClassSummary]:
-    """Fill in which class each attribute of `self` is an instance of, from `__init__`."""
+    """Fill in which class each attribute of `self` is an instance of, from `__init__`, and which change later."""
     found: dict[str, dict[str, str]] = {}
+    later: dict[str, set[str]] = {}
     for scope in known.functions:
         span = scope.span
-        if span is None or span.class_name is None or not scope.qualname.endswith(".__init__"):
+        if span is None or span.class_name is None:
             continue
         parameters = module.functions[scope.qualname].parameters
+        this = parameters[0].name if parameters else ""
+        if not scope.qualname.endswith(".__init__"):
+            if not scope.qualname.endswith(".__post_init__"):
+                own = {t.attr for t in scope.assigned if dotted(t.value) == this}
+                later.setdefault(span.class_name, set()).update(own)
+            continue
         attributes = found.setdefault(span.class_name, {})
         for target, value in scope.stores:
-            if parameters and isinstance(target.value, ast.Name) and target.value.id == parameters[0].name:
+            if dotted(target.value) == this:
                 made = "" if value is None else _made(value, module, scope.qualname)
                 attributes[target.attr] = made if attributes.get(target.attr, made) == made else ""
     return {
-        q: replace(c, attributes={n: made for n, made in found.get(q, {}).items() if made})
+        q: replace(
+            c,
+            attributes={n: made for n, made in found.get(q, {}).items() if made},
+            reassigned=frozenset(later.get(q, ())),
+        )
         for q, c in module.classes.items()
     }
 

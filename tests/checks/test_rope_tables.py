@@ -11,9 +11,9 @@ import pytest
 from fuselint.analysis import analyse
 from fuselint.config import Settings
 from fuselint.finding import Finding
-from fuselint.graph.across import wholes
 from fuselint.graph.model import region
 from fuselint.graph.program import Program
+from fuselint.graph.wholes import wholes
 from fuselint.source.project import summarise
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText

@@ -1,0 +1,117 @@
+"""The other functions that the facts of one analysed file may follow a call into: of this file and of its package.
+
+A name leads to a definition, and that to its graph, which all files share. Facts are worked out anew for each file: what
+one file learns of another does not depend on which was looked at before.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from functools import cache
+
+from fuselint.graph.fact import Place
+from fuselint.graph.model import Graph, Node
+from fuselint.graph.program import Program
+from fuselint.source.modules import Definition, Modules
+from fuselint.source.project import ClassSummary, ModuleSummary
+from fuselint.source.text import FileText
+
+SHARED = 64
+"""Files whose graphs are kept for the next file that asks for them."""
+
+
+class Elsewhere:
+    """The package as the file of `root` sees it."""
+
+    def __init__(self, root: Program) -> None:
+        self.root = root
+        self.path = os.path.abspath(root.file.path)
+        self.modules = root.modules or Modules()
+        self.modules.know(self.path, root.file, root.summary)
+        self._paths: dict[Program, str] = {root: self.path}
+        # What one file asks for, it asks for often.
+        self.resolved = cache(self.modules.resolve)
+        self.lineage = cache(self.modules.lineage)
+        self.method = cache(self.modules.method)
+        self.class_ = cache(self.modules.class_)
+        self.function = cache(self.modules.function)
+        self.classes = cache(self._classes)
+        self.graph = cache(self._graph)
+
+    def program(self, path: str) -> Program | None:
+        """The functions of a file of the package."""
+        if path == self.path:
+            return self.root
+        file, summary = self.modules.file(path), self.modules.summary(path)
+        if file is None or summary is None:
+            return None
+        found = _shared(file, summary)
+        self._paths[found] = path
+        return found
+
+    def path_of(self, graph: Graph) -> str:
+        """The file that a graph's function stands in."""
+        return self.path if graph.program is None else self._paths.get(graph.program, self.path)
+
+    def resolve(self, graph: Graph, name: str) -> Definition | None:
+        """What a qualified name that a graph reads stands for, where a file of the package defines it."""
+        return self.resolved(self.path_of(graph), name)
+
+    def _graph(self, found: Definition) -> Graph | None:
+        """The graph of a function; None where there is none, or it is not understood."""
+        program = self.program(found.path)
+        graph = None if program is None else program.graph(found.name)
+        return None if graph is None or graph.not_understood else graph
+
+    def _classes(self, found: Definition) -> list[tuple[Definition, ClassSummary]]:
+        """A class and its bases in the package, nearest first."""
+        return [(at, held) for at in self.lineage(found)[0] if (held := self.class_(at)) is not None]
+
+    def place(self, path: str, line: int) -> Place | None:
+        """A line of another file; None for one of the file that is analysed."""
+        file = None if path == self.path else self.modules.file(path)
+        return None if file is None else Place(file.path, line)
+
+    def place_of(self, graph: Graph, node: Node) -> Place | None:
+        """The line of a value of another file."""
+        return None if self.path_of(graph) == self.path else self.line_of(graph, node)
+
+    def line_of(self, graph: Graph, node: Node) -> Place:
+        """The line of a value, of this file too."""
+        source = node.frame.source or graph.source
+        return Place(source.file.path, source.at.line, source, node.cst)
+
+    def uses(self, found: Definition) -> Iterator[tuple[Graph, Node]]:
+        """The calls of a class or function in the package: those of its own file first, then by the order of files."""
+        for path in [found.path, *self.modules.users(found)]:
+            program = self.program(path)
+            for qualname in [] if program is None else _naming(program, found.name):
+                graph = self.graph(Definition(path, qualname))
+                for node in graph.nodes if graph is not None else ():
+                    target = node.attrs.get("target") if node.op in ("call", "new") else None
+                    if target and node.frame.depth == 0 and self.resolve(graph, target) == found:  # type: ignore[arg-type]
+                        yield graph, node  # type: ignore[misc]
+
+
+def _naming(program: Program, name: str) -> Iterator[str]:
+    """The functions of a file that may call something by a name, or by another that the file gives it."""
+    last = name.rpartition(".")[2]
+    imported = {k for k, target in program.summary.imports.items() if target.rpartition(".")[2] == last}
+    for qualname, function in program.summary.functions.items():
+        text = program.file.text[function.span.start : function.span.end]
+        if any(word in text for word in {last, *imported}):
+            yield qualname
+
+
+_programs: OrderedDict[FileText, Program] = OrderedDict()
+
+
+def _shared(file: FileText, summary: ModuleSummary) -> Program:
+    """The functions of a file as any other file reads them."""
+    found = _programs.pop(file, None) or Program(file, summary)
+    _programs[file] = found
+    if len(_programs) > SHARED:
+        _programs.popitem(last=False)
+    return found

@@ -1,0 +1,81 @@
+"""How the package makes the object whose method a function is: facts for each call of its class.
+
+A library's class can be made by anyone, so what follows from these calls is likely, and no proof. The arguments of a call
+may come from the constructor that it stands in, and so on: each chain of constructors is looked at as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import TypeVar
+
+from fuselint.graph.across import SELF, Inside, Instance, Reach
+from fuselint.graph.elsewhere import Elsewhere
+from fuselint.graph.fact import Place
+from fuselint.graph.facts import Facts
+from fuselint.graph.model import Graph, Node
+from fuselint.source.modules import Definition
+
+CHAIN = 3
+"""Constructors that call one another, at most."""
+
+MOST = 12
+"""Calls of one class that are looked at, at most."""
+
+T = TypeVar("T")
+
+Way = tuple[Inside, tuple[Place, ...]]
+"""A constructor with the facts of its arguments, and the calls that lead to it."""
+
+
+def as_made(graph: Graph, ask: Callable[[Facts], T | None]) -> Iterator[tuple[T, tuple[Place, ...]]]:
+    """What `ask` finds in the facts of a method for each way that the package makes its object, and those calls.
+
+    Where it finds nothing, the constructors around the call are looked at in their turn. Defaults of configurations
+    count.
+    """
+    name, program = graph.context.class_name, graph.program
+    if name is None or program is None or graph.context.qualname.endswith(".__init__"):
+        return
+    elsewhere = program.elsewhere
+    found = Definition(elsewhere.path_of(graph), name)
+
+    def asked(inside: Inside) -> T | None:
+        facts = Facts(graph, inside.facts.reach)
+        facts.init = inside.facts
+        return ask(facts)
+
+    yield from _ways(elsewhere, found, asked, (found,))
+
+
+def _ways(
+    elsewhere: Elsewhere, found: Definition, ask: Callable[[Inside], T | None], chain: tuple[Definition, ...]
+) -> Iterator[tuple[T, tuple[Place, ...]]]:
+    for caller, call in islice(elsewhere.uses(found), MOST):
+        place = elsewhere.line_of(caller, call)
+        inside = _made(Facts(caller, Reach(usual=True)), found, call)
+        answer = None if inside is None else ask(inside)
+        if answer is not None:
+            yield answer, (place,)
+            continue
+        around = caller.context.class_name
+        owner = None if around is None else Definition(elsewhere.path_of(caller), around)
+        if owner is None or owner in chain or len(chain) >= CHAIN:
+            continue
+
+        def through(outer: Inside, caller: Graph = caller, call: Node = call) -> T | None:
+            facts = outer.facts
+            if outer.graph is not caller:
+                facts = Facts(caller, outer.facts.reach)
+                facts.init = outer.facts
+            inside = _made(facts, found, call)
+            return None if inside is None else ask(inside)
+
+        for answer, places in _ways(elsewhere, owner, through, (*chain, owner)):
+            yield answer, (place, *places)
+
+
+def _made(facts: Facts, found: Definition, call: Node) -> Inside | None:
+    """The constructor of a class as a call runs it."""
+    return facts.constructed(Instance(found, maker=(facts, call), path=SELF))

@@ -1,0 +1,361 @@
+"""The files of a package as modules: which file a dotted name belongs to, and what that file says of it.
+
+Nothing is imported. A relative import goes by folders; an absolute one starts at the folder that holds the package,
+then at those above it, up to the project's root. The summary of a module is made when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from fuselint.errors import UnreadableFile
+from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
+from fuselint.source.screen import parse
+from fuselint.source.text import FileText, read
+
+HIGHEST = 6
+"""Folders above a package that an absolute import is looked for in, at most."""
+
+LONGEST = 16
+"""Imports that hand a name on, at most."""
+
+INSTALLED = frozenset({"site-packages", "dist-packages"})
+ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
+"""What tells a project's root."""
+
+OUTSIDE = ("mlx.", "abc.", "typing.", "builtins.", "object", "enum.", "collections.", "Protocol", "Generic")
+"""What bases start with that are of no package that is analysed."""
+
+Notes = dict[str, str]
+"""What was read of other files: a path, or a question to the whole package -> the hash of the answer, "" for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function, class or constant by its file and its qualname there; "" is the module itself."""
+
+    path: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.name}"
+
+
+class Modules:
+    """The modules on disk, with the texts of `overlay` in place of their files. All paths are absolute."""
+
+    def __init__(self, overlay: Mapping[str, str] | None = None) -> None:
+        self._overlay = overlay or {}
+        self._kinds: dict[str, str] = {}
+        self._files: dict[str, FileText | None] = {}
+        self._summaries: dict[str, ModuleSummary | None] = {}
+        self._indices: dict[str, Index] = {}
+        self._notes: Notes | None = None
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[Notes]:
+        """Collects what is read meanwhile: it belongs to the key of a cached result."""
+        before, self._notes = self._notes, {}
+        try:
+            yield self._notes
+        finally:
+            self._notes = before
+
+    def _note(self, key: str, answer: str) -> None:
+        if self._notes is not None and key not in self._notes:
+            self._notes[key] = answer and hashlib.sha256(answer.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def file(self, path: str) -> FileText | None:
+        """A file, by its path from the current folder where it lies below that; None where it can't be read."""
+        if path not in self._files:
+            self._files[path] = self._read(path)
+        found = self._files[path]
+        self._note(path, "" if found is None else found.text)
+        return found
+
+    def _read(self, path: str) -> FileText | None:
+        try:
+            found = read(path)
+        except UnreadableFile:
+            return None
+        shown = os.path.relpath(path)
+        text = self._overlay.get(path, found.text)
+        return replace(found, text=text, path=path if shown.startswith(os.pardir) else shown)
+
+    def know(self, path: str, file: FileText, summary: ModuleSummary) -> None:
+        """A file that was read and summarised already."""
+        self._files[path], self._summaries[path] = file, summary
+
+    def summary(self, path: str) -> ModuleSummary | None:
+        """What a file says of its names; None where it can't be read, or isn't Python."""
+        file = self.file(path)
+        if path not in self._summaries:
+            self._summaries[path] = None if file is None else _summary(file.path, file.text)
+        return self._summaries[path]
+
+    def _kind(self, path: str) -> str:
+        """ "file", "folder", or "" for neither."""
+        if path not in self._kinds:
+            self._kinds[path] = "file" if os.path.isfile(path) else "folder" if os.path.isdir(path) else ""
+        if not self._kinds[path]:
+            self._note(path, "")
+        return self._kinds[path]
+
+    # -- modules ------------------------------------------------------------------------------------------------------
+
+    def module(self, name: str, path: str) -> str | None:
+        """The file that a module's name stands for in the file `path`, or the folder of a namespace package.
+
+        `.base` and `..models.base` are relative; a name without a dot in front is absolute.
+        """
+        parts = [p for p in name.split(".") if p]
+        level = len(name) - len(name.lstrip("."))
+        if level:
+            folder = os.path.dirname(path)
+            for _ in range(level - 1):
+                folder = os.path.dirname(folder)
+            return self._below(folder, parts)
+        if not parts or parts[0] in sys.stdlib_module_names or parts[0] == "mlx":
+            return None
+        found = (self._below(folder, parts) for folder in self._search_path(path, parts[0]))
+        return next((f for f in found if f is not None), None)
+
+    def _search_path(self, path: str, package: str) -> Iterator[str]:
+        """The folders in which an absolute import of a file is looked for: those of the same project."""
+        folder, own = os.path.dirname(path), ""
+        while self._kind(os.path.join(folder, "__init__.py")):
+            folder, own = os.path.split(folder)
+        for _ in range(HIGHEST):
+            if os.path.basename(folder) in INSTALLED and package != own:
+                return  # another distribution
+            yield folder
+            yield os.path.join(folder, "src")
+            above, name = os.path.split(folder)
+            if above == folder or any(self._kind(os.path.join(folder, mark)) for mark in ROOTS):
+                return
+            folder, own = above, name
+
+    def _below(self, folder: str, parts: list[str]) -> str | None:
+        for i, part in enumerate(parts):
+            inner = os.path.join(folder, part)
+            last = i == len(parts) - 1
+            if last and self._kind(f"{inner}.py") == "file" and not self._kind(os.path.join(inner, "__init__.py")):
+                return f"{inner}.py"
+            if self._kind(inner) != "folder":
+                return None
+            folder = inner
+        init = os.path.join(folder, "__init__.py")
+        return init if self._kind(init) == "file" else folder
+
+    # -- names --------------------------------------------------------------------------------------------------------
+
+    def resolve(self, path: str, name: str) -> Definition | None:
+        """What a name of the file `path` stands for, given as `ModuleSummary.resolve` gives it.
+
+        None where no file of the package says: a name of another library, or one that is bound in several ways.
+        """
+        return self._resolve(path, name, 0)
+
+    def _resolve(self, path: str, name: str, depth: int) -> Definition | None:
+        if depth > LONGEST or not name:
+            return None
+        if name.startswith(ANY_STAR):
+            return self._starred(path, name[len(ANY_STAR) :].split("."), depth)
+        parts = [p for p in name.split(".") if p]
+        level = len(name) - len(name.lstrip("."))
+        if level:
+            base = self.module("." * level, path)
+        else:
+            own = self._own(path, parts)
+            if own is not None:
+                return own
+            base, parts = self.module(parts[0], path), parts[1:]
+        return None if base is None else self._member(base, parts, depth)
+
+    def _own(self, path: str, parts: list[str]) -> Definition | None:
+        """A function, class or constant that the file itself defines; a method also where a base class has it."""
+        summary = self.summary(path)
+        if summary is None:
+            return None
+        name = ".".join(parts)
+        if summary.defined(name) or name in summary.constants:
+            return Definition(path, name)
+        owner = ".".join(parts[:-1])
+        return self.method(Definition(path, owner), parts[-1]) if owner in summary.classes else None
+
+    def _member(self, module: str, parts: list[str], depth: int) -> Definition | None:
+        """What `parts` name inside a module, which is a file or the folder of a namespace package."""
+        if not parts:
+            return Definition(module, "")
+        if not module.endswith(".py"):
+            return self._submodule(module, parts, depth)
+        summary = self.summary(module)
+        if summary is None or "__getattr__" in summary.functions:
+            return None
+        head = parts[0]
+        target = summary.imports.get(head)
+        if target is not None and not self._is_of(module, target, head):
+            return self._resolve(module, ".".join([target, *parts[1:]]), depth + 1)
+        if head in summary.bound and target is None:
+            return None if head in summary.unclear else self._own(module, parts)
+        found = self._starred(module, parts, depth) if target is None else None
+        if found is None and os.path.basename(module) == "__init__.py":
+            return self._submodule(os.path.dirname(module), parts, depth)
+        return found
+
+    def _is_of(self, module: str, target: str, name: str) -> bool:
+        """Whether an imported name is a part of the module itself: `from . import layers` in its `__init__.py`."""
+        owner, _, last = target.rpartition(".")
+        return last == name and self.module(owner or ".", module) == module
+
+    def _submodule(self, folder: str, parts: list[str], depth: int) -> Definition | None:
+        below = self._below(folder, parts[:1])
+        return None if below is None else self._member(below, parts[1:], depth)
+
+    def _starred(self, path: str, parts: list[str], depth: int) -> Definition | None:
+        """What a name stands for that only `from m import *` can have bound: the last that has it gives it."""
+        summary = self.summary(path)
+        for star in reversed(summary.stars if summary is not None else ()):
+            if star.partition(".")[0] == "mlx":
+                continue
+            module = self.module(star, path)
+            inner = None if module is None or not module.endswith(".py") else self.summary(module)
+            if module is None or inner is None or (inner.exported is None and "__all__" in inner.bound):
+                return None  # it may have any name
+            hidden = parts[0].startswith("_") if inner.exported is None else parts[0] not in inner.exported
+            found = None if hidden or depth > LONGEST else self._member(module, parts, depth + 1)
+            if found is not None or (not hidden and parts[0] in inner.bound):
+                return found
+        return None
+
+    # -- classes ------------------------------------------------------------------------------------------------------
+
+    def function(self, found: Definition) -> FunctionSummary | None:
+        summary = self.summary(found.path)
+        return None if summary is None else summary.functions.get(found.name)
+
+    def class_(self, found: Definition) -> ClassSummary | None:
+        summary = self.summary(found.path)
+        return None if summary is None else summary.classes.get(found.name)
+
+    def constant(self, found: Definition) -> Any:
+        """The value of a module-level constant, or MISSING."""
+        summary = self.summary(found.path)
+        return MISSING if summary is None else summary.constants.get(found.name, MISSING)
+
+    def lineage(self, found: Definition) -> tuple[list[Definition], bool]:
+        """A class and its bases in the package, nearest first, and whether no other base may be of the package."""
+        out: dict[Definition, None] = {found: None}
+        waiting, complete = [found], True
+        while waiting:
+            at = waiting.pop(0)
+            held = self.class_(at)
+            for base in held.bases if held is not None else ():
+                known = self.resolve(at.path, base) if base else None
+                if known is None or self.class_(known) is None:
+                    complete &= base.startswith(OUTSIDE)
+                elif known not in out:
+                    out[known] = None
+                    waiting.append(known)
+        return list(out), complete
+
+    def method(self, found: Definition, name: str) -> Definition | None:
+        """A method of a class, its own or a base's; None where a base that isn't known may have it."""
+        lineage, complete = self.lineage(found)
+        for at in lineage if complete else lineage[:1]:
+            held = self.class_(at)
+            if held is not None and name in held.methods:
+                return Definition(at.path, held.methods[name])
+        return None
+
+    # -- users --------------------------------------------------------------------------------------------------------
+
+    def users(self, found: Definition) -> list[str]:
+        """The other files of the package that import a function or class by its name, in order."""
+        top = package_folder(os.path.dirname(found.path))
+        if top not in self._indices:
+            self._indices[top] = Index(top, self._overlay)
+        users = self._indices[top].importing(found, self)
+        self._note(f"users of {found}", "\n".join(users))
+        return users
+
+
+_FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)", re.MULTILINE)
+_COMMENT = re.compile(rb"#[^\n]*")
+
+
+class Index:
+    """Which files of a package import which names from which modules, as their texts have it."""
+
+    def __init__(self, folder: str, overlay: Mapping[str, str]) -> None:
+        self._folder, self._overlay = folder, overlay
+
+    @cached_property
+    def _imports(self) -> dict[str, dict[str, list[str]]]:
+        """Name, or "*" for all -> file -> the modules that it imports the name from."""
+        out: dict[str, dict[str, list[str]]] = {}
+        for path in python_files(self._folder):
+            for m in _FROM.finditer(self._data(path)):
+                for part in _COMMENT.sub(b"", m[2]).strip(b"() \t").split(b","):
+                    words = part.decode("utf-8", "replace").split()
+                    if words:
+                        out.setdefault(words[0], {}).setdefault(path, []).append(m[1].decode())
+        return out
+
+    def _data(self, path: str) -> bytes:
+        text = self._overlay.get(path)
+        if text is not None:
+            return text.encode("utf-8", "replace")
+        with contextlib.suppress(OSError):
+            return Path(path).read_bytes()
+        return b""
+
+    def importing(self, found: Definition, modules: Modules) -> list[str]:
+        """The files that import a definition by name, from its own module or from one that hands it on."""
+        name = found.name.partition(".")[0]
+        candidates = [(p, m) for key in ("*", name) for p, froms in self._imports.get(key, {}).items() for m in froms]
+        sources, more = {found.path}, {found.path}
+        while more:
+            more = {p for p, m in candidates if p not in sources and modules.module(m, p) in sources}
+            sources |= more
+        return sorted(sources - {found.path})
+
+
+def package_folder(folder: str) -> str:
+    """The topmost folder of the package that holds `folder`; `folder` itself, where it is none."""
+    while os.path.isfile(os.path.join(folder, "__init__.py")):
+        above = os.path.dirname(folder)
+        if not os.path.isfile(os.path.join(above, "__init__.py")):
+            break
+        folder = above
+    return folder
+
+
+def python_files(folder: str) -> list[str]:
+    """The Python files of a package, in order; those of the folder alone, where it is none."""
+    if not os.path.isfile(os.path.join(folder, "__init__.py")):
+        return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".py")]
+    out: list[str] = []
+    for at, folders, names in os.walk(folder):
+        folders.sort()
+        out += [os.path.join(at, name) for name in sorted(names) if name.endswith(".py")]
+    return out
+
+
+@lru_cache(maxsize=2048)
+def _summary(path: str, text: str) -> ModuleSummary | None:
+    file = FileText(path, text)
+    with contextlib.suppress(UnreadableFile, RecursionError, MemoryError):
+        return summarise(file, parse(file))
+    return None
