@@ -34,7 +34,11 @@ PACKED = "w: uint V 16, scales: V 2, biases: V 2"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "FUS101": ("q: B H L D, k: B G S D, v: B G S D, n: =H//G, scale: =0.3",),
-    "FUS102": ("q: B H L D, k: B H L D, v: B H L D, scale: =0.3",) * 2,
+    "FUS102": (
+        *["q: B H L D, k: B H L D, v: B H L D, scale: =0.3"] * 2,
+        *[f"{HEADS}, window: =2, scale: =0.3"] * 2,
+        "",
+    ),
     "FUS104": (
         "x: B L D",
         "q: B H L D, k: B H S D, mask: mask L S",
@@ -71,12 +75,13 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "FUS203": ("x: B L D", "x: B L D", "x: 2 L 512", "x: B L D", "q: B L D"),
     "FUS204": ("x: B 6 S 5, groups: =3", "x: B L D, scale: D, shift: D", "x: B L S D"),
     "FUS205": ("x: B L D, w: D E", "x: B L 3 D, w: E 3*D"),
-    "FUS211": ("x: B L 12 | dims: =12, heads: =3",),
+    "FUS211": ("x: B L 12 | dims: =12, heads: =3", f"{HEADS}, sinks: H, scale: =0.3", ""),
     "FUS221": (
         f"{ROTARY}, offset: =3",
         "x: B L H D",
         f"{ROTARY}, dims: =4, offset: =2",
         f"{ROTARY} | dims: =D, factor: =8.0",
+        "",
         ROTARY,
     ),
     "FUS231": ("x: B L D | dims: =D, classes: =V", "h: L E, x: L D, w: D E"),
@@ -91,10 +96,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "x: B L D | dims: =D, cap: =3.0",
         "g: B L D, u: B L D",
         "gate: B L D, up: B L D, most: =1.5",
+        "",
     ),
     "FUS402": ("q: B H L D, n: =L", "x: B H L D, n: =L"),
 }
-"""What the examples of the rules are called on, in their order, and after a bar what their `__init__` takes."""
+"""What the examples of the rules are called on, in their order, and after a bar what their `__init__` takes; "" for
+advice on code that has no rewrite of its own."""
 
 SPELLINGS = """
 # FUS201 x: B L D, w: D
@@ -471,7 +478,8 @@ def _examples() -> tuple[Form, ...]:
         if given:
             assert len(given) == len(rule.examples), f"what do the examples of {rule.code} take?"
         for number, (example, takes) in enumerate(zip(rule.examples, given, strict=False)):
-            found.append(_form(f"{rule.code} example {number}", example.source.lstrip("\n"), takes))
+            if takes:
+                found.append(_form(f"{rule.code} example {number}", example.source.lstrip("\n"), takes))
     return tuple(found)
 
 
