@@ -26,6 +26,9 @@ CHIP_NAMES = (
     *("a100", "h100", "h200", "b200", "gb10", "rtx-4090", "rtx-5090", "cpu"),
 )
 
+MOST_DIGITS = 12
+"""Of a size."""
+
 LONG_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
@@ -118,7 +121,7 @@ def shape_entries(texts: Iterable[str], where: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for entry in (part for text in texts for part in text.split(",") if part.strip()):
         name, equals, number = (piece.strip() for piece in entry.partition("="))
-        if not equals or not name or not number.isdecimal() or int(number) < 1:
+        if not equals or not name or not number.isdecimal() or len(number) > MOST_DIGITS or int(number) < 1:
             raise ConfigError(f'{where}: expected symbol=size or function.symbol=size, such as T=2048, not "{entry}"')
         sizes[name] = int(number)
     return sizes

@@ -27,8 +27,10 @@ ROLES: dict[str, tuple[str, ...]] = {
 
 REQUIRED = ("features", "layers")
 
+LARGEST = 10**12
+
 COUNTS = frozenset(key for keys in ROLES.values() for key in keys)
-"""Keys whose value must be a positive whole number."""
+"""Keys whose value must be a positive whole number, or a list of such."""
 
 SECTION = "_config"
 """How the keys of nested configurations end: text_config, vision_config."""
@@ -76,6 +78,8 @@ def _found(data: Mapping[str, Any], role: str) -> int | None:
         value = data.get(key)
         if isinstance(value, int) and not isinstance(value, bool):
             return value
+        if isinstance(value, list):
+            return None  # each layer has its own
     return None
 
 
@@ -119,12 +123,18 @@ def load(name: str, where: str, folder: Path | None = None) -> ModelConfig:
 def _check(data: Mapping[str, Any], path: Path, prefix: str) -> None:
     """Counts are positive whole numbers, sections are objects."""
     for key, value in data.items():
-        if key in COUNTS and value is not None and (type(value) is not int or value < 1):
+        if key in COUNTS and value is not None and not _is_count(value):
             raise ConfigError(f'{path}: "{prefix}{key}" is {_shown(value)}, not a positive whole number')
         if (key in LANGUAGE or key == "vision_config") and value is not None and not isinstance(value, dict):
             raise ConfigError(f'{path}: "{prefix}{key}" is {_shown(value)}, not an object')
         if key.endswith(SECTION) and isinstance(value, dict):
             _check(value, path, f"{prefix}{key}.")
+
+
+def _is_count(value: Any) -> bool:
+    """One number, or one for each layer."""
+    each = value if isinstance(value, list) and value else [value]
+    return all(type(n) is int and 1 <= n <= LARGEST for n in each)
 
 
 def _kind(value: Any) -> str:

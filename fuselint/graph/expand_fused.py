@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fuselint.graph import tape_views as v
-from fuselint.graph.dtypes import INTEGER
 from fuselint.graph.expand import Applied, Expand, Result
-from fuselint.graph.expand_views import arange, gather_along, take, triangle
+from fuselint.graph.expand_views import arange, take, triangle
 from fuselint.graph.gates import Gates
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
@@ -228,62 +227,6 @@ def _attention(w: Applied) -> Result:
     return attention(w.t, w.gates, x, w.shape, forced=w.attr("force_fused") is True)
 
 
-# -- losses ------------------------------------------------------------------------------------------------------------
-
-
-def _cross_entropy(w: Applied) -> Result | None:
-    """mx.fast.cross_entropy."""
-    logits, targets = w.a, w.array("targets")
-    if targets is None:
-        return None
-    if w.gates.fuses_cross_entropy:
-        return w.make("CrossEntropy", [logits, targets])
-    return w.t.astype(_entropy_steps(w, logits, targets, shifted=False), "float32")
-
-
-def _entropy_steps(w: Applied, logits: Array, targets: Array, *, shifted: bool) -> Array:
-    t = w.t
-    kept = None if logits.shape is None else logits.shape.replace(-1, (ONE,))
-    if shifted:
-        logits = t.binary("Subtract", logits, t.unary("StopGradient", t.reduce("max", logits, kept)))
-    dims = known(logits)
-    if dims is None:
-        index = t.make("ExpandDims", (targets,), kept, targets.dtype)
-        score = t.make("GatherAxis", (logits, index), kept, logits.dtype)
-        score = t.make("Squeeze", (score,), targets.shape, logits.dtype)
-    else:
-        index = v.expand_dims(t, targets, [-1])
-        score = v.squeeze(t, gather_along(t, logits, index, len(dims) - 1, kept), [-1])
-    total = v.squeeze(t, t.make("LogSumExp", (logits,), kept, logits.dtype), [-1])
-    return t.binary("Subtract", total, score)
-
-
-def _nn_cross_entropy(w: Applied) -> Result | None:
-    logits, targets = w.a, w.array("targets")
-    plain = w.operand("weights") is None and w.attr("label_smoothing") in (0, 0.0) and w.attr("axis") == -1
-    if targets is None or not plain or targets.dtype not in INTEGER:
-        return None
-    if w.gates.fuses_cross_entropy:
-        loss = w.t.make("CrossEntropy", (logits, targets), targets.shape, "float32")
-        loss = w.t.astype(loss, logits.dtype)
-    else:
-        loss = _entropy_steps(w, logits, targets, shifted=True)
-    return reduced_loss(w, loss)
-
-
-def reduced_loss(w: Applied, loss: Array) -> Array:
-    t, how = w.t, w.attr("reduction")
-    if how not in ("mean", "sum"):
-        return loss
-    rank = None if loss.shape is None else loss.shape.rank
-    kept = Shape.of(*[1] * rank) if rank is not None else Shape.of(1)
-    total = v.squeeze(t, t.reduce("sum", loss, kept), list(range(rank)) if rank is not None else None)
-    if how == "sum":
-        return total
-    count = t.inverse_count(loss, kept)
-    return t.binary("Multiply", total, count if isinstance(count, Array) else t.constant(count.value, loss.dtype))
-
-
 # -- layers ------------------------------------------------------------------------------------------------------------
 
 
@@ -400,8 +343,7 @@ def _glu(w: Applied) -> Result | None:
 
 EXPANDED: dict[str, Expand] = {
     "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm, "fast.rope": _rope,
-    "fast.scaled_dot_product_attention": _attention, "fast.cross_entropy": _cross_entropy,
-    "losses.cross_entropy": _nn_cross_entropy, "nn.losses.cross_entropy": _nn_cross_entropy,
+    "fast.scaled_dot_product_attention": _attention,
     "nn.Linear": _linear, "nn.QuantizedLinear": _quantised_linear, "nn.Embedding": _embedding,
     "nn.Embedding.as_linear": _tied_linear, "nn.QuantizedEmbedding": _quantised_embedding,
     "nn.QuantizedEmbedding.as_linear": _tied_quantised, "nn.RMSNorm": _rms_layer, "nn.LayerNorm": _layer_layer,

@@ -7,6 +7,7 @@ from fuselint.graph.expand import Applied, Expand, Result
 from fuselint.graph.expand_views import arange, gather
 from fuselint.graph.primitives import isinf
 from fuselint.graph.shapes import Shape
+from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import Array, Scalar, at_least_float, promote
 from fuselint.graph.tape_views import ONE, known
 
@@ -267,6 +268,13 @@ def _minmax(w: Applied) -> Result:
     return axes.reduce("min", a, keep=_keeps(w)), axes.reduce("max", a, keep=_keeps(w))
 
 
+def _divmod(w: Applied) -> Result:
+    a, b = w.t.pair(*w.given[:2])
+    dtype = promote(a.dtype, b.dtype)
+    a, b = w.t.broadcast_arrays((w.t.astype(a, dtype), w.t.astype(b, dtype)))
+    return v.together(w.t.make("DivMod", (a, b), a.shape, dtype, (w.t.arguments, i)) for i in range(2))
+
+
 def _all_close(w: Applied) -> Result:
     from fuselint.graph.primitives import COMPOSITES
 
@@ -338,10 +346,12 @@ def diagonal(w: Applied, a: Array, offset: int, x: int, y: int) -> Array | None:
     if dims is None:
         return None
     x, y = x % len(dims), y % len(dims)
-    size = shape.axis(-1) if shape is not None and w.op.name != "trace" else None
-    if size is None:
-        m, n = dims[x].value(), dims[y].value()
-        size = ONE * max(0, min(m + min(offset, 0), n - max(offset, 0))) if m is not None and n is not None else dims[x]
+    m, n = dims[x].value(), dims[y].value()
+    if m is not None and n is not None:
+        size = ONE * max(0, min(m + min(offset, 0), n - max(offset, 0)))
+    else:
+        last = shape.axis(-1) if shape is not None and w.op.name != "trace" else None
+        size = last or dims[x]
     indices = [arange(t, size, "int32", (side, str(size), offset)) for side in ("rows", "columns")]
     if offset == 0:
         indices = [arange(t, size, "int32", ("rows", str(size), 0)) for _ in range(2)]
@@ -367,7 +377,35 @@ def _trace(w: Applied) -> Result | None:
 
 def _diag(w: Applied) -> Result | None:
     k, dims = w.integer("k"), known(w.a)
-    return None if k is None or dims is None or len(dims) != 2 else diagonal(w, w.a, k, 0, 1)
+    if k is None or dims is None:
+        return None
+    if len(dims) == 2:
+        return diagonal(w, w.a, k, 0, 1)
+    column = v.reshape(w.t, w.a, Shape(None, (*dims, ONE, ONE)))
+    return on_diagonal(w, k, dims[0], column, "uint32")
+
+
+def on_diagonal(w: Applied, k: int, count: Expr, values: Array, index: str) -> Array | None:
+    """A matrix of zeros but for its k-th diagonal."""
+    t = w.t
+    nothing = t.full(w.shape, w.dtype, 0)
+    rows, columns = (arange(t, count, index, (max(0, side * k), str(count))) for side in (-1, 1))
+    return t.make("Scatter", (nothing, rows, columns, values), w.shape, w.dtype, t.arguments)
+
+
+def _eye(w: Applied) -> Result | None:
+    k = 0 if w.op.name == "identity" else w.integer("k")
+    sizes = None if w.shape is None else w.shape.dims
+    if k is None or sizes is None or len(sizes) != 2:
+        return None
+    if sizes[0] == sizes[1]:
+        count = sizes[0] - abs(k)
+    else:
+        n, m = (s.value() for s in sizes)
+        if n is None or m is None:
+            return None
+        count = ONE * (min(n, m - k) if k >= 0 else min(n + k, m))
+    return on_diagonal(w, k, count, w.t.full(Shape(None, (count, ONE, ONE)), w.dtype, 1), "int32")
 
 
 EXPANDED: dict[str, Expand] = {
@@ -378,6 +416,7 @@ EXPANDED: dict[str, Expand] = {
     "allclose": _all_close, "array_equal": _array_equal, "cumsum": _scan, "cumprod": _scan, "cummax": _scan,
     "cummin": _scan, "logcumsumexp": _scan, "sort": _sorted, "argsort": _sorted, "partition": _sorted,
     "argpartition": _sorted, "topk": _topk, "diagonal": _diagonal, "diag": _diag, "trace": _trace,
+    "eye": _eye, "identity": _eye, "divmod": _divmod,
 }  # fmt: skip
 
 COMPILED = frozenset({"nn.softmax", "nn.softmin", "nn.log_softmax"})

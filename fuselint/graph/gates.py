@@ -80,7 +80,7 @@ def _nothing(name: str) -> int | None:
 @dataclass(frozen=True, slots=True)
 class Gates:
     """What is fused for one target. size: what the user states of a name. queries: their number where nothing says it.
-    dtype: MLX's name of what activations are, where nothing says it; "" for any.
+    dtype: MLX's name of what activations are, where nothing says it; "" for any. ones: names of sizes that are 1.
 
     What isn't known is taken to be fused.
     """
@@ -91,6 +91,7 @@ class Gates:
     size: Callable[[str], int | None] = _nothing
     queries: int = 2048
     dtype: str = ""
+    ones: frozenset[str] = frozenset()
 
     @property
     def fuses_norms(self) -> bool:

@@ -132,7 +132,8 @@ class Inline(Names):
                 return self.construct(target, args, at)
             return self.unknown_call(target, None, args, at)
         if op.kind == "layer":
-            return self.construct(target, args, at)
+            is_method = op.name.count(".") > 1  # of the class, given an object
+            return self.unknown_call(target, None, args, at) if is_method else self.construct(target, args, at)
         return self.apply(op, target, args, at)
 
     def apply(

@@ -5,7 +5,7 @@ Axes count from the end where a rank isn't known; a result's shape is None where
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import reduce
 from itertools import pairwise
 
@@ -176,9 +176,14 @@ def _ascending(bounds: Sequence[Expr]) -> bool:
 
 
 def _parts(t: Tracer, a: Array, shapes: Sequence[Shape | None], key: Hashable) -> tuple[Array, ...]:
-    out = tuple(_view(t, "Split", a, s, (key, i)) for i, s in enumerate(shapes))
-    for part in out[1:]:
-        part.first = out[0]
+    return together(_view(t, "Split", a, s, (key, i)) for i, s in enumerate(shapes))
+
+
+def together(results: Iterable[Array]) -> tuple[Array, ...]:
+    """Those of one primitive."""
+    out = tuple(results)
+    for other in out[1:]:
+        other.first = out[0]
     return out
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from fuselint.graph import expand_fused, expand_index, expand_products, expand_reduce, expand_views
+from fuselint.graph import expand_fused, expand_index, expand_losses, expand_products, expand_reduce, expand_views
 from fuselint.graph import ops_rules as rules
 from fuselint.graph.expand import Applied, Expand, Result
 from fuselint.graph.fuse import compiled
@@ -29,6 +29,7 @@ EXPANDED: dict[str, Expand] = {
     **expand_reduce.EXPANDED,
     **expand_products.EXPANDED,
     **expand_fused.EXPANDED,
+    **expand_losses.EXPANDED,
 }
 
 NOT_ARRAYS = names(

@@ -95,8 +95,10 @@ def _amount(t: Traffic, launches: int) -> str:
     assert t.saved_at is not None
     if not t.saved_at and not launches:
         return "saves nothing"
-    moved = f"costs {size(-t.saved_at)}" if t.saved_at < 0 else f"saves {size(t.saved_at)}"
-    return moved + _time(t.seconds, t.chip)
+    if t.saved_at < 0:
+        s = t.seconds
+        return f"costs {size(-t.saved_at)}" + _time(s and Seconds(-s.high, -s.estimate, -s.low), t.chip)
+    return f"saves {size(t.saved_at)}" + _time(t.seconds, t.chip)
 
 
 def _time(seconds: Seconds | None, chip: str) -> str:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuselint.modelconfig import ModelConfig
+from fuselint.modelconfig import SECTION, ModelConfig
 
 STEPS = 400_000
 """Expressions and statements to evaluate before giving up."""
@@ -59,7 +59,7 @@ class Config:
             return self.fields[name]
         if name in self.data:
             value = self.data[name]
-            return Config(value) if isinstance(value, dict) and name.endswith("_config") else value
+            return Config(value) if isinstance(value, dict) and name.endswith(SECTION) else value
         return self._derived(name)
 
     def _derived(self, name: str) -> Any:
@@ -121,21 +121,29 @@ def instances(tree: ast.Module, config: ModelConfig) -> dict[str, list[Instances
     run = _Run(tree, config)
     for name in run.roots():
         run.root(name)
-    counts: Counter[Made] = Counter()
-    for made in run.models:
-        _count(made, 1, counts)
+    counts = Counter(run.models)
     out: dict[str, list[Instances]] = {}
-    for made, count in counts.items():
-        out.setdefault(made.class_name, []).append(Instances(made, count))
+    for made in _makers_first(run.models):
+        for child, n in Counter(made.made).items():
+            counts[child] += n * counts[made]
+        out.setdefault(made.class_name, []).append(Instances(made, counts[made]))
     return out
 
 
-def _count(made: Made, times: int, counts: Counter[Made]) -> None:
-    stack = [(made, times)]
+def _makers_first(models: Sequence[Made]) -> list[Made]:
+    """All objects, each once, after those that made it."""
+    seen: set[Made] = set()
+    done: list[Made] = []
+    stack = [(m, False) for m in models]
     while stack:
-        at, n = stack.pop()
-        counts[at] += n
-        stack.extend((child, n) for child in at.made)
+        made, visited = stack.pop()
+        if visited:
+            done.append(made)
+        elif made not in seen:
+            seen.add(made)
+            stack.append((made, True))
+            stack.extend((child, False) for child in made.made)
+    return done[::-1]
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
@@ -176,6 +184,11 @@ class _Run:
                 self.functions[node.name] = node
             elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
                 self.constants[node.targets[0].id] = node.value
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """The nested configurations, which any part may ask for."""
+        return {k: v for k, v in self.config.data.items() if k.endswith(SECTION) and isinstance(v, dict)}
 
     # -- classes ------------------------------------------------------------------------------------------------------
 
@@ -227,7 +240,7 @@ class _Run:
             if annotation in self.classes and self.is_config(annotation):
                 given[a.arg] = self.configured(annotation, section)
             elif a.arg in CONFIGS or annotation.endswith(("Config", "Args")):
-                given[a.arg] = Config(section, annotation)
+                given[a.arg] = Config({**self.sections, **section}, annotation)
             elif type(self.config.main.get(a.arg)) in (int, float, bool, str):
                 given[a.arg] = self.config.main[a.arg]
         try:
@@ -243,7 +256,7 @@ class _Run:
             for node in self.classes[at].body:
                 if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                     annotation = ast.unparse(node.annotation).strip("\"'")
-                    value = data.get(node.target.id)
+                    value = data.get(node.target.id, self.sections.get(node.target.id))
                     if isinstance(value, dict) and annotation in self.classes and self.is_config(annotation):
                         made.fields[node.target.id] = self.configured(annotation, value)
                         made.data = {k: v for k, v in made.data.items() if k != node.target.id}
@@ -265,7 +278,7 @@ class _Run:
             if found is not None:
                 self.construct(made, found[0], found[1], args, keywords)
             self.making.pop()
-        if self.making:
+        if self.making and made not in self.making:
             self.making[-1].made.append(made)
         return made
 
@@ -551,6 +564,12 @@ class _Run:
         self._generate(e.generators, e.elt, {**env, "__outer__": env.get("__outer__")}, out)
         return out
 
+    def dict_comprehension(self, e: ast.DictComp, env: dict[str, Any]) -> Any:
+        pairs: list[Any] = []
+        pair = ast.Tuple([e.key, e.value], ast.Load())
+        self._generate(e.generators, pair, {**env, "__outer__": env.get("__outer__")}, pairs)
+        return dict(pairs)
+
     def _generate(
         self, generators: Sequence[ast.comprehension], element: ast.expr, env: dict[str, Any], out: list[Any]
     ) -> None:
@@ -670,6 +689,7 @@ _RULES: dict[type, Callable[[_Run, Any, dict[str, Any]], Any]] = {
     ast.ListComp: _Run.comprehension,
     ast.GeneratorExp: _Run.comprehension,
     ast.SetComp: _Run.comprehension,
+    ast.DictComp: _Run.dict_comprehension,
     ast.Starred: lambda run, e, env: run.value(e.value, env),
     ast.NamedExpr: _Run.named,
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fuselint.config import DTYPES, LONG_DTYPES
@@ -28,6 +28,8 @@ from fuselint.traffic.sizes import Pair, Sizes
 if TYPE_CHECKING:
     from fuselint.config import Settings
     from fuselint.rulebook import Match
+
+ONES = frozenset({(1, "stated"), (1, "config"), (1, "phase")})
 
 MLX_NAMES = {short: long for long, short in LONG_DTYPES.items()}
 
@@ -65,6 +67,7 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
     facts, letters = _stated(graph, match)
     gates = gates_of(settings, known)
     traced = trace(match.region, facts, eager=True, gates=gates)
+    traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
@@ -98,6 +101,14 @@ def gates_of(settings: Settings, known: Known) -> Gates:
     chip, _ = chips.chosen(settings.chip)
     version = version_of(settings.target_mlx)
     return Gates(chip.backend, version, known.phase.training, number, known.phase.length, MLX_NAMES[settings.dtype])
+
+
+def ones(traced: Trace, known: Known) -> frozenset[str]:
+    """The sizes of a trace that are 1, because the user says so or the phase that was asked for."""
+    shapes = [a.shape for a in traced.tracer.arrays]
+    sizes = Sizes.plain(shapes)
+    names = {n for s in shapes if s is not None for d in s.dims for n in d.names}
+    return frozenset(n for n in names if sizes.number(n, known) in ONES)
 
 
 def version_of(text: str) -> Version:

@@ -24,7 +24,7 @@ def kernels_of(op: str, reads: Sequence[Array], writes: Array, node: Node, gates
     if result.shape is None or result.shape.lead is not None:
         result.shape = writes.shape
     result = t.astype(result, writes.dtype)
-    return of_tape(t.arrays, gates.backend, (result,))
+    return of_tape(t.arrays, gates, (result,))
 
 
 def _rms_norm(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array:

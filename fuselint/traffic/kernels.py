@@ -68,14 +68,16 @@ def kernels(
 
 def launches(traced: Trace, outputs: Iterable[Node] = ()) -> list[Kernel]:
     """The launches of an eager trace; with outputs, only of what they are made of: MLX runs nothing else."""
-    return of_tape(traced.tracer.arrays, traced.gates.backend, [a for n in outputs for a in traced.results(n)])
+    return of_tape(traced.tracer.arrays, traced.gates, [a for n in outputs for a in traced.results(n)])
 
 
-def of_tape(arrays: Sequence[Array], backend: Backend, outputs: Sequence[Array] = ()) -> list[Kernel]:
+def of_tape(arrays: Sequence[Array], gates: Gates, outputs: Sequence[Array] = ()) -> list[Kernel]:
     """The launches of a tape, where each primitive runs by itself."""
     if outputs:
         arrays = _needed(arrays, outputs)
-    layout = Layout(arrays, backend)
+    layout = Layout(arrays, gates.backend)
+    if gates.ones:
+        layout.without_copies(arrays, gates.ones)
     siblings: dict[Array, list[Array]] = {}
     for a in arrays:
         if a.first is not None:
@@ -89,14 +91,12 @@ def of_tape(arrays: Sequence[Array], backend: Backend, outputs: Sequence[Array] 
 
 def _needed(arrays: Sequence[Array], outputs: Iterable[Array]) -> list[Array]:
     read = set(outputs)
-    kept = []
     for a in reversed(arrays):
         if a in read:
-            kept.append(a)
             read.update(a.inputs)
             if a.first is not None:
                 read.add(a.first)
-    return kept[::-1]
+    return [a for a in arrays if a in read or a.first in read]  # a primitive writes all of its results
 
 
 def compiled_kernels(

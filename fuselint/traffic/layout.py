@@ -14,6 +14,7 @@ from fuselint.graph.gates import FEW_QUERIES, Backend
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product
 from fuselint.graph.tape import FUSABLE, RESHAPES, Array
+from fuselint.traffic.sizes import reduced
 
 ONE, ZERO = Expr.of(1), Expr.of(0)
 Sizes = tuple[Expr, ...]
@@ -78,6 +79,22 @@ class Layout:
         self.copies: set[Array] = set()
         for a in arrays:
             self.add(a)
+
+    def without_copies(self, arrays: Iterable[Array], ones: frozenset[str]) -> None:
+        """Where these sizes are 1, fewer reshapes copy."""
+        sizes = {name: 1 for name in ones}
+        small: dict[Array, Array] = {}
+
+        def at_one(a: Array) -> Array:
+            if a not in small:
+                shape = (
+                    None if a.shape is None else Shape(a.shape.lead, tuple(d.substitute(sizes) for d in a.shape.dims))
+                )
+                small[a] = replace(a, inputs=[at_one(b) for b in a.inputs], shape=shape)
+            return small[a]
+
+        fewer = Layout([at_one(a) for a in arrays], self.backend).copies
+        self.copies = {a for a in self.copies if small[a] in fewer}
 
     def of(self, a: Array) -> Place:
         found = self.places.get(a)
@@ -334,16 +351,26 @@ def viewed(old: Sequence[Expr], strides: Sequence[Expr], new: Sequence[Expr]) ->
     sizes, steps = _collapsed(old, strides)
     out: list[Expr] = []
     at = 0
-    for d in new:
+    for i, d in enumerate(new):
+        if len(out) > i:
+            continue
         if at < len(sizes) and d.divides(sizes[at]):
             sizes[at] = sizes[at] // d
             out.append(sizes[at] * steps[at])
             at += sizes[at] == 1
         elif d == 1:
             out.append(out[-1])
+        elif at < len(sizes) and (count := _filling(sizes[at], new[i:])):
+            out.extend(product(new[j + 1 : i + count]) * steps[at] for j in range(i, i + count))
+            at += 1
         else:
             return None
     return tuple(out)
+
+
+def _filling(size: Expr, new: Sequence[Expr]) -> int:
+    """How many of the sizes are the parts of one axis: `n` and `m // n` are those of m."""
+    return next((n for n in range(2, len(new) + 1) if reduced(product(new[:n])) == size), 0)
 
 
 def _collapsed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:

@@ -22,7 +22,7 @@ from fuselint.finding import ModelSaving, ModelTraffic, Traffic
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.trace import trace
 from fuselint.source.instances import Made, instances
-from fuselint.traffic import band, chips, count, gates_of, met, report
+from fuselint.traffic import band, chips, count, gates_of, met, ones, report
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
 from fuselint.traffic.known import Known, known
 from fuselint.traffic.sizes import Sizes
@@ -134,6 +134,7 @@ class Model:
         gates = gates_of(self.settings, here)
         nodes = [n for n in graph.nodes if _runs(n)]
         traced = trace(nodes, graph.facts, eager=True, gates=gates)
+        traced.gates = replace(gates, ones=ones(traced, here))
         if graph.context.compiled:
             outputs = [n for _, v in graph.returns for n in (v.inputs if v.op in ("tuple", "list") else (v,))]
             found = compiled_kernels(nodes, outputs, graph.facts, graph.context.shapeless, gates)

@@ -1,108 +1,25 @@
-"""Kernels and bytes of eager code against MLX: what it launches, by name, and which reshapes copy."""
+"""Which reshapes copy, against MLX; and what fused ops are on each backend, in each version, and under a gradient."""
 
 from __future__ import annotations
 
 import ctypes
-import io
-import re
-import shutil
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from fuselint.graph.tape import RESHAPES, VIEWS
+from fuselint.graph.gates import Gates
+from fuselint.graph.model import Node, region
 from fuselint.graph.trace import trace
-from fuselint.traffic.kernels import kernels
+from fuselint.traffic.kernels import compiled_kernels, kernels
 from fuselint.traffic.layout import Layout
-from tests.graph.functions import HEAD, graph_of, random_function, with_shapes
+from tests.graph.functions import HEAD, graph_of, with_shapes
 
 mx = pytest.importorskip("mlx.core")
-needs_compiler = pytest.mark.skipif(
-    mx.default_device() == mx.cpu and shutil.which("g++") is None, reason="mx.compile needs g++ on the CPU"
-)
-
-EXPORTED = {
-    "Rsqrt": "Sqrt", "Log2": "Log", "Log10": "Log", "CumSum": "Scan", "NaNEqual": "Equal", "Sum": "Reduce",
-    "Max": "Reduce", "Min": "Reduce",
-}  # fmt: skip
 
 
-def launched(source: str, shapes: Sequence[tuple[int, ...]]) -> Counter[str]:
-    """The kernels of a lazy graph, without views."""
-    space: dict[str, Any] = {}
-    exec(source, space)
-    arguments = [mx.ones(s) * (i + 1) for i, s in enumerate(shapes)]
-    mx.eval(arguments)
-    out = space["f"](*arguments)
-    dot = io.StringIO()
-    mx.export_to_dot(dot, *(out if isinstance(out, tuple) else (out,)))
-    names = (EXPORTED.get(n, n) for n in re.findall(r'label ="([^"]*)"', dot.getvalue()))
-    return Counter(n for n in names if n not in VIEWS and n not in RESHAPES)
-
-
-def counted(source: str, shapes: Sequence[tuple[int, ...]]) -> Counter[str]:
-    graph = with_shapes(graph_of(source), shapes)
-    return Counter(k.op for k in kernels(_needed(graph), graph.facts) if k.op not in RESHAPES)
-
-
-def _needed(graph: Any) -> list[Any]:
+def _needed(graph: Any) -> list[Node]:
     """What the returned values are made of: MLX is lazy, and runs nothing else."""
-    from fuselint.graph.model import region
-
     return region(graph.returns[0][1], ())
-
-
-@needs_compiler
-@pytest.mark.parametrize("seed", range(0, 60, 2))
-def test_eager_code_launches_what_is_counted(seed: int) -> None:
-    f = random_function(seed)
-    assert counted(f.source, f.shapes) == launched(f.source, f.shapes), f.source
-
-
-BODIES = {
-    "mean": "x.mean(-1, keepdims=True)",
-    "mean without keepdims": "x.mean(axis=(0, 1))",
-    "variance": "mx.var(x, axis=-1)",
-    "deviation": "mx.std(x, axis=-1, keepdims=True)",
-    "softmax": "mx.softmax(x, axis=-1)",
-    "softmax over another axis": "mx.softmax(x, axis=1)",
-    "logsumexp": "mx.logsumexp(x, axis=-1)",
-    "norm": "mx.linalg.norm(x, axis=-1, keepdims=True)",
-    "clip": "mx.clip(x, 0, 1)",
-    "matmul": "x @ x.swapaxes(-1, -2)",
-    "repeat": "mx.repeat(x, 2, axis=1)",
-    "tile": "mx.tile(x, (1, 2, 1))",
-    "concatenate": "mx.concatenate([x, x], axis=-1)",
-    "slices": "x[..., :2] + x[..., 2:4]",
-    "new axes": "x[:, None] * x[:, :, None]",
-    "a row": "x[0]",
-    "one row of each": "x[:, 0]",
-    "same value twice": "mx.exp(x) + mx.exp(x)",
-    "casts": "x.astype(mx.bfloat16).astype(mx.float32)",
-    "a promoting scalar": "x.astype(mx.bfloat16) * mx.array(0.5)",
-    "split": "mx.split(x, 2, axis=-1)[0] * 2",
-    "take": "mx.take(x, mx.array([0, 1]), axis=1)",
-    "gelu, a kernel more for its depth": "nn.gelu_approx(x)",
-    "silu": "nn.silu(x) * x",
-    "zeros_like": "mx.maximum(x, mx.zeros_like(x))",
-    "swapped and flattened": "mx.exp(x.swapaxes(0, 1)).reshape(-1)",
-}
-
-
-@needs_compiler
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-def test_an_op_launches_what_is_counted(body: str) -> None:
-    source = f"{HEAD}def f(x):\n    return {body}\n"
-    assert counted(source, [(2, 4, 8)]) == launched(source, [(2, 4, 8)])
-
-
-@needs_compiler
-@pytest.mark.parametrize("body", ["nn.log_softmax(x)", "nn.gelu_approx(x) * x", "nn.mish(x)"])
-def test_as_many_kernels_are_counted_of_what_mlx_compiles_itself(body: str) -> None:
-    source = f"{HEAD}def f(x):\n    return {body}\n"
-    assert counted(source, [(2, 4, 8)]).total() == launched(source, [(2, 4, 8)]).total()
 
 
 @pytest.mark.parametrize(
@@ -167,3 +84,79 @@ def _address(a: Any) -> int:
     capsule = a.__dlpack__()
     tensor = ctypes.cast(get(capsule, b"dltensor"), ctypes.POINTER(Tensor)).contents
     return int(tensor.data)
+
+
+# -- gates -------------------------------------------------------------------------------------------------------------
+
+
+def names(
+    body: str, gates: Gates, shapes: tuple[tuple[int, ...], ...] = ((2, 4, 8), (8,), (1, 4, 64, 64))
+) -> list[str]:
+    graph = with_shapes(graph_of(f"{HEAD}def f(x, w, q):\n    return {body}\n"), shapes)
+    return [k.op for k in kernels(_needed(graph), graph.facts, gates)]
+
+
+ATTENTION = "mx.fast.scaled_dot_product_attention(q, q, q, scale=0.125)"
+
+
+@pytest.mark.parametrize(
+    ("body", "backend", "number"),
+    [
+        ("mx.fast.rms_norm(x, w, 1e-5)", "metal", 1),
+        ("mx.fast.rms_norm(x, w, 1e-5)", "cuda", 1),
+        ("mx.fast.rms_norm(x, w, 1e-5)", "cpu", 7),
+        ("mx.fast.rms_norm(x.astype(mx.float16), w, 1e-5)", "metal", 3),  # back to float32, as the weight
+        ("mx.fast.layer_norm(x, w, w, 1e-5)", "metal", 1),
+        ("mx.fast.rope(q, 64, traditional=False, base=1e4, scale=1.0, offset=0)", "metal", 1),
+        (ATTENTION, "metal", 1),
+        (ATTENTION, "cuda", 1),
+        (ATTENTION, "cpu", 4),
+    ],
+)
+def test_what_has_a_kernel_of_its_own(body: str, backend: Any, number: int) -> None:
+    assert len(names(body, Gates(backend))) == number
+
+
+def test_attention_is_steps_under_a_gradient_on_metal() -> None:
+    assert len(names(ATTENTION, Gates("metal", training=True))) == 4
+    assert len(names(ATTENTION, Gates("cuda", training=True))) == 1
+
+
+def test_attention_is_fused_since() -> None:
+    shapes = ((2, 4, 8), (8,), (1, 4, 64, 96))
+    assert names(ATTENTION, Gates(version=(0, 32, 1)), shapes) == ["ScaledDotProductAttention"]
+    assert len(names(ATTENTION, Gates(version=(0, 31, 0)), shapes)) == 4  # head dimension 96 came later
+
+
+def test_merging_the_heads_of_fused_attention_is_free_in_prefill_on_metal() -> None:
+    body = f"{ATTENTION}.transpose(0, 2, 1, 3).reshape(1, {{}}, -1)"
+    many, few = (((2, 4, 8), (8,), (1, 4, n, 64)) for n in (64, 4))
+    assert names(body.format(64), Gates("metal"), many) == ["ScaledDotProductAttention"]
+    assert names(body.format(4), Gates("metal"), few) == ["ScaledDotProductAttention", "Reshape"]
+    assert names(body.format(64), Gates("cuda"), many) == ["ScaledDotProductAttention", "Reshape"]
+
+
+def test_a_reshape_that_a_size_of_one_makes_free() -> None:
+    body = "B, L, _ = x.shape\n    return x.reshape(B, L, 4, 16).transpose(0, 2, 1, 3).reshape(B, 4 * L, 16)"
+    graph = graph_of(f"{HEAD}def f(x):\n    {body}\n")
+    many = kernels(_needed(graph), graph.facts, Gates())
+    one = kernels(_needed(graph), graph.facts, Gates(ones=frozenset({"L"})))
+    assert ([k.op for k in many], one) == (["Reshape"], [])
+
+
+def test_results_of_one_primitive_are_one_kernel() -> None:
+    graph = with_shapes(graph_of(f"{HEAD}def f(x):\n    q, r = mx.divmod(x, 3)\n    return r * 2\n"), [(4,)])
+    first, _ = kernels(_needed(graph), graph.facts)
+    assert (first.op, len(first.writes)) == ("DivMod", 2)
+
+
+def test_several_results_of_one_compiled_kernel() -> None:
+    graph = with_shapes(graph_of(f"{HEAD}def f(x):\n    y = mx.exp(x)\n    return y, y * 2\n"), [(4, 8)])
+    outputs = list(graph.returns[0][1].inputs)
+    (kernel,) = compiled_kernels(graph.nodes, outputs, graph.facts, False)
+    assert (len(kernel.reads), len(kernel.writes)) == (1, 2)
+
+
+def test_a_call_that_is_not_understood_is_no_kernel() -> None:
+    graph = graph_of(f"{HEAD}def f(x):\n    return other(mx.exp(x)) + 1\n")
+    assert [k.op for k in kernels(_needed(graph), graph.facts)] == ["Exp", "Add"]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
-
 from fuselint.config import Settings
 from fuselint.finding import Traffic
 from fuselint.rulebook import rules
 from fuselint.traffic import saving
-from fuselint.traffic.chips import CHIPS, seconds
 from tests.graph.functions import HEAD, graph_of
 
 NORM = """
@@ -100,10 +97,3 @@ def test_nothing_is_saved_where_attention_has_no_kernel() -> None:
     assert (steps.kernels_now, steps.kernels_fused) == (4, 4)
     scores = 2 * 8 * 512 * 512
     assert (fused.saved_at, steps.saved_at) == (6 * scores, 2 * scores - 2 * 2 * 8 * 512 * 100)  # it scales q instead
-
-
-def test_time_is_bytes_over_bandwidth_and_launches() -> None:
-    m3 = CHIPS["m3-max"]
-    assert seconds(0, 4, m3) == pytest.approx(1e-5)
-    assert seconds(336e9, 0, m3) == pytest.approx(1.0)
-    assert seconds(1e9, 1, CHIPS["m1"]) > seconds(1e9, 1, CHIPS["m1-ultra"])
