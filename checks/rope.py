@@ -145,6 +145,8 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
     policy = _policy(graph, root, rotation)
     if policy is None or angles.offset is None or not _is_possible(graph, root, policy.x, rotation):
         return None
+    if not all(b.scalar for b, _ in rotation.factor.factors):
+        return None  # an array of factors may differ along the axes
     x = policy.x
     rank = _least_rank(graph, x)
     problem = ""
@@ -475,7 +477,11 @@ def _advice(graph: Graph, found: Tabled) -> Match | None:
     return Match(
         code=CODE,
         root=found.root,
-        holes={"x": x, **{f"table{i}": t for i, t in enumerate(found.tables)}},
+        holes={
+            "x": x,
+            **{f"x{i}": other for i, (_, other) in enumerate(found.others)},
+            **{f"table{i}": t for i, t in enumerate(found.tables)},
+        },
         message="hand-written rotary embedding" + (f" by tables of {made}" if made else ""),
         obligations=[
             _rank(there, policy.x, _least_rank(there, policy.x)),
@@ -494,7 +500,9 @@ def _advice(graph: Graph, found: Tabled) -> Match | None:
             n for root, rotated in ((found.root, x), *found.others) for n in region(root, (rotated, *found.tables))
         ),
         fused=tuple(FusedKernel("fast.rope", (r,), root) for root, r in ((found.root, x), *found.others)),
-        shapes=_shapes(there.canonical, policy.x, rotation, _least_rank(there, policy.x))[0] | _table_shapes(found),
+        shapes=_operand_shapes(
+            found, _shapes(there.canonical, policy.x, rotation, _least_rank(there, policy.x))[0]["x"]
+        ),
         numerics=policy.numerics,
         related=[(n, "rotated by the same tables") for n, _ in found.others if n.frame.depth == 0],
         data={"problem": _instead(graph, found, policy.x)},
@@ -533,10 +541,16 @@ def _division(rotation: Rotation) -> Iterator[Obligation]:
         yield Obligation(claim, "unknown", "angles lose digits by it")
 
 
-def _table_shapes(found: Tabled) -> dict[str, tuple[str, ...]]:
+def _operand_shapes(found: Tabled, x: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Example shapes: the heads of what else is rotated, the keys, may be fewer."""
     row = "2*F" if found.whole_rows else "F"
-    shape = ("T", "1", row) if found.ways[0].rotation.angles.axis == -3 else ("T", row)
-    return {f"table{i}": shape for i in range(len(found.tables))}
+    table = ("T", "1", row) if found.ways[0].rotation.angles.axis == -3 else ("T", row)
+    other = tuple("G" if axis == "H" else axis for axis in x)
+    return {
+        "x": x,
+        **{f"x{i}": other for i in range(len(found.others))},
+        **{f"table{i}": table for i in range(len(found.tables))},
+    }
 
 
 def _left_open() -> Obligation:

@@ -32,11 +32,11 @@ class Way:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tabled:
-    """A rotation by tables.
+    """A rotation of x by tables.
 
-    x: what is rotated. others: further values that the same tables rotate, and from what. whole_rows: tables are as
-    long as what they rotate, not half as long. ways: the one that says most comes first. open: the tables may also
-    come from outside of the file.
+    others: further values that the same tables rotate, and from what. whole_rows: tables are as long as what they
+    rotate, not half as long. ways: the one that says most comes first. open: the tables may also come from outside of
+    the file.
     """
 
     root: Node
@@ -130,7 +130,10 @@ def _rotated(graph: Graph, root: Node, found: Turned) -> Node:
 def _read(whole: Whole) -> Rotation | None:
     c = whole.graph.canonical
     value = c.of(whole.root)
-    return with_rest(c, value) or read(c, value) or read_permuted(c, value)
+    found = with_rest(c, value) or read(c, value) or read_permuted(c, value)
+    if found is None or not all(b.scalar or b.op == "attr" for b, _ in found.factor.factors):
+        return None  # an argument may be an array of factors
+    return found
 
 
 def _held(graph: Graph, value: Value, known: Container[Node]) -> list[Node]:

@@ -385,8 +385,7 @@ class _Reader:
             return False
         x = next(iter(sources.values()))
         if not isinstance(shape, (tuple, list)):
-            whole = shape.inputs[0] if isinstance(shape, Node) and shape.op == "star" else shape  # x.shape, or *x.shape
-            return isinstance(whole, Node) and whole.op == "shape" and self.c.of(whole.inputs[0]) is x
+            return isinstance(shape, Node) and shape.op == "shape" and self.c.of(shape.inputs[0]) is x
         held = self.c.nodes(x)
         facts = self.c.facts.shape(held[0]) if held else None
         star = [d for d in shape if isinstance(d, Node) and d.op == "star"]

@@ -475,6 +475,9 @@ SILENT = {
     + "    cos, sin = tables(x.shape[-2], x.shape[-1])\n"
     + "    a, b = x[..., ::2], x[..., 1::2]\n"
     + "    return mx.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)\n",
+    "a factor that may be an array": (tables(OUTER) + CALLER)
+    .replace("offset: int", "grow")
+    .replace("return rotate", "cos, sin = cos * grow, sin * grow\n    return rotate"),
     "halves that are exchanged": tables(OUTER).replace(
         "[-x[..., half:], x[..., :half]]", "[x[..., half:], x[..., :half]]"
     )

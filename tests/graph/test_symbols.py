@@ -48,6 +48,8 @@ def test_division_is_exact_where_it_can_be() -> None:
     assert (B * L * D) // (B * L * H) == D // H
     assert Expr.of(7) // 2 == 3
     assert (2 * L) // 2 == L
+    assert (2 * L + 1) // 2 == L
+    assert (4 * L * D - 1) // 2 == 2 * L * D - 1
 
 
 def test_a_division_that_is_not_exact_is_an_opaque_size() -> None:

@@ -68,6 +68,32 @@ def test_a_value_that_is_read_elsewhere_is_still_computed() -> None:
     assert (t.kernels_now, t.kernels_fused) == (3, 1)  # the exp is no part of it
 
 
+ROTATIONS = """
+def rotate(q, k, cos, sin):
+    a, b, c, d = q[..., ::2], q[..., 1::2], k[..., ::2], k[..., 1::2]
+    q = mx.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(q.shape)
+    k = mx.stack([c * cos - d * sin, d * cos + c * sin], axis=-1).reshape(k.shape)
+    return q, k
+
+
+def tables(length: int):
+    angles = mx.outer(mx.arange(length), 100.0 ** (-mx.arange(0, 64, 2) / 64))
+    return mx.cos(angles), mx.sin(angles)
+
+
+def f(q, k):
+    cos, sin = tables(q.shape[2])
+    return rotate(q, k, cos, sin)
+"""
+
+
+def test_each_kernel_of_a_fix_spares_what_it_writes() -> None:
+    (t,) = savings(ROTATIONS, "FUS221", "rotate")
+    assert (t.kernels_now, t.kernels_fused) == (14, 2)
+    assert t.bytes_now == "34*B*T*H*F + 34*B*T*G*F + 16*T*F"  # the half of 2*F is F
+    assert t.bytes_fused == "8*B*T*H*F + 8*B*T*G*F"
+
+
 def test_casts_count_at_the_size_of_each_side() -> None:
     source = "def f(x: mx.array):\n    return (x.astype(mx.float32) * 2 + 1).astype(x.dtype)\n"
     (t,) = savings(source, "FUS301")
