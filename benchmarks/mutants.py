@@ -13,7 +13,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -63,13 +63,13 @@ def table(tally: Counter[tuple[str, str, str]]) -> Iterator[str]:
                 yield f"{'':44}{n:9}  {why[:100]}"
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0, help="the number of the first mutant")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--save", type=Path, help="a folder for the wrong ones, one file each")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     tally: Counter[tuple[str, str, str]] = Counter()
     started, done, wrong = time.monotonic(), 0, 0
     for count, judgements in chunks(options.seed, options.count, options.jobs):

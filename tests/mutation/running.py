@@ -89,7 +89,7 @@ def _item(value: Any, index: Any) -> Any:
     if isinstance(value, mx.array):
         entries = [e for e in (index if isinstance(index, tuple) else (index,)) if e is not None]
         before = entries.index(...) if ... in [e for e in entries if not isinstance(e, mx.array)] else len(entries)
-        axes = [*range(before), *range(before - len(entries), 0)]
+        axes = [*range(before), *range(before - len(entries) + 1, 0)]
         for axis, e in zip(axes, (e for e in entries if e is not ...), strict=False):
             if type(e) is int and not -value.shape[axis] <= e < value.shape[axis]:
                 raise IndexError(f"{e} in an axis of length {value.shape[axis]}")
@@ -274,7 +274,7 @@ FAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a call gave: its result, what became of its arguments, and the module's parameters, if it is one."""
+    """What a call gave: its result, and what became of its arguments."""
 
     result: Any
     arguments: dict[str, Any]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("mlx.core")
@@ -145,3 +148,23 @@ def test_what_was_once_fixed_wrongly_is_left(form: Form) -> None:
 def test_code_that_raises_is_analysed(body: str) -> None:
     form = _function("raises", "x: B L D", body)
     assert wrong(list(judge(Mutant(1, form, form.source)))) == []
+
+
+def test_the_benchmark_runs_and_says_what_is_wrong(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(__file__).parents[2] / "benchmarks" / "mutants.py"
+    spec = importlib.util.spec_from_file_location("mutants", path)
+    assert spec and spec.loader
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    assert benchmark.main(["--count", "4", "--seed", "5"]) == 0
+    assert "mutants 5 to 8: " in capsys.readouterr().out
+    form = forms()[0]
+    bad = Judgement(Mutant(7, form, form.source), "FUS101", "wrong", "differs", "repeated", ("n is 2",), "fixed = 1\n")
+    monkeypatch.setattr(benchmark, "judge", lambda mutant: [bad])
+    assert benchmark.main(["--count", "1", "--save", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "FUS101          1        0        1" in out and "1 wrong" in out
+    saved = (tmp_path / "FUS101-7.py").read_text()
+    assert form.source in saved and "# differs" in saved and saved.endswith("fixed = 1\n")
