@@ -14,10 +14,10 @@ for "causal", where its diagonal is not at the lower right: a square mask of the
 scores, so there it is.
 
 Fix safety: safe. The hidden weights are zero either way: same values, same gradients. It asks for MLX 0.24, and where
-the cache makes keys longer than queries for 0.30.5. A boolean mask is unsafe where the number is -inf (or becomes it in
-float16): a query that sees no key gets NaN from such a mask, and the mean of all values from a boolean one. It is
-advice where the mask leaves the file, for a reader elsewhere that adds it would have to change too. `requires: FUS211`
-where the reader is still hand-written.
+the cache makes keys longer than queries for 0.30.5. A boolean mask is unsafe: a query that sees no key at all gets NaN
+or the mean of all values from numbers, and from a boolean mask what the backend gives. It is advice where the mask
+leaves the file, for a reader elsewhere that adds it would have to change too. `requires: FUS211` where the reader is
+still hand-written.
 """
 
 from __future__ import annotations
@@ -272,7 +272,6 @@ class _Additive:
 
     condition: Node
     keeps: bool
-    fill: float
 
 
 def _additive(graph: Graph, node: Node) -> _Additive | None:
@@ -283,13 +282,13 @@ def _additive(graph: Graph, node: Node) -> _Additive | None:
             number = _number(graph, fill)
             if number is not None and number <= HIDES and number != float("-inf"):  # 0 * -inf is NaN
                 inner = condition.inputs[0] if condition.op == "astype" else condition
-                found = _Additive(inner, False, number)
+                found = _Additive(inner, False)
     elif node.op == "where" and len(node.inputs) == 3:
         then, other = (_number(graph, n) for n in node.inputs[1:])
         if then == 0 and other is not None and other <= HIDES:
-            found = _Additive(node.inputs[0], True, other)
+            found = _Additive(node.inputs[0], True)
         elif other == 0 and then is not None and then <= HIDES:
-            found = _Additive(node.inputs[0], False, then)
+            found = _Additive(node.inputs[0], False)
     if found is None or graph.facts.dtype(found.condition).name != "bool_":
         return None
     return found if graph.facts.kind(found.condition) == "array" else None
@@ -333,7 +332,7 @@ def _boolean(graph: Graph, node: Node, additive: _Additive) -> Match | None:
         root=root,
         holes={"condition": additive.condition},
         message="a mask of 0 and a number that hides is built; attention takes the condition, of a byte an entry",
-        obligations=[readers_seen, _seen(graph, root, additive.fill)],
+        obligations=[readers_seen, SEEN],
         region=frozenset(n for n in region(root, [additive.condition]) if n.op not in ("param", "const")),
         fused=() if additive.keeps else (FusedKernel("logical_not", (additive.condition,), additive.condition),),
         shapes={"condition": ("L", "S")},
@@ -358,14 +357,14 @@ OPENED = Probe(
         RegionInput("v", "array", ("B", "H", "S + 1", "64")),
     ),
 )
-"""Attention with a first key that every query sees: see `_seen`."""
+"""Attention with a first key that every query sees: see SEEN."""
 
 
-def _seen(graph: Graph, root: Node, fill: float) -> Obligation:
-    claim = "every query sees a key"
-    if fill > float("-inf") and graph.facts.dtype(root).name in ("float32", "bfloat16"):
-        return Obligation(claim, "proven", "without one, both masks give the mean of the values")
-    return Obligation(claim, "unknown", "without one, -inf gives NaN, and a boolean mask the mean of the values")
+SEEN = Obligation(
+    "every query sees a key",
+    "unknown",
+    "without one, the added numbers give a mean of the values or NaN, and what a boolean mask gives differs by backend",
+)
 
 
 def _ends(graph: Graph, value: Node, casts: bool = False) -> Iterator[Reader | str]:
@@ -457,13 +456,14 @@ EXAMPLES = [
     Example(
         HEAD + WINDOW + "    mask = (hidden * -1e9).astype(mx.bfloat16)\n" + ATTEND,
         fixed=HEAD + WINDOW + "    mask = mx.logical_not(hidden)\n" + ATTEND,
-        applicability="safe",
+        applicability="unsafe",
+        why="nothing says that the window leaves each query a key",
     ),
     Example(
         HEAD + WINDOW + "    mask = mx.where(hidden, -mx.inf, 0.0).astype(q.dtype)\n" + ATTEND,
         fixed=HEAD + WINDOW + "    mask = mx.logical_not(hidden)\n" + ATTEND,
         applicability="unsafe",
-        why="a query that sees no key gets NaN before, and the mean of the values after",
+        why="a query that sees no key gets NaN before, and some number after",
     ),
     Example(
         HEAD + "def create_mask(n: int, offset: int, window: int):\n"

@@ -370,10 +370,10 @@ def _take(w: Applied) -> Result | None:
 def _take_along(w: Applied) -> Result | None:
     t, a, axis = w.t, w.a, w.integer("axis")
     indices, dims = w.array("indices"), known(w.a)
-    if indices is None or dims is None or axis is None or known(indices) is None:
-        return None
-    at = axis % len(dims)
-    return gather_along(t, a, indices, at, w.shape)
+    places = None if indices is None else known(indices)
+    if indices is None or places is None or axis is None or not dims or len(dims) != len(places):
+        return None  # of different ranks MLX refuses them
+    return gather_along(t, a, indices, axis % len(dims), w.shape)
 
 
 def gather_along(t: Tracer, a: Array, indices: Array, axis: int, shape: Shape | None) -> Array:

@@ -417,7 +417,7 @@ class _Reader:
             seen.add(u)
             lane = self.sliced(u)
             if lane is not None:
-                yield lane.args[0]
+                yield from lane.args[:1]  # a slice of a number has none
                 continue
             if u.op in UNARY:
                 continue

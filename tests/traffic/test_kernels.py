@@ -160,3 +160,9 @@ def test_several_results_of_one_compiled_kernel() -> None:
 def test_a_call_that_is_not_understood_is_no_kernel() -> None:
     graph = graph_of(f"{HEAD}def f(x):\n    return other(mx.exp(x)) + 1\n")
     assert [k.op for k in kernels(_needed(graph), graph.facts)] == ["Exp", "Add"]
+
+
+@pytest.mark.parametrize("body", ["mx.take_along_axis(x, q[0, 0], axis=1)", "x[0, 0, 0, 0, 0]", "w[:, 0]"])
+def test_what_mlx_refuses_is_no_fault_of_ours(body: str) -> None:
+    graph = with_shapes(graph_of(f"{HEAD}def f(x, w, q):\n    return {body} + 1\n"), ((2, 4, 8), (8,), (1, 4, 64, 64)))
+    assert kernels(_needed(graph), graph.facts)[-1].op == "Add"
