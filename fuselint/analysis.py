@@ -75,12 +75,13 @@ class Analysis:
     by_code: Mapping[str, Rule] = field(default_factory=lambda: {r.code: r for r in rules()})
     not_understood: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    proposals: dict[Match, Proposal | None] = field(default_factory=dict)
 
     def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
         found = [(g, [m for rule in self.by_code.values() for m in self.found(rule, g)]) for g in graphs]
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
-        kept = list(self.chosen(standing(claimed, self.program)))
+        kept = list(self.chosen(standing(claimed, self.program, self.is_fixed)))
         proposals = sorted((p for g, m in kept if (p := self.proposal(g, m))), key=lambda p: place_of(p.finding))
         proposals = self.identified(proposals)
         shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
@@ -153,7 +154,19 @@ class Analysis:
             return False  # an unknown size is never hidden
         return traffic.saved_at < self.settings.min_saving
 
+    def is_fixed(self, graph: Graph, match: Match) -> bool:
+        """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""
+        if match.code not in chosen_codes(self.settings):
+            return True
+        found = self.proposal(graph, match)
+        return found is not None and found.finding.fix is not None and found.finding.fix.applicability != "none"
+
     def proposal(self, graph: Graph, match: Match) -> Proposal | None:
+        if match not in self.proposals:
+            self.proposals[match] = self.proposed(graph, match)
+        return self.proposals[match]
+
+    def proposed(self, graph: Graph, match: Match) -> Proposal | None:
         try:
             fix, region, statements = self.fix(graph, match)
             return Proposal(self.finding(graph, match, fix), region, statements)
