@@ -104,6 +104,7 @@ class Analysis:
     not_understood: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     made_model: Model | None = None
+    proposals: dict[Match, Proposal | None] = field(default_factory=dict)
 
     def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
@@ -111,7 +112,7 @@ class Analysis:
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
         contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
         suppressions = Suppressions.of(self.file)
-        kept = list(self.chosen(standing(claimed, contradicted, self.program), suppressions))
+        kept = list(self.chosen(standing(claimed, contradicted, self.program, self.is_fixed), suppressions))
         proposals = [p for g, m in kept if (p := self.proposal(g, m))]
         if not self.errors:
             proposals += idle_comments(self.file, self.settings, suppressions, self.lines_not_understood())
@@ -119,7 +120,8 @@ class Analysis:
         shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
         near: list[Finding] = []
         if self.settings.near_misses:
-            nearly = self.chosen(standing(contradicted, (), self.program), Suppressions.of(self.file))
+            standing_near = standing(contradicted, (), self.program, lambda graph, match: True)
+            nearly = self.chosen(standing_near, Suppressions.of(self.file))
             near = [self.near_miss(g, m) for g, m in nearly]
             near = sorted([*near, *self.nearly(found)], key=place_of)
         return (
@@ -200,7 +202,19 @@ class Analysis:
             return False  # an unknown size is never hidden
         return traffic.saved_at < self.settings.min_saving
 
+    def is_fixed(self, graph: Graph, match: Match) -> bool:
+        """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""
+        if match.code not in chosen_codes(self.settings):
+            return True
+        found = self.proposal(graph, match)
+        return found is not None and found.finding.fix is not None and found.finding.fix.applicability != "none"
+
     def proposal(self, graph: Graph, match: Match) -> Proposal | None:
+        if match not in self.proposals:
+            self.proposals[match] = self.proposed(graph, match)
+        return self.proposals[match]
+
+    def proposed(self, graph: Graph, match: Match) -> Proposal | None:
         try:
             fix, region, statements = self.fix(graph, match)
             kept = _computing(graph, match, statements) if fix.edits else frozenset()

@@ -3,13 +3,13 @@
 A helper or `_method` is analysed twice: alone, and as a part of each caller. The finding stands where the edit would
 go: in the helper, where all that a caller's match computes lies inside it, so that one edit serves every call; at the
 calls, where they compute more (a weight, a cast around it) or know more, and every call of the file is covered by a
-match that can be rewritten there. Nothing is reported twice.
+match; but in the helper where that can be rewritten, and not all callers can. Nothing is reported twice.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -25,29 +25,50 @@ Spot = tuple[str, int]
 """A helper's qualified name and one of its expressions, by identity: helpers share their trees with inlined copies."""
 
 
-def standing(sights: Sequence[Sight], contradicted: Sequence[Sight], program: Program) -> list[Sight]:
-    """The sights that are reported. contradicted: those of the matches that are none."""
+def standing(
+    sights: Sequence[Sight],
+    contradicted: Sequence[Sight],
+    program: Program,
+    is_fixed: Callable[[Graph, Match], bool],
+) -> list[Sight]:
+    """The sights that are reported.
+
+    contradicted: those of the matches that are none. is_fixed: whether one can be rewritten where it is seen.
+    """
     sights = _without_helpers_that_a_call_refutes(sights, contradicted)
     sights = _without_callers_of(_helpers_own(sights), sights)
     alone = {(_spot(n), m.code) for _, m in sights for n in m.region if n.frame.depth == 0}
     seen: set[tuple[Spot, str]] = set()  # what is only to be seen inside a helper, in some caller
-    covered: dict[Spot, set[int]] = defaultdict(set)  # expression of a helper -> calls whose match covers it
+    covered: dict[Spot, dict[int, list[Sight]]] = defaultdict(dict)  # expression of a helper -> calls -> what covers it
     for graph, match in sights:
         if is_value_of_its_call(graph, match.root):
             for node in match.region:
                 if node.frame.depth and node.cst is not None:
                     frame, at = _outermost(node)
-                    covered[frame.qualname, id(at)].add(id(frame.site))
+                    found = covered[frame.qualname, id(at)].setdefault(id(frame.site), [])
+                    if (graph, match) not in found:
+                        found.append((graph, match))
+
+    displaced: set[Match] = set()
+    for graph, match in sights:
+        if not is_value_of_its_call(graph, match.root):
+            continue
+        here = covered.get((graph.context.qualname, id(match.root.top_cst)), {})
+        if not here or not _calls(graph.context.qualname, program) <= here.keys():
+            continue
+        callers = [s for found in here.values() for s in found if s[1].code == match.code]
+        if all(is_fixed(*s) for s in callers) or not is_fixed(graph, match):
+            displaced.add(match)
+        else:
+            displaced.update(m for _, m in callers)
 
     def stands(graph: Graph, match: Match) -> bool:
-        root = match.root
-        if not is_value_of_its_call(graph, root):
-            place = (_spot(root), match.code)
+        if not is_value_of_its_call(graph, match.root):
+            place = (_spot(match.root), match.code)
             first = place not in alone and place not in seen
             seen.add(place)
             return first
-        here = covered.get((graph.context.qualname, id(root.top_cst)))
-        return not here or not _calls(graph.context.qualname, program) <= here
+        return match not in displaced
 
     return [s for s in sights if stands(*s)]
 

@@ -122,6 +122,33 @@ def test_a_helper_without_callers_is_reported() -> None:
     assert places(text) == [("FUS201", "Norm._norm")]
 
 
+ATTENTION = """\
+import mlx.core as mx
+import mlx.nn as nn
+
+
+def attend(query, key, value):
+    scale = 1 / mx.sqrt(query.shape[-1])
+    return mx.softmax((query * scale) @ key.transpose(0, 1, 3, 2), axis=-1) @ value
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(64, 64)
+
+    def __call__(self, x):
+        q = self.q(x).reshape(1, -1, 4, 16).transpose(0, 2, 1, 3)
+        return attend(q, q, q)
+"""
+
+
+def test_a_helper_that_can_be_rewritten_keeps_the_finding_whether_its_caller_can_or_not() -> None:
+    assert places(ATTENTION, select=("FUS211",)) == [("FUS211", "attend")]
+    inlined = ATTENTION.replace("1 / mx.sqrt(query.shape[-1])", "0.25")
+    assert places(inlined, select=("FUS211",)) == [("FUS211", "attend")]
+
+
 def test_ids_survive_moved_lines_and_layout_and_tell_twins_apart() -> None:
     def ids(text: str) -> list[str]:
         return [f.id for f in check_file(FileText("m.py", text), Settings()).findings]
