@@ -31,7 +31,7 @@ def test_the_pages_of_the_rules_are_fresh(make_rules: ModuleType) -> None:
     assert make_rules.stale() == [], "run python docs/make_rules.py"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "docs/traffic.md", "CHANGELOG.md"])
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", text):
