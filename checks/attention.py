@@ -369,9 +369,11 @@ def _match(graph: Graph, found: Attention) -> Match | None:
     dtypes: dict[str, str] = {}
     if mask is not None:
         holes["mask"] = mask
+    cast_sinks = found.sinks is not None and not facts.dtype(found.sinks) <= facts.dtype(found.q)
     if found.sinks is not None:
         holes["sinks"] = found.sinks
         obligations.append(_sinks(graph, found))
+        numerics = "different dtype" if cast_sinks else numerics
     batch = ("B", "H") if rank != 3 else ("H",)
     shapes = {"q": (*batch, "L", "D"), "k": (*batch, "S", "D"), "v": (*batch, "S", "D"), "sinks": ("H",)}
     for key, node in _mask_keys(mask, masks):
@@ -397,7 +399,7 @@ def _match(graph: Graph, found: Attention) -> Match | None:
             "rank": rank,
             "cast_back": cast_back,
             "problem": found.problem,
-            "cast_sinks": bool(sinks) and not facts.dtype(sinks[0]) <= facts.dtype(found.q),
+            "cast_sinks": cast_sinks,
         },
     )
 

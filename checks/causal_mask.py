@@ -348,13 +348,14 @@ def _boolean(graph: Graph, node: Node, additive: _Additive) -> Match | None:
 
 
 OPENED = Probe(
-    "whole = mx.concatenate([mx.zeros_like(result[:, :1]) == 0, result], axis=1) if result.dtype == mx.bool_"
-    " else mx.concatenate([mx.zeros_like(result[:, :1]), result], axis=1).astype(q.dtype)\n"
+    "first = mx.zeros_like(result[:, :1])\n"
+    "first = first == 0 if result.dtype == mx.bool_ else first\n"
+    "whole = mx.concatenate([first, result], axis=1)\n"
     "result = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125, mask=whole)",
     (
-        RegionInput("q", "array", ("B", "H", "L", "64")),
-        RegionInput("k", "array", ("B", "H", "S + 1", "64")),
-        RegionInput("v", "array", ("B", "H", "S + 1", "64")),
+        RegionInput("q", "array", ("B", "H", "L", "64"), "float32"),
+        RegionInput("k", "array", ("B", "H", "S + 1", "64"), "float32"),
+        RegionInput("v", "array", ("B", "H", "S + 1", "64"), "float32"),
     ),
 )
 """Attention with a first key that every query sees: see SEEN."""
