@@ -23,6 +23,7 @@ For the fixer, `match.holes` holds the helper's parameters in order of first use
     gated: bool                    whether one of them is an nn activation, or a sigmoid that is multiplied
     aliases: dict[Node, str]       other reads of what a hole holds, such as a second self.eps
     scalars: frozenset[str]        the holes that are Python numbers of an instance, such as self.eps
+    either: frozenset[str]         the holes that may be arrays or such numbers
     shapeless: bool                whether the helper may be compiled with shapeless=True
     no_fix: str                    why it is advice only, or ""
 
@@ -38,6 +39,7 @@ from typing import Any
 
 from fuselint.finding import Obligation
 from fuselint.graph.chains import Chain, chains
+from fuselint.graph.fact import PURE
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.ops import TABLE
@@ -47,6 +49,7 @@ from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.tape import same_shape
 from fuselint.graph.trace import trace
 from fuselint.rulebook import Example, FusedKernel, Match
+from fuselint.source.layout import one_line
 from fuselint.traffic.kernels import Kernel, kernels
 
 CODE, NAME = "FUS301", "unfused-elementwise-chain"
@@ -86,6 +89,11 @@ def _is_a_loss(graph: Graph) -> bool:
 
 SELECTIONS = frozenset({"argpartition", "argsort", "argmax", "argmin", "topk"})
 
+ROOTS = frozenset({"math.sqrt", "numpy.sqrt"})
+
+LONGEST_TEXT = 60
+"""Characters of an expression that stands in a message."""
+
 LARGE_NEGATIVE = -1e4
 """A number at least this far below zero fills masked scores."""
 
@@ -100,6 +108,7 @@ class _Reading:
     holes: dict[str, Node] = field(default_factory=dict)
     aliases: dict[Node, str] = field(default_factory=dict)
     scalars: set[str] = field(default_factory=set)
+    either: set[str] = field(default_factory=set)
     obligations: list[Obligation] = field(default_factory=list)
     no_fix: str = ""
     changing: bool = False  # whether a number among the operands may be another at every call
@@ -129,16 +138,17 @@ class _Reading:
                 "gated": self.is_gated(),
                 "aliases": self.aliases,
                 "scalars": frozenset(self.scalars),
+                "either": frozenset(self.either),
                 "shapeless": self.is_shapeless(),
                 "no_fix": self.no_fix,
             },
         )
 
     def count_kernels(self) -> int:
-        """The kernels that are as large as an activation: not those on weights, rows' numbers and single numbers."""
+        """The kernels that are as large as the result, and on activations: not on weights, gates of a row and numbers."""
         found = kernels(self.chain.nodes, self.graph.facts)
-        result = {k.node: k.writes[0].shape for k in found}  # of each node; a cast of an operand may be smaller
-        return sum(self.is_large(k, result[k.node]) for k in found)
+        result = next((k.writes[0].shape for k in reversed(found) if k.node is self.chain.root), None)
+        return sum(self.is_large(k, result) for k in found)
 
     def is_large(self, kernel: Kernel, result: Shape | None) -> bool:
         shape = kernel.writes[0].shape
@@ -251,7 +261,7 @@ class _Reading:
         if first is not None:
             self.aliases[node] = first
             return
-        name = self.name_of(node)
+        name, shown = self.name_of(node), self.text_of(node)
         kind = self.graph.facts.kind(node)
         if kind == "scalar":
             self.scalars.add(name)
@@ -259,16 +269,17 @@ class _Reading:
                 self.changing = True
                 self.no_fix = (
                     self.no_fix
-                    or f"`{name}` is a number that may change at every call: each value would be compiled again"
+                    or f"`{shown}` is a number that may change at every call: each value would be compiled again"
                 )
         elif kind == "unknown" and self.may_change(node):
             why = "nothing says whether it is an array or a number; a number would be compiled again at every change"
-            self.obligations.append(Obligation(f"`{name}` is an array", "unknown", why))
+            self.obligations.append(Obligation(f"`{shown}` is an array", "unknown", why))
         elif kind == "unknown":
             why = "nothing says what it is; a compiled function takes no other library's numbers"
-            self.obligations.append(Obligation(f"`{name}` is an array or a Python number", "unknown", why))
+            self.obligations.append(Obligation(f"`{shown}` is an array or a Python number", "unknown", why))
+            self.either.add(name)
         elif kind != "array":
-            self.no_fix = self.no_fix or f"`{name}` is neither an array of MLX nor a Python number"
+            self.no_fix = self.no_fix or f"`{shown}` is neither an array of MLX nor a Python number"
         self.holes[name] = node
 
     def take_dtype(self, node: Node) -> None:
@@ -282,19 +293,34 @@ class _Reading:
             self.take(base)
 
     def changes(self, node: Node) -> bool:
-        """Whether a number depends on an argument or a loop. Sizes do not count: a new shape is compiled anyway."""
+        """Whether a number depends on an argument, a loop or a length.
+
+        A width does not count: the root of a head dimension is the same at every call.
+        """
         if isinstance(self.graph.facts.const(node), (bool, int, float)):
             return False
-        stack, seen = [node], set()
+        stack, seen = [(node, False)], set()
         while stack:
-            n = stack.pop()
-            if n in seen or n.op in ("dim", "attr", "size", "ndim"):
+            n, scales = stack.pop()
+            if n in seen or n.op in ("attr", "ndim"):
                 continue
             seen.add(n)
-            if n.op in ("param", "loop", "item", "opaque", "call"):
+            if n.op in ("param", "loop", "item", "opaque", "size") or (n.op == "dim" and not self.is_width(n, scales)):
                 return True
-            stack.extend(operands(n))
+            scales = scales or n.op == "power" or n.attrs.get("target") in ROOTS
+            if n.op == "call" and n.attrs.get("target") not in PURE:
+                return True
+            if n.op != "dim":
+                stack.extend((k, scales) for k in operands(n))
         return False
+
+    def is_width(self, dim: Node, scales: bool) -> bool:
+        """Whether a size stays: it is known, or that of a last axis of which a scale is made."""
+        facts = self.graph.facts
+        if isinstance(facts.const(dim), int):
+            return True
+        axis, rank = dim.attrs.get("axis"), facts.rank(dim.inputs[0])
+        return scales and isinstance(axis, int) and (axis == -1 or axis + 1 == (dim.attrs.get("rank") or rank))
 
     def may_change(self, node: Node) -> bool:
         """Whether a value that may be a number may be another one at the next call."""
@@ -310,9 +336,24 @@ class _Reading:
         stored = any(e.kind == "store" and e.path == path for e in self.graph.effects)
         return bool(path) and path == b.attrs.get("path") and a.inputs == b.inputs and not stored
 
+    def text_of(self, node: Node) -> str:
+        """What the code calls a value: its name, or the expression that makes it."""
+        if node.op == "param":
+            return str(node.attrs["name"])
+        at = self.chain.root.top_stmt
+        held = self.graph.names_of(node, at) if at is not None else []
+        named = next((n for n in held if n != "_"), "")
+        source, made = node.frame.source, node.cst
+        if named or source is None or made is None:
+            return named or self.name_of(node)
+        text = one_line(source.code(made)) or self.name_of(node)
+        return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
+
     def name_of(self, node: Node) -> str:
         """A name for a parameter: the code's own where it has one."""
-        names = [n for n, bound in self.graph.bindings.items() if any(b.node is node for b in bound)]
+        at = self.chain.root.top_stmt
+        names = list(self.graph.names_of(node, at)) if at is not None else []
+        names += [n for n, bound in self.graph.bindings.items() if any(b.node is node for b in bound)]
         if node.op in ("param", "attr"):
             names.append(str(node.attrs.get("name", "")))
         wished = next((n for n in names if n.isidentifier() and n != "_"), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from keyword import iskeyword
 
@@ -46,10 +47,20 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
         body=formula.body,
         shapeless=match.data["shapeless"],
         statements=tuple(formula.statements),
-        numbers=frozenset(names[h] for h in holes if h in match.data["scalars"]),
+        annotations={names[h]: kind for h in holes if (kind := _annotation(graph, match, h)) is not None},
     )
     call = ", ".join(f"{{{h}}}" for h in order)
     return Replacement(parts=(Part(match.root, f"{{helper}}({call})"),), holes=holes, helper=helper)
+
+
+def _annotation(graph: Graph, match: Match, hole: str) -> str | None:
+    """The annotation of a parameter that isn't proven to be an array, "" where it may be a number or an array."""
+    if hole in match.data["either"]:
+        return ""
+    if hole not in match.data["scalars"]:
+        return None
+    dtype = graph.facts.dtype(match.holes[hole])
+    return next((kind for kind in ("bool", "int") if dtype == {f"weak {kind}"}), "float")
 
 
 def _in_order(graph: Graph, holes: dict[str, Node], names: dict[str, str], body: str) -> list[str]:
@@ -130,6 +141,7 @@ def _parameters(graph: Graph, nodes: tuple[Node, ...], holes: dict[str, Node]) -
         own = node.attrs["name"] if node.op == "attr" else ""
         base = (named[0] if named else own or _layer(node) or _own_name(graph, node)).lstrip("_")
         name, count = base or ("x", "y", "z", "w", "u", "v")[len(out) % 6], 2
+        name = f"{name}_" if hasattr(builtins, name) or iskeyword(name) else name
         base = name
         while name in out.values() or name in ("mx", "nn", "partial"):
             name, count = f"{base}{count}", count + 1

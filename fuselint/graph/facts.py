@@ -49,6 +49,7 @@ from fuselint.graph.op import Call, Op, Value
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import JOINED, SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
+from fuselint.graph.unstated import unstated
 from fuselint.graph.usage import Usage
 
 __all__ = ["FITS", "MISSING", "DType", "Expr", "Fact", "Facts", "Kind", "Shape"]
@@ -110,6 +111,11 @@ class Facts:
         if not d.symbols:
             return d
         return DType(n for n in d if n not in d.symbols) | DType({ACTIVATION}) if d - d.symbols else DType({ACTIVATION})
+
+    @cached_property
+    def unstated(self) -> dict[str, str]:
+        """What dtypes that nobody states are counted as, by their symbols."""
+        return unstated(self.graph, self)
 
     def state(self, node: Node, shape: Shape, dtype: DType, why: str) -> None:
         """Makes a fact of an array known from elsewhere, such as a recorded run. Before anything is asked."""
@@ -646,7 +652,14 @@ class Facts:
         return scalar_fact("weak bool", why="a condition")
 
     def _loop(self, node: Node) -> Fact:
-        return Fact("unknown", why=f"{node.attrs.get('name', 'a value')} changes in a loop")
+        """What a loop carries around: an array where it starts as one and each step computes one from it."""
+        name = node.attrs.get("name", "a value")
+        start, steps = (self.of(node.inputs[0]), node.inputs[1:]) if node.inputs else (UNKNOWN, ())
+        carried = all(_carries(n, node) for n in steps)
+        if start.kind != "array" or not (carried or all(_carries(n, node) or _is_made(n) for n in steps)):
+            return Fact("unknown", why=f"{name} changes in a loop")
+        dtype = start.dtype if carried and start.dtype.name == "float32" else dtypes.UNKNOWN
+        return Fact("array", dtype=dtype, why=f"{name}: an array that changes in a loop")
 
     def _called(self, node: Node) -> Fact:
         target = node.attrs.get("target") or ""
@@ -683,9 +696,15 @@ class Facts:
             return Fact("str", why="the result of str")
         if target.startswith("numpy."):
             return Fact("object", why=f"{target} is not MLX")
-        return Fact(
-            "unknown", why=f"the result of {node.attrs.get('callee') or target or 'a call'}, which is not understood"
-        )
+        called = node.attrs.get("callee") or target or "a call"
+        if node.attrs.get("fresh"):
+            return Fact("array", why=f"the result of {called}, an array that it makes")
+        summary = self.graph.module.functions.get(target)
+        plain = summary is not None and not (summary.is_async or summary.is_generator or summary.redefined)
+        stated = annotated(summary.returns, called) if summary is not None and plain else None
+        if stated is not None and stated.kind == "array":
+            return stated
+        return Fact("unknown", why=f"the result of {called}, which is not understood")
 
     def _rounded(self, node: Node, target: str, inputs: Sequence[Fact]) -> Expr | None:
         if len(inputs) != 1:
@@ -712,13 +731,40 @@ def _as_value(f: Fact) -> Value:
 
 def _needs(node: Node) -> Iterator[Node]:
     """What must be known before a node: its operands, and those that belong to other graphs."""
-    if node.op == "loop":  # carried around: its second input comes after it
+    if node.op == "loop":  # carried around: all inputs but the first come after it
+        yield from node.inputs[:1]
         return
     yield from operands(node)
     for key in FOREIGN:
         value = node.attrs.get(key)
         if isinstance(value, Node):
             yield value
+
+
+CARRYING = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "phi"})
+"""Operations that make an array of an array, of a dtype that isn't narrower."""
+
+
+def _carries(value: Node, start: Node) -> bool:
+    """Whether `value` is arithmetic on `start`."""
+    found: set[Node] = set()
+    stack = [value]
+    while stack:
+        n = stack.pop()
+        if n.op in CARRYING and n not in found:
+            found.add(n)
+            stack.extend(n.inputs)
+    carried = {start}
+    for n in sorted(found, key=lambda n: n.id):
+        if (all if n.op == "phi" else any)(k in carried for k in n.inputs):
+            carried.add(n)
+    return value in carried
+
+
+def _is_made(value: Node) -> bool:
+    """Whether a value is the result of a function that returns arrays, whatever it is given."""
+    op = TABLE.get(value.op)
+    return op is not None and op.result == "array" and isinstance(value.cst, cst.Call)
 
 
 def _same(a: Any, b: Any) -> bool:

@@ -54,6 +54,10 @@ class Trace:
             return _new_axes(self.facts.shape(node.inputs[0]), index) or shape
         return shape
 
+    def dtype(self, node: Node) -> str:
+        """The dtype to count the node's value with."""
+        return concrete(self.facts.dtype(node).bound(self.facts.unstated))
+
     # -- operands -----------------------------------------------------------------------------------------------------
 
     def operand(self, node: Node) -> Operand | None:
@@ -66,9 +70,9 @@ class Trace:
         if node.op == "const":
             return _scalar(node.attrs.get("value"))
         if self.facts.kind(node) == "scalar":
-            return _number(node)
+            return self.number(node)
         if self.facts.kind(node) in ("array", "unknown"):
-            made = self.tracer.input(self.shape(node), concrete(self.facts.dtype(node)))
+            made = self.tracer.input(self.shape(node), self.dtype(node))
             made.node = node
             return made
         return None
@@ -95,13 +99,19 @@ class Trace:
         if node.op in NOT_ARRAYS:
             return self.outside(node) if node.op in ("param", "global", "attr") else self.not_array(node)
         if self.facts.kind(node) == "scalar":
-            return _number(node)
+            return self.number(node)
         if op is None:
             return self.structural(node)
         return self.operation(node, op)
 
     def not_array(self, node: Node) -> Traced:
-        return _number(node) if self.facts.kind(node) == "scalar" else None
+        return self.number(node) if self.facts.kind(node) == "scalar" else None
+
+    def number(self, node: Node) -> Scalar:
+        """A Python number that the graph doesn't know: sizes are ints, the rest counts as floats."""
+        if "complex64" in self.facts.dtype(node):
+            return Scalar(node, "complex")
+        return Scalar(node, "int" if node.op in ("dim", "ndim", "size") else "float")
 
     def structural(self, node: Node) -> Traced:
         if node.op == "index":
@@ -111,7 +121,7 @@ class Trace:
             copies = isinstance(node.cst, cst.Subscript) and self.facts.kind(node.inputs[0]) == "array"
             return self.make("Gather" if copies else "Item", arrays[:1], node)
         # A join, or a call that isn't understood: it reads its operands, and nothing is fused across it.
-        return self.tracer.make("Opaque", arrays, self.shape(node), concrete(self.facts.dtype(node)), NotImplemented)
+        return self.tracer.make("Opaque", arrays, self.shape(node), self.dtype(node), NotImplemented)
 
     def operation(self, node: Node, op: Op) -> Traced:
         """As MLX makes it: Python numbers among the operands take an array's dtype."""
@@ -124,7 +134,7 @@ class Trace:
         if op.name == "array":
             return self.constant(node)
         if op.kind == "cast":
-            return t.astype(t.array(given[0]), concrete(self.facts.dtype(node)))
+            return t.astype(t.array(given[0]), self.dtype(node))
         composite = COMPOSITES.get(op.name) or ACTIVATIONS.get(function_of(node) or op.name)
         if composite is not None:
             arguments = self.arguments(node)
@@ -143,7 +153,7 @@ class Trace:
 
     def constant(self, node: Node) -> Array:
         """`mx.array(0.5)`: in memory before anything runs."""
-        a = self.tracer.input(self.shape(node), concrete(self.facts.dtype(node)))
+        a = self.tracer.input(self.shape(node), self.dtype(node))
         value = self.facts.const(node.inputs[0]) if node.inputs else None
         if isinstance(value, (bool, int, float)):
             a.value = (value, a.dtype)
@@ -166,11 +176,11 @@ class Trace:
         if reduction is not None and arrays:
             return self.squeezed(node, reduction(self.tracer, arrays[0], self.kept(node)))
         if op.kind == "reduce" and arrays:
-            dtype = concrete(self.facts.dtype(node))
+            dtype = self.dtype(node)
             reduced = self.tracer.reduce(op.name, arrays[0], self.kept(node), dtype, op.primitives[0])
             return self.squeezed(node, reduced)
         if op.shape is rules.same and len(op.primitives) == 1 and arrays:
-            dtype = concrete(self.facts.dtype(node))
+            dtype = self.dtype(node)
             return self.tracer.make(op.primitives[0], arrays, arrays[0].shape, dtype, self.tracer.arguments)
         primitives = op.primitives or (op.name,)
         if op.kind == "copy" and any(n in VIEWS for n in primitives):
@@ -193,13 +203,11 @@ class Trace:
 
     def make(self, primitive: str, arrays: Iterable[Array], node: Node) -> Array:
         """A primitive whose value has the node's shape and dtype."""
-        return self.tracer.make(
-            primitive, arrays, self.shape(node), concrete(self.facts.dtype(node)), self.tracer.arguments
-        )
+        return self.tracer.make(primitive, arrays, self.shape(node), self.dtype(node), self.tracer.arguments)
 
     def opaque(self, arrays: Iterable[Array], node: Node) -> Array:
         """What isn't understood: never equal to another."""
-        dtype = concrete(self.facts.dtype(node))
+        dtype = self.dtype(node)
         return self.tracer.make("Opaque", arrays, self.shape(node), dtype, NotImplemented)
 
     def kept(self, node: Node) -> Shape | None:
@@ -255,17 +263,14 @@ def _new_axes(shape: Shape | None, parts: tuple[Any, ...]) -> Shape | None:
 
 
 def _scalar(value: Any) -> Scalar:
-    kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
-    return Scalar(value, kind)
+    for sort, kind in ((bool, "bool"), (int, "int"), (complex, "complex")):
+        if isinstance(value, sort):
+            return Scalar(value, kind)
+    return Scalar(value, "float")
 
 
 NOTHING = _scalar(None)
 """An argument that is None."""
-
-
-def _number(node: Node) -> Scalar:
-    """A Python number that the graph doesn't know: sizes are ints, the rest counts as floats."""
-    return Scalar(node, "int" if node.op in ("dim", "ndim", "size") else "float")
 
 
 def _is_operator(node: Node) -> bool:

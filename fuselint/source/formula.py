@@ -96,7 +96,7 @@ class Formula:
             if isinstance(node.cst, (cst.Integer, cst.Float)):
                 text = node.cst.value
             return Text(text, PRECEDENCE["unary"] if text.startswith("-") else ATOM)
-        raise NoText("a constant that is no number")
+        raise NoText("a complex constant" if isinstance(value, complex) else "a constant that is no number")
 
     def written(self, node: Node) -> Text:
         op = TABLE.get(node.op)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import itertools
 import re
 import sys
@@ -196,7 +197,7 @@ class Surroundings:
         return None
 
     def _unique(self, wished: str) -> str:
-        taken = taken_names(self.file) | self.added
+        taken = taken_names(self.file) | self.added | set(dir(builtins))
         for name in (wished, f"fused_{wished}", *(f"fused_{wished}_{i}" for i in range(2, 100))):
             if name not in taken and name.isidentifier():
                 return name
@@ -225,7 +226,8 @@ class Surroundings:
         decorator = f"@{core}.compile"
         if helper.shapeless:
             decorator = f"@{self.alias(PARTIAL, MODULE)}({core}.compile, shapeless=True)"
-        signature = ", ".join(f"{p}: {'float' if p in helper.numbers else f'{core}.array'}" for p in helper.params)
+        kinds = {p: helper.annotations.get(p, f"{core}.array") for p in helper.params}
+        signature = ", ".join(f"{p}: {kind}" if kind else p for p, kind in kinds.items())
         head = "def " + fit("def ", f"{name}({signature})", f" -> {core}.array:", "", unit, width, newline)
         lines = [decorator, f"{head} -> {core}.array:"]
         if helper.doc:

@@ -67,6 +67,8 @@ def launches(traced: Trace) -> list[Kernel]:
     out: list[Kernel] = []
     done: set[Node] = set()
     for a in arrays:
+        if not a.primitive:
+            continue  # in memory already, whoever made it
         if a.node is not None and is_activation(a.node):
             if a.node not in done:
                 done.add(a.node)

@@ -147,7 +147,7 @@ def test_attributes_must_be_what_a_compiled_function_takes() -> None:
     for value in ("d ** -0.5", "mx.ones((d,))", "0.5"):
         m = attribute(value)
         assert (m.data["no_fix"], m.obligations) == ("", [])
-    assert [o.claim for o in attribute("config.scale").obligations] == ["`scale` is an array or a Python number"]
+    assert [o.claim for o in attribute("config.scale").obligations] == ["`self.scale` is an array or a Python number"]
     assert "neither" in attribute("np.float32(0.5)").data["no_fix"]  # mx.compile raises ValueError
 
 
