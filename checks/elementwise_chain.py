@@ -10,9 +10,11 @@ where three would do; a gelu written out moves eighteen where two would do.
 When not to: where the code is compiled already, where it runs once (loading, tables), and for a function that is called
 with another Python number at every call, which `mx.compile` would compile again each time.
 
-Fix safety: the compiled helper runs the same operations in the same order with the same roundings, so the values are
-bit-identical. Safe where every operand is known to be an array or a number that stays; unsafe where an argument may be
-a number that changes from call to call. Advice only where a number does, where an operand is changed in place between
+Fix safety: the compiled helper runs the same operations in the same order and dtypes. On the CPU the values are
+bit-identical but for `x**2` and `x**-1` in float32, which a compiler writes as a product and a quotient: at most the
+last digit changes, for the better. A GPU's compiler may contract a product and a sum into one operation that rounds
+once. Safe where every operand is known to be an array or a number that stays; unsafe where an argument may be a number
+that changes from call to call. Advice only where a number does, where an operand is changed in place between
 the operations, where a dtype that comes from outside would have to be an argument, and for a literal -0.0, which
 compiled kernels print as 0.
 
@@ -37,8 +39,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuselint.finding import Obligation
-from fuselint.graph.chains import Chain, chains
+from fuselint.finding import Numerics, Obligation
+from fuselint.graph.chains import Chain, before_cast, chains
 from fuselint.graph.fact import PURE
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
@@ -77,15 +79,28 @@ def find(graph: Graph) -> Iterator[Match]:
         return
     origins = Origins(graph)
     for chain in chains(graph):
-        match = _Reading(graph, origins, chain).match()
+        match = _match(graph, origins, chain)
         if match is not None:
             yield match
+
+
+def _match(graph: Graph, origins: Origins, chain: Chain) -> Match | None:
+    """A last cast to another value's dtype stays outside the helper, if what is left is worth one."""
+    inner = before_cast(graph, chain)
+    if inner is not None:
+        match = _Reading(graph, origins, inner).match()
+        if match is not None and (match.data["kernels"] >= LEAST or match.data["gated"]):
+            return match
+    return _Reading(graph, origins, chain).match()
 
 
 def _is_a_loss(graph: Graph) -> bool:
     """A free function with a log-sigmoid: the preference losses, on one number a sequence."""
     return graph.context.class_name is None and any(n.op == "nn.log_sigmoid" for n in graph.nodes)
 
+
+LEAST = 3
+"""Kernels that are reported where nobody says otherwise."""
 
 SELECTIONS = frozenset({"argpartition", "argsort", "argmax", "argmin", "topk"})
 
@@ -132,6 +147,7 @@ class _Reading:
             obligations=self.obligations,
             region=frozenset(nodes),
             fused=tuple(self.fused_kernels()),
+            numerics=self.numerics(),
             data={
                 "nodes": nodes,
                 "kernels": eager,
@@ -145,7 +161,7 @@ class _Reading:
         )
 
     def count_kernels(self) -> int:
-        """The kernels that are as large as the result, and on activations: not on weights, gates of a row and numbers."""
+        """The kernels that are as large as the result, and on activations: not on weights, rows' numbers and numbers."""
         found = kernels(self.chain.nodes, self.graph.facts)
         result = next((k.writes[0].shape for k in reversed(found) if k.node is self.chain.root), None)
         return sum(self.is_large(k, result) for k in found)
@@ -386,6 +402,16 @@ class _Reading:
             if e.kind != "store"
         )
 
+    def numerics(self) -> Numerics:
+        """Whether every rounding surely stays: compilers contract a product and a sum, and make `x**2` a product."""
+        inside = set(self.chain.nodes)
+        for n in self.chain.nodes:
+            if n.op == "power" and isinstance(self.graph.facts.const(n.inputs[1]), (int, float)):
+                return "reassociated"
+            if n.op in ("add", "subtract") and any(k in inside and _is_product(k) for k in n.inputs):
+                return "reassociated"
+        return "bit-identical"
+
     def is_shapeless(self) -> bool:
         """Whether one kernel is left when every operand gets a broadcast, and no number depends on a shape."""
         if any(_reads_a_size(self.holes[h]) for h in self.scalars):
@@ -404,6 +430,12 @@ class _Reading:
             assert root is not None
             made[group.root] = root
             yield FusedKernel("mx.compile", tuple(dict.fromkeys(reads)), root)
+
+
+def _is_product(node: Node) -> bool:
+    """Whether a value is a product, such as `x * sigmoid(x)` of an activation."""
+    op = TABLE[node.op]
+    return op.name in ("multiply", "square") or (op.function or op.name) in FUNCTIONS
 
 
 def _is_short_literal(node: Node) -> bool:

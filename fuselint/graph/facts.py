@@ -113,8 +113,8 @@ class Facts:
         return DType(n for n in d if n not in d.symbols) | DType({ACTIVATION}) if d - d.symbols else DType({ACTIVATION})
 
     @cached_property
-    def unstated(self) -> dict[str, str]:
-        """What dtypes that nobody states are counted as, by their symbols."""
+    def unstated(self) -> frozenset[str]:
+        """The symbols of dtypes that nothing says anything of."""
         return unstated(self.graph, self)
 
     def state(self, node: Node, shape: Shape, dtype: DType, why: str) -> None:

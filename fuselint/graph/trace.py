@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from fuselint.graph.primitives import ACTIVATIONS, COMPOSITES, OTHER_AXIS, REDUC
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import SHARED, VIEWS, Array, Operand, Scalar, Tracer, concrete, names
+from fuselint.graph.unstated import counted
 
 if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
@@ -35,11 +36,15 @@ Traced = Array | Scalar | None
 
 @dataclass(eq=False)
 class Trace:
-    """The arrays of a set of nodes. What they read and don't hold is an input."""
+    """The arrays of a set of nodes. What they read and don't hold is an input.
+
+    counted: what dtypes that nobody states are counted as, by their symbols.
+    """
 
     facts: Facts
     tracer: Tracer
     made: dict[Node, Traced]
+    counted: Mapping[str, str]
 
     def array(self, node: Node) -> Array | None:
         """The array that holds the node's value."""
@@ -56,7 +61,7 @@ class Trace:
 
     def dtype(self, node: Node) -> str:
         """The dtype to count the node's value with."""
-        return concrete(self.facts.dtype(node).bound(self.facts.unstated))
+        return concrete(self.facts.dtype(node).bound(self.counted))
 
     # -- operands -----------------------------------------------------------------------------------------------------
 
@@ -244,8 +249,9 @@ class Trace:
 
 def trace(nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False) -> Trace:
     """The tape of `nodes`, in evaluation order."""
-    out = Trace(facts, Tracer(shapeless), {})
-    for node in sorted(nodes, key=lambda n: n.id):
+    ordered = sorted(nodes, key=lambda n: n.id)
+    out = Trace(facts, Tracer(shapeless), {}, counted(ordered, facts))
+    for node in ordered:
         out.add(node)
     return out
 

@@ -7,9 +7,10 @@ cast of it shows that it has another: `x.astype(mx.float32)` says that x isn't f
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from fuselint.graph.dtypes import HALF, DType
+from fuselint.graph.dtypes import HALF
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 
@@ -24,40 +25,19 @@ MEETING = frozenset({"binary", "ternary"})
 STATED = (*HALF, "float32", "complex64")
 
 ROUNDS = 3
+"""How often operations are gone through: what a value is counted as may decide it for those before."""
 
 
-def unstated(graph: Graph, facts: Facts) -> dict[str, str]:
-    """What the symbols of unstated dtypes are counted as, where they meet a stated one."""
-    free = _free(graph, facts) - _shown(graph, facts)
-    bound: dict[str, str] = {}
-    for _ in range(ROUNDS if free else 0):
-        before = len(bound)
-        for node in graph.nodes:
-            op = TABLE.get(node.op)
-            if op is not None and op.kind in MEETING:
-                operands = node.inputs[1:] if op.name == "where" else node.inputs
-                _meet([facts.dtype(n).bound(bound) for n in operands], free, bound)
-        if len(bound) == before:
-            break
-    return bound
-
-
-def _meet(operands: list[DType], free: set[str], bound: dict[str, str]) -> None:
-    stated = next((d.name for d in operands if d.name in STATED), None)
-    for d in operands if stated is not None else ():
-        if d and d <= free:
-            bound.update(dict.fromkeys(d, stated))
-
-
-def _free(graph: Graph, facts: Facts) -> set[str]:
-    """The symbols of the dtypes of values that come from outside."""
+def unstated(graph: Graph, facts: Facts) -> frozenset[str]:
+    """The symbols of dtypes that nothing in the function says anything of."""
     out: set[str] = set()
+    seen: set[str] = set()
     for node in graph.nodes:
-        known_array = node.op == "attr" and isinstance(node.attrs.get("init"), Node)
-        if (node.op in FROM_OUTSIDE or (node.op == "attr" and not known_array)) and facts.kind(node) in ARRAYS:
-            made_of = frozenset().union(*(facts.dtype(n).symbols for n in node.inputs))
-            out |= facts.dtype(node).symbols - made_of
-    return out
+        new = facts.dtype(node).symbols - seen if facts.kind(node) in ARRAYS else frozenset()
+        if node.op in FROM_OUTSIDE or (node.op == "attr" and not isinstance(node.attrs.get("init"), Node)):
+            out |= new
+        seen |= new
+    return frozenset(out - _shown(graph, facts))
 
 
 def _shown(graph: Graph, facts: Facts) -> set[str]:
@@ -71,4 +51,24 @@ def _shown(graph: Graph, facts: Facts) -> set[str]:
             out |= before.symbols
         elif before.name in STATED:
             out |= after.symbols
+    return out
+
+
+def counted(nodes: Iterable[Node], facts: Facts) -> dict[str, str]:
+    """What unstated dtypes are counted as where some operations are looked at: those of the operands beside them."""
+    out: dict[str, str] = {}
+    meetings = [
+        n.inputs[1:] if n.op == "where" else n.inputs
+        for n in nodes
+        if (op := TABLE.get(n.op)) is not None and op.kind in MEETING
+    ]
+    for _ in range(ROUNDS if facts.unstated else 0):
+        before = len(out)
+        for operands in meetings:
+            dtypes = [facts.dtype(n).bound(out) for n in operands]
+            stated = next((d.name for d in dtypes if d.name in STATED), None)
+            if stated is not None:
+                out.update((name, stated) for d in dtypes if d <= facts.unstated for name in d)
+        if len(out) == before:
+            break
     return out

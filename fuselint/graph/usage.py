@@ -120,7 +120,7 @@ class Usage:
             e.rank, e.rank_why = rank, why
 
     def _scalar(self, node: Node, why: str) -> None:
-        """A number; so are the operands of the arithmetic that it is the result of, and what a join may take it from."""
+        """A number; so are the operands of arithmetic whose result it is, and the values that a join takes it from."""
         e = self._at(node)
         if e.scalar:
             return
