@@ -37,11 +37,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.chains import Chain, before_cast, chains
-from fuselint.graph.fact import PURE
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.ops import TABLE
@@ -50,6 +50,7 @@ from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.tape import same_shape
 from fuselint.graph.trace import trace
+from fuselint.graph.worth import changes, is_few, is_lowest, is_rare
 from fuselint.rulebook import Example, FusedKernel, Match
 from fuselint.source.layout import one_line
 from fuselint.traffic.kernels import Kernel, kernels
@@ -104,8 +105,6 @@ LEAST = 3
 
 SELECTIONS = frozenset({"argpartition", "argsort", "argmax", "argmin", "topk"})
 
-ROOTS = frozenset({"math.sqrt", "numpy.sqrt"})
-
 LONGEST_TEXT = 60
 """Characters of an expression that stands in a message."""
 
@@ -132,8 +131,8 @@ class _Reading:
         nodes = self.chain.nodes
         if len({n.frame for n in nodes}) == 1 and self.chain.root.frame.depth > 0:
             return None  # a helper's own: found where the helper is read by itself
-        eager = self.count_kernels()
-        if eager < 2 or not self.is_worth_it():
+        eager = len(self.launches)
+        if eager < 2 or not self.saves_passes() or not self.is_worth_it():
             return None
         self.read_operands()
         self.look_for_obstacles()
@@ -160,13 +159,14 @@ class _Reading:
             },
         )
 
-    def count_kernels(self) -> int:
-        """The kernels that are as large as the result, and on activations: not on weights, rows' numbers and numbers."""
+    @cached_property
+    def launches(self) -> list[Kernel]:
+        """The kernels on activations: not those on weights, rows' numbers and single numbers."""
         found = kernels(self.chain.nodes, self.graph.facts)
-        result = next((k.writes[0].shape for k in reversed(found) if k.node is self.chain.root), None)
-        return sum(self.is_large(k, result) for k in found)
+        result = {k.node: k.writes[0].shape for k in found}  # of each node; a cast of an operand may be smaller
+        return [k for k in found if self.is_on_activations(k, result[k.node])]
 
-    def is_large(self, kernel: Kernel, result: Shape | None) -> bool:
+    def is_on_activations(self, kernel: Kernel, result: Shape | None) -> bool:
         shape = kernel.writes[0].shape
         if shape == SCALAR or kernel.node is None or not same_shape(shape, result):
             return False
@@ -175,6 +175,11 @@ class _Reading:
             # An operand that may be a number is cast only if it is an array.
             return self.graph.facts.kind(source) == "array" and bool(self.origins.of(source) & ACTIVATIONS)
         return bool(self.origins.of(kernel.node) & ACTIVATIONS)
+
+    def saves_passes(self) -> bool:
+        """Whether several kernels are as large as the result: else the others are as small as a gate of channels."""
+        result = next((k.writes[0].shape for k in self.launches if k.node is self.chain.root), None)
+        return sum(same_shape(k.writes[0].shape, result) for k in self.launches) > 1
 
     # -- worth --------------------------------------------------------------------------------------------------------
 
@@ -194,8 +199,10 @@ class _Reading:
             return False  # another library's, a mask, positions, indices, an image that leaves
         if root in self.origins.totals or root in self.origins.angles or root in self.origins.points:
             return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation, coordinates
-        if self.is_written_back() or self.is_normalisation(found):
-            return False  # a few entries of an array; an image or a latent, once
+        if self.is_normalisation(found):
+            return False  # an image or a latent, once
+        if not self.is_gated() and (is_rare(self.graph, self.chain.nodes) or is_few(self.graph, root)):
+            return False
         if any(map(_is_short_literal, arrays)):
             return False  # rows of coordinates or colours
         if not any(self.origins.of(n) & {"computed", "given"} for n in arrays if facts.kind(n) == "array"):
@@ -212,16 +219,11 @@ class _Reading:
         names = sorted(n.op for n in self.chain.nodes if n.op != "astype")
         return names in (["divide", "subtract"], ["add", "multiply"]) and sum(o <= {"table"} for o in found) >= 2
 
-    def is_written_back(self) -> bool:
-        """Whether all that becomes of the result is `x[i] = result`."""
-        readers = self.graph.users.get(self.chain.root, ())
-        return bool(readers) and all(u.op == "index_update" and u.inputs[1] is self.chain.root for u in readers)
-
     def builds_a_mask(self) -> bool:
         for n in self.chain.nodes:
             for k in n.inputs:
                 value = self.graph.facts.const(k.inputs[0] if k.op == "array" and k.inputs else k)
-                if isinstance(value, (int, float)) and value <= LARGE_NEGATIVE:
+                if is_lowest(k) or (isinstance(value, (int, float)) and value <= LARGE_NEGATIVE):
                     return True
         return False
 
@@ -281,7 +283,7 @@ class _Reading:
         kind = self.graph.facts.kind(node)
         if kind == "scalar":
             self.scalars.add(name)
-            if self.changes(node):
+            if changes(self.graph, node):
                 self.changing = True
                 self.no_fix = (
                     self.no_fix
@@ -307,36 +309,6 @@ class _Reading:
             self.no_fix = self.no_fix or "a dtype can't be an argument of a compiled function"
         elif base not in self.chain.nodes:
             self.take(base)
-
-    def changes(self, node: Node) -> bool:
-        """Whether a number depends on an argument, a loop or a length.
-
-        A width does not count: the root of a head dimension is the same at every call.
-        """
-        if isinstance(self.graph.facts.const(node), (bool, int, float)):
-            return False
-        stack, seen = [(node, False)], set()
-        while stack:
-            n, scales = stack.pop()
-            if n in seen or n.op in ("attr", "ndim"):
-                continue
-            seen.add(n)
-            if n.op in ("param", "loop", "item", "opaque", "size") or (n.op == "dim" and not self.is_width(n, scales)):
-                return True
-            scales = scales or n.op == "power" or n.attrs.get("target") in ROOTS
-            if n.op == "call" and n.attrs.get("target") not in PURE:
-                return True
-            if n.op != "dim":
-                stack.extend((k, scales) for k in operands(n))
-        return False
-
-    def is_width(self, dim: Node, scales: bool) -> bool:
-        """Whether a size stays: it is known, or that of a last axis of which a scale is made."""
-        facts = self.graph.facts
-        if isinstance(facts.const(dim), int):
-            return True
-        axis, rank = dim.attrs.get("axis"), facts.rank(dim.inputs[0])
-        return scales and isinstance(axis, int) and (axis == -1 or axis + 1 == (dim.attrs.get("rank") or rank))
 
     def may_change(self, node: Node) -> bool:
         """Whether a value that may be a number may be another one at the next call."""
@@ -380,8 +352,8 @@ class _Reading:
         return name
 
     def look_for_obstacles(self) -> None:
-        if "mlx.core" not in self.graph.module.imports.values():
-            self.no_fix = self.no_fix or "mlx.core is not imported at the top of the module"
+        if not any(f"{target}.".startswith("mlx.") for target in self.graph.module.imports.values()):
+            self.no_fix = self.no_fix or "MLX is not imported at the top of the module"
         for n in self.chain.nodes:
             for k in n.inputs:
                 value = self.graph.facts.const(k)

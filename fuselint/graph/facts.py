@@ -474,6 +474,9 @@ class Facts:
     def _attr(self, node: Node) -> Fact:
         init = node.attrs.get("init")
         path = node.attrs.get("path") or node.attrs.get("name", "")
+        limit = LIMITS.get(node.inputs[0].attrs.get("target") or "") if node.inputs else None
+        if limit is not None:
+            return scalar_fact(limit, why=f"{path}, a limit of a dtype")
         if not isinstance(init, Node):
             return self._field(node, path) or Fact("unknown", size=Expr.name(self._name(node)), why=f"attribute {path}")
         fact = self.of(init)
@@ -740,6 +743,9 @@ def _needs(node: Node) -> Iterator[Node]:
         if isinstance(value, Node):
             yield value
 
+
+LIMITS = {"mlx.core.finfo": "weak float", "mlx.core.iinfo": "weak int", "numpy.finfo": "weak float"}
+"""Whose attributes are Python numbers."""
 
 CARRYING = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "phi"})
 """Operations that make an array of an array, of a dtype that isn't narrower."""

@@ -57,18 +57,23 @@ def _shown(graph: Graph, facts: Facts) -> set[str]:
 def counted(nodes: Iterable[Node], facts: Facts) -> dict[str, str]:
     """What unstated dtypes are counted as where some operations are looked at: those of the operands beside them."""
     out: dict[str, str] = {}
-    meetings = [
-        n.inputs[1:] if n.op == "where" else n.inputs
-        for n in nodes
-        if (op := TABLE.get(n.op)) is not None and op.kind in MEETING
-    ]
+    meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
     for _ in range(ROUNDS if facts.unstated else 0):
         before = len(out)
-        for operands in meetings:
-            dtypes = [facts.dtype(n).bound(out) for n in operands]
+        for node in meeting:
+            arrays = [n for n in node.inputs[node.op == "where" :] if facts.kind(n) in ARRAYS]
+            dtypes = [facts.dtype(n).bound(out) for n in arrays]
             stated = next((d.name for d in dtypes if d.name in STATED), None)
-            if stated is not None:
-                out.update((name, stated) for d in dtypes if d <= facts.unstated for name in d)
+            for n, d in zip(arrays, dtypes, strict=True) if stated is not None else ():
+                if d and d <= facts.unstated and (stated != "complex64" or _rotates(node, n)):
+                    out.update(dict.fromkeys(d, str(stated)))
         if len(out) == before:
             break
     return out
+
+
+def _rotates(node: Node, operand: Node) -> bool:
+    """Whether a complex value is multiplied by a table; `a + 1j * b` and `r * (c + 1j * s)` are of real ones."""
+    while operand.op == "index" or (operand.op in TABLE and TABLE[operand.op].kind == "view" and operand.inputs):
+        operand = operand.inputs[0]
+    return node.op == "multiply" and operand.op in FROM_OUTSIDE

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fuselint.config import Settings
+from fuselint.engine import fix_text
 from fuselint.rulebook import Match
 from fuselint.rulebook import rules as all_rules
+from fuselint.source.text import FileText
 from tests.graph.functions import HEAD, graph_of
 
 (RULE,) = [r for r in all_rules() if r.code == "FUS301"]
@@ -137,7 +140,7 @@ def test_bit_identical_is_claimed_where_no_compiler_rounds_otherwise(body: str, 
 
 
 def test_a_compiled_square_rounds_otherwise() -> None:
-    """Why a power by a literal isn't bit-identical: on the CPU a few of many float32 values differ in the last digit."""
+    """Why a power by a literal isn't bit-identical: on the CPU a few float32 values differ in the last digit."""
     mx = pytest.importorskip("mlx.core")
     from tests.graph.test_fuse import kernel_names
 
@@ -158,7 +161,9 @@ ADVICE = {
     "a loop's number": (
         "for i in range(4):\n    x = nn.silu(x * (i + 1)) * y\nreturn x", "x: mx.array, y: mx.array", "may change",
     ),
-    "a dtype from outside": ("return mx.exp((x.astype(mx.float32) + 1).astype(d) * 2)", "x: mx.array, d: mx.Dtype", "dtype"),
+    "a dtype from outside": (
+        "return mx.exp((x.astype(mx.float32) + 1).astype(d) * 2)", "x: mx.array, d: mx.Dtype", "dtype",
+    ),
     "a length": (
         "return nn.silu(x * (y.shape[1] - 1)) * y", "x: mx.array, y: mx.array", "`y.shape[1] - 1` is a number that may",
     ),
@@ -207,6 +212,18 @@ def test_advice_without_mlx_at_the_top_of_the_module() -> None:
     assert "not imported" in m.data["no_fix"]
 
 
+def test_mlx_core_is_imported_beside_mlx_nn() -> None:
+    source = """from mlx import nn
+
+
+def f(x, w):
+    return nn.silu(x @ w) * (x @ w)
+"""
+    fixed = fix_text(FileText("m.py", source), Settings(select=(RULE.code,))).after
+    assert fixed.startswith("from functools import partial\n\nimport mlx.core as mx\nfrom mlx import nn\n\n\n")
+    assert "@partial(mx.compile, shapeless=True)\ndef swiglu(" in fixed
+
+
 def test_an_argument_that_may_be_a_number_is_an_unknown_obligation() -> None:
     (m,) = found("return mx.tanh(x * s) + y", "x: mx.array, y: mx.array, s")
     assert [(o.claim, o.verdict) for o in m.obligations] == [("`s` is an array", "unknown")]
@@ -230,12 +247,70 @@ SILENT = {
     "a mask of infinities": "return mx.where(x > 0, mx.array(0.0), mx.array(-float('inf'))) + y",
     "losses of tokens": "l = nn.losses.cross_entropy(x, y)\nreturn (l * 2 + 1).astype(mx.float32) * 0.5",
     "a uint8 image": "return mx.clip(x * 127.5 + 127.5, 0, 255).astype(mx.uint8)",
+    "codes": "return (((x * y + 1) * z).sum(axis=-1) + 0.5).astype(mx.int32)",
+    "a mask of the lowest number": "m = x.astype(mx.float32) * 2\nreturn (1.0 - m) * mx.finfo(mx.float32).min + y",
+    "a sample": "return x + mx.exp(0.5 * y) * mx.random.normal(x.shape)",
+    "a spectrum": "return x * mx.cos(y) + 1j * (x * mx.sin(y))",
+    "numbers of rows": "return z * (mx.exp(x * 2) + y)[..., None]",
+    "some entries": "v = x[:, z]\nx[:, z] = mx.where(v < 0, v * y, v / 3)\nreturn x",
+    "a parameter of a layer": "z.weight = (1.0 + z.weight.astype(mx.float32)) / y - 1.0",
+    "a gate of channels": "B, H, W, C = x.shape\nreturn x * mx.sigmoid(mx.mean(x, axis=(1, 2), keepdims=True) @ y)",
 }
 
 
 @pytest.mark.parametrize("body", SILENT.values(), ids=SILENT)
 def test_small_values_are_not_worth_a_kernel(body: str) -> None:
     assert found(body) == []
+
+
+STEP = "latents + 0.5 * (velocity - x) * 2.0"
+LOOPS = {
+    "a sampler": (f"for t in times:\n    velocity = model(latents, t)\n    latents = {STEP}\nreturn latents", 0),
+    "layers": (f"for layer in times:\n    velocity = layer(latents)\n    latents = {STEP}\nreturn latents", 1),
+    "layers by number": (
+        f"for i in range(8):\n    velocity = times[i](latents)\n    latents = {STEP}\nreturn latents", 1,
+    ),
+    "a recurrence": (
+        f"for t in range(8):\n    velocity = model(x[:, t], latents)\n    latents = {STEP}\nreturn latents", 1,
+    ),
+    "a layer whose result the loop does not carry": (
+        f"for t in times:\n    velocity = model(x, t)\n    out = {STEP}\nreturn out", 1,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "count"), LOOPS.values(), ids=LOOPS)
+def test_steps_around_a_whole_model_are_rare(body: str, count: int) -> None:
+    arguments = "x: mx.array, latents: mx.array, model, times"
+    assert len(found(body.replace("velocity - x", "velocity - x[0]") if "t]" in body else body, arguments)) == count
+
+
+SCHEDULES = {
+    "a number of a list": ("s = mx.array(t[k])", 0),
+    "a number that is given": ("s = mx.array(k)", 0),
+    "an element of a table": ("s = mx.linspace(0, 1, 9)[k]", 0),
+    "what lies between two elements": ("u = mx.linspace(0, 1, 9)\ns = u[k + 1] - u[k]", 0),
+    "a number that stays": ("s = mx.array(0.3)", 1),
+    "a row": ("s = mx.ones((9, 64))[k]", 1),
+}
+
+
+@pytest.mark.parametrize(("made", "count"), SCHEDULES.values(), ids=SCHEDULES)
+def test_numbers_of_a_schedule_make_steps(made: str, count: int) -> None:
+    body = f"{made}\nreturn (1 - s) * x + s * mx.tanh(y)"
+    assert len(found(body, "x: mx.array, y: mx.array, t: list, k: int")) == count
+
+
+def test_a_modulation_by_a_row_is_worth_it() -> None:
+    (m,) = found("return x * (1 + y[:, None]) + z[:, None]")
+    assert m.data["kernels"] == 3
+
+
+def test_a_number_is_one_where_arithmetic_of_it_must_be() -> None:
+    body = (
+        "if n is None:\n    n = x.shape[0] // step\ni = mx.arange(n)\nreturn mx.where(i < n, mx.exp(x * y) + 1, 0) * z"
+    )
+    assert found(body, "x: mx.array, y: mx.array, z: mx.array, step, n=None") == []  # each n would be compiled again
 
 
 def test_weights_alone_are_another_rule() -> None:
