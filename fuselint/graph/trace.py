@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from fuselint.graph import ops_rules as rules
+from fuselint.graph.likely import likely
 from fuselint.graph.model import Node, Slice, operands
 from fuselint.graph.op import Op
 from fuselint.graph.ops import TABLE, function_of
@@ -52,12 +53,8 @@ class Trace:
         return value if isinstance(value, Array) else None
 
     def shape(self, node: Node) -> Shape | None:
-        """The node's shape; `x[:, None, :]` of an x of unknown rank names all its axes."""
-        shape = self.facts.shape(node)
-        index = node.attrs.get("index") if node.op == "index" else None
-        if isinstance(index, tuple) and (shape is None or shape.lead is not None):
-            return _new_axes(self.facts.shape(node.inputs[0]), index) or shape
-        return shape
+        """The shape to count the node's value with."""
+        return likely(node, self.facts)
 
     def dtype(self, node: Node) -> str:
         """The dtype to count the node's value with."""
@@ -254,18 +251,6 @@ def trace(nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False) -> Tr
     for node in ordered:
         out.add(node)
     return out
-
-
-def _new_axes(shape: Shape | None, parts: tuple[Any, ...]) -> Shape | None:
-    """`x[:, None, :]` of an x of unknown rank: such an index names all its axes, and `x[:, None]` all but one."""
-    if parts and parts[-1] is None:
-        parts = (*parts, Slice())
-    whole = [p is None or (isinstance(p, Slice) and p == Slice()) for p in parts]
-    if shape is None or shape.lead is None or None not in parts or not all(whole):
-        return None
-    sizes = shape.tail(sum(p is not None for p in parts))
-    rest = iter(sizes or ())
-    return Shape(None, tuple(Expr.of(1) if p is None else next(rest) for p in parts)) if sizes is not None else None
 
 
 def _scalar(value: Any) -> Scalar:

@@ -202,3 +202,21 @@ def test_what_a_gate_of_rows_meets_is_as_large_as_the_result() -> None:
     chain = [n for n in graph.nodes if n.op in ("sigmoid", "multiply", "add")]
     sizes = Bytes(Sizes.of(a.shape for k in kernels(chain, graph.facts) for a in (*k.reads, *k.writes)))
     assert [str(sizes.moved(k)) for k in kernels(chain, graph.facts)] == ["4*T", "4*T*D + 2*T", "6*T*D"]
+
+
+AXES = {
+    "a new axis": "y[:, None]",
+    "a new axis of a part": "mx.split(y[:, None], 2, axis=2)[0]",
+    "an axis by its number": "mx.expand_dims(y, 1)",
+    "an activation of it": "mx.tanh(mx.expand_dims(y, axis=1))",
+    "as many axes of one as it takes": "y.reshape(n, 1, *([1] * (x.ndim - 2)))",
+}
+
+
+@pytest.mark.parametrize("gate", AXES.values(), ids=AXES)
+def test_an_axis_that_the_code_makes_holds_one(gate: str) -> None:
+    graph = graph_of(f"{HEAD}def f(x: mx.array, y: mx.array, n: int):\n    return x * {gate}\n")
+    (product,) = (k for k in kernels([graph.returns[0][1]], graph.facts) if k.op == "Multiply")
+    sizes = Sizes.of(a.shape for a in (*product.reads, *product.writes))
+    assert "T" not in sizes.elements(product.reads[1].shape).names
+    assert str(sizes.elements(product.writes[0].shape)) == "T*D"
