@@ -146,7 +146,8 @@ def _says(size: Expr) -> int:
     """How much is known of a size."""
     if size.value() is not None:
         return 0 if size == 1 else 3
-    return 1 if ".shape[" in str(size) else 2
+    text = str(size)
+    return 1 if ".shape[" in text and size == Expr.name(text) else 2
 
 
 def _same_size(a: Expr, b: Expr) -> bool:

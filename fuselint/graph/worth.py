@@ -230,5 +230,6 @@ def _is_whole(graph: Graph, node: Node) -> bool:
 
 
 def _mixes(node: Node) -> bool:
+    """Whether an operation works value by value, or adds up: the digits of a code."""
     op = TABLE.get(node.op)
-    return node.op in ("index", "phi") or (op is not None and op.kind in (*ONE_BY_ONE, "reduce"))
+    return node.op in ("index", "phi", "sum") or (op is not None and op.kind in ONE_BY_ONE)

@@ -237,6 +237,9 @@ SILENT = {
     "an additive mask": "return (1.0 - x.astype(mx.float32)) * -1e9",
     "statistics of rows": "v = x.var(-1, keepdims=True)\nreturn x @ mx.rsqrt(v * 2 + 1e-5)",
     "coordinates": "return (x[:, 0] * 0.5 + x[:, 1]) * 2 + x[:, 2]",
+    "sampling points": "B, Q, D = x.shape\no = (x @ y).reshape(B, Q, 8, 4, 2)\n"
+    "return z[:, :, None, :, :2] + o / 4 * z[:, :, None, :, 2:] * 0.5",
+    "rows of a few codes": "h = mx.tanh((x @ y).reshape(-1, 8)) * 0.999\nreturn (h + 1) * 2 - 1",
     "boxes": "b = x.reshape(-1, 4)\nreturn mx.clip(b * 2 - 1, 0, 1) * 0.5",
     "points": "return (x * 2 + 0.5) / mx.array([y.shape[0], y.shape[1]]) - 1",
     "indices": "i = mx.clip(x * 0.5 + 1, 0, 9)\nreturn mx.take_along_axis(y, i.astype(mx.int32), axis=-1)",
@@ -311,6 +314,11 @@ def test_a_number_is_one_where_arithmetic_of_it_must_be() -> None:
         "if n is None:\n    n = x.shape[0] // step\ni = mx.arange(n)\nreturn mx.where(i < n, mx.exp(x * y) + 1, 0) * z"
     )
     assert found(body, "x: mx.array, y: mx.array, z: mx.array, step, n=None") == []  # each n would be compiled again
+
+
+def test_pairs_that_a_rotation_turns_are_worth_it() -> None:
+    (m,) = found("p = x.reshape(*x.shape[:-1], -1, 2)\nreturn mx.tanh(p * y[..., None]) + p * z[..., None]")
+    assert m.data["kernels"] == 4
 
 
 def test_weights_alone_are_another_rule() -> None:
