@@ -380,6 +380,8 @@ class _Reading:
         for n in self.chain.nodes:
             if n.op == "power" and isinstance(self.graph.facts.const(n.inputs[1]), (int, float)):
                 return "reassociated"
+            if "complex64" in self.graph.facts.dtype(n):
+                return "reassociated"  # a product of complex numbers is products and a sum
             if n.op in ("add", "subtract") and any(k in inside and _is_product(k) for k in n.inputs):
                 return "reassociated"
         return "bit-identical"

@@ -659,7 +659,7 @@ class Facts:
         name = node.attrs.get("name", "a value")
         start, steps = (self.of(node.inputs[0]), node.inputs[1:]) if node.inputs else (UNKNOWN, ())
         carried = all(_carries(n, node) for n in steps)
-        if start.kind != "array" or not (carried or all(_carries(n, node) or _is_made(n) for n in steps)):
+        if start.kind != "array" or not all(_carries(n, node, made=True) for n in steps):
             return Fact("unknown", why=f"{name} changes in a loop")
         dtype = start.dtype if carried and start.dtype.name == "float32" else dtypes.UNKNOWN
         return Fact("array", dtype=dtype, why=f"{name}: an array that changes in a loop")
@@ -751,18 +751,18 @@ CARRYING = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minim
 """Operations that make an array of an array, of a dtype that isn't narrower."""
 
 
-def _carries(value: Node, start: Node) -> bool:
-    """Whether `value` is arithmetic on `start`."""
+def _carries(value: Node, start: Node, made: bool = False) -> bool:
+    """Whether `value` is arithmetic on `start`, or where `made` says so on what any function of MLX returns."""
     found: set[Node] = set()
     stack = [value]
     while stack:
         n = stack.pop()
-        if n.op in CARRYING and n not in found:
+        if n not in found:
             found.add(n)
-            stack.extend(n.inputs)
-    carried = {start}
+            stack.extend(n.inputs if n.op in CARRYING else ())
+    carried = {start, *(n for n in found if made and _is_made(n))}
     for n in sorted(found, key=lambda n: n.id):
-        if (all if n.op == "phi" else any)(k in carried for k in n.inputs):
+        if n.op in CARRYING and (all if n.op == "phi" else any)(k in carried for k in n.inputs):
             carried.add(n)
     return value in carried
 

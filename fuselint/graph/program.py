@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from fuselint.errors import TooComplex
@@ -21,7 +20,6 @@ class Program:
         self.file = file
         self.summary = summary
         self._sources: dict[str, FunctionSource | None] = {}
-        self._assigns: dict[str, bool] = {}
         self._makes_array: dict[str, bool] = {}
         self._graphs: dict[str, Graph | None] = {}
         self.too_complex: dict[str, str] = {}  # functions that were given up, with the reason
@@ -48,13 +46,6 @@ class Program:
             if source is not None:
                 self._graphs[qualname] = lower(source, self.summary, self)
         return self._graphs[qualname]
-
-    def assigns(self, name: str) -> bool:
-        """Whether the module seems to assign a name, which then is no builtin any more."""
-        if name not in self._assigns:
-            pattern = rf"^(?:[\w, =]*[, =])?{re.escape(name)}\b[\w, ]*(?::[^=\n]*)?=(?!=)"
-            self._assigns[name] = re.search(pattern, self.file.text, re.MULTILINE) is not None
-        return self._assigns[name]
 
     def makes_array(self, qualname: str) -> bool:
         """Whether a function always returns an array that it made, and that it leaves nowhere else."""

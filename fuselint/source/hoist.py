@@ -97,12 +97,15 @@ class Surroundings:
             name, line = "mx", "import mlx.core as mx"
         elif target == NN:
             name, line = "nn", "import mlx.nn as nn"
+        elif target == PARTIAL and "partial" in taken_names(self.file):
+            name, line = "functools", "import functools"
         elif target == PARTIAL:
             name, line = "partial", "from functools import partial"
         else:
             raise Refused(f"{target} has no name here")
+        written = target if name == "functools" else name
         if name in self.added:
-            return name
+            return written
         if name in taken_names(self.file) or self.summary.stars:
             raise Refused(f"{target} is not imported, and `{name}` may be something else here")
         places = {CORE: self._before_mlx, NN: self._after_mlx, PARTIAL: self._among_stdlib}
@@ -115,7 +118,7 @@ class Surroundings:
         )  # of imports at one place, the standard library's come first
         self.edits.insert(first, Edit(position, position, before + line + after))
         self.added.add(name)
-        return name
+        return written
 
     def _before_mlx(self) -> tuple[int, str, str] | None:
         """Before the first module-level import of MLX."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fuselint.config import Settings
-from fuselint.engine import fix_text
+from fuselint.engine import FixedFile, fix_text
 from fuselint.rulebook import Match
 from fuselint.rulebook import rules as all_rules
 from fuselint.source.text import FileText
@@ -381,3 +381,69 @@ def test_the_chain_is_what_the_compiler_fuses_alone() -> None:
     arguments = [mx.ones((4, 8)) for _ in range(3)]
     mx.eval(arguments)
     assert len(kernel_names(helper(*arguments))) == len(m.fused) == 1
+
+
+def fixed(source: str, *, verify: bool = False, unsafe: bool = False) -> FixedFile:
+    if verify:
+        pytest.importorskip("mlx.core")
+    return fix_text(FileText("m.py", source), Settings(select=(RULE.code,), unsafe_fixes=unsafe), verify)
+
+
+def test_complex_values_are_compiled_too() -> None:
+    source = f"""{HEAD}def rotate(x: mx.array, y: mx.array, freqs: mx.array) -> mx.array:
+    turned = (x.astype(mx.float32) + 1j * y.astype(mx.float32)) * freqs
+    return mx.real(turned) @ mx.imag(turned).T
+"""
+    out = fixed(source, verify=True)
+    assert [len(out.applied), len(out.withheld)] == [1, 0]
+    assert "return (x.astype(mx.float32) + 1j * y.astype(mx.float32)) * freqs" in out.after
+
+
+SIGNATURES = {
+    "an int and a float of an instance": (
+        "return mx.tanh(x * self.n + self.scale) + y", "(x: mx.array, n: int, scale: float, y: mx.array)",
+    ),
+    "a name of Python's own": ("min = mx.exp(x)\n        return mx.tanh(min * x + y) @ min", "(min_: mx.array, "),
+    "what may be a number": ("return mx.tanh(x * self.other.gain + 1) + y", "(x: mx.array, gain, y: mx.array)"),
+    "a part of a value": ("return mx.tanh(x[:, 0] * y + 1) @ x", "(x: mx.array, y: mx.array)"),
+    "parts beside the value": ("return mx.tanh(x[:, 0] * x + 1) + y", "(x2: mx.array, x: mx.array, y: mx.array)"),
+    "a product without a name": ("return mx.tanh((x @ y) * x + 1)", "(y: mx.array, x: mx.array)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "signature"), SIGNATURES.values(), ids=SIGNATURES)
+def test_the_helpers_parameters_say_what_they_are(body: str, signature: str) -> None:
+    source = f"""{HEAD}class M(nn.Module):
+    def __init__(self, other, n: int, scale: float):
+        super().__init__()
+        self.other, self.n, self.scale = other, n, scale
+
+    def __call__(self, x: mx.array, y: mx.array):
+        {body}
+"""
+    after = fixed(source, unsafe=True).after
+    assert signature in after.replace("\n    ", "").replace(",)", ")"), after
+
+
+def test_needs_are_in_the_words_of_the_code() -> None:
+    (m,) = found("return mx.tanh(x * half(x, 2)) + y", "x: mx.array, y: mx.array, half")
+    assert [o.claim for o in m.obligations] == ["`half(x, 2)` is an array"]
+
+
+def test_functions_that_say_so_return_arrays() -> None:
+    stated = "@later\ndef half(x) -> mx.array:\n    return give(x)\n\n\n"
+    source = f"{HEAD}{stated}def f(x: mx.array, y: mx.array):\n    return mx.tanh(x * half(x)) + y\n"
+    (m,) = reported(source)
+    assert m.obligations == []
+
+
+def test_what_a_loop_carries_is_an_array_where_its_steps_make_one() -> None:
+    body = "out = mx.zeros((4, 8))\nfor i in range(3):\n    out = mx.tanh(out * x) + y\nreturn out"
+    (m,) = found(body)
+    assert m.obligations == []
+
+
+def test_functools_where_partial_is_another_name() -> None:
+    after = fixed(f"{HEAD}def f(x: mx.array, y: mx.array, partial=None):\n    return nn.silu(x) * y\n").after
+    assert after.startswith("import functools\n\nimport mlx.core as mx\n")
+    assert "@functools.partial(mx.compile, shapeless=True)" in after
