@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from keyword import iskeyword
 
 import libcst as cst
 
-from fuselint.graph.model import Graph, Node
+from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.ops import TABLE
 from fuselint.rulebook import HoistedHelper, Match, NoFix, Part, Replacement
 from fuselint.source.formula import Formula, NoText
@@ -22,6 +23,8 @@ GATES = {
     "nn.relu": "reglu",
 }
 """What a product of an activation and another value is called."""
+
+LETTERS = ("x", "y", "z", "w", "u", "v")
 
 
 def fix(graph: Graph, match: Match) -> Replacement | NoFix:
@@ -46,10 +49,20 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
         body=formula.body,
         shapeless=match.data["shapeless"],
         statements=tuple(formula.statements),
-        numbers=frozenset(names[h] for h in holes if h in match.data["scalars"]),
+        annotations={names[h]: kind for h in holes if (kind := _annotation(graph, match, h)) is not None},
     )
     call = ", ".join(f"{{{h}}}" for h in order)
     return Replacement(parts=(Part(match.root, f"{{helper}}({call})"),), holes=holes, helper=helper)
+
+
+def _annotation(graph: Graph, match: Match, hole: str) -> str | None:
+    """The annotation of a parameter that isn't proven to be an array, "" where it may be a number or an array."""
+    if hole in match.data["either"]:
+        return ""
+    if hole not in match.data["scalars"]:
+        return None
+    dtype = graph.facts.dtype(match.holes[hole])
+    return next((kind for kind in ("bool", "int") if dtype == {f"weak {kind}"}), "float")
 
 
 def _in_order(graph: Graph, holes: dict[str, Node], names: dict[str, str], body: str) -> list[str]:
@@ -172,19 +185,41 @@ def _number(graph: Graph, node: Node) -> str:
 
 
 def _parameters(graph: Graph, nodes: tuple[Node, ...], holes: dict[str, Node]) -> dict[str, str]:
-    """A parameter's name for each hole: what the code calls the value, or the layer that makes it."""
-    out: dict[str, str] = {}
+    """A parameter's name for each hole: what the code calls the value, the layer that makes it, or what it is part of.
+
+    Values without any get letters, when all others have their names.
+    """
     at = nodes[-1].top_stmt
-    for hole, node in holes.items():
-        named = [n for n in graph.names_of(node, at) if n != "_"] if at is not None else []
-        own = node.attrs["name"] if node.op == "attr" else ""
-        base = (named[0] if named else own or _layer(node) or _own_name(graph, node)).lstrip("_")
-        name, count = base or ("x", "y", "z", "w", "u", "v")[len(out) % 6], 2
-        base = name
+    named = {hole: _named(graph, node, at) for hole, node in holes.items()}
+    wished = {hole: named[hole] or _whole(graph, node) for hole, node in holes.items()}
+    out: dict[str, str] = {}
+    for hole in sorted(holes, key=lambda h: (not named[h], not wished[h], holes[h].id)):
+        letters = (n for n in LETTERS if n not in out.values())
+        base = wished[hole] or next(letters, "x")
+        base = f"{base}_" if hasattr(builtins, base) or iskeyword(base) else base
+        name, count = base, 2
         while name in out.values() or name in ("mx", "nn", "partial"):
             name, count = f"{base}{count}", count + 1
         out[hole] = name
-    return out
+    return {hole: out[hole] for hole in holes}
+
+
+def _named(graph: Graph, node: Node, at: Statement | None) -> str:
+    held = [n for n in graph.names_of(node, at) if n != "_"] if at is not None else []
+    own = str(node.attrs["name"]) if node.op in ("attr", "global") else ""
+    return (held[0] if held else own or _layer(node) or _own_name(graph, node)).lstrip("_")
+
+
+def _whole(graph: Graph, node: Node) -> str:
+    """The name of what a value is a part or a view of."""
+    while node.inputs and (
+        node.op in ("index", "item") or (node.op in TABLE and TABLE[node.op].kind in ("view", "cast"))
+    ):
+        node = node.inputs[0]
+        name = _own_name(graph, node) or (str(node.attrs["name"]) if node.op in ("param", "attr") else "")
+        if name and name not in ("self", "cls"):
+            return name.lstrip("_")
+    return ""
 
 
 def _own_name(graph: Graph, node: Node) -> str:

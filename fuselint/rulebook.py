@@ -140,7 +140,7 @@ class HoistedHelper:
     shapeless: bool = False
     doc: str = ""
     statements: tuple[str, ...] = ()  # assignments before the return, where the body has shared values
-    numbers: frozenset[str] = frozenset()  # the parameters that are Python numbers
+    annotations: Mapping[str, str] = field(default_factory=dict)  # of parameters that aren't arrays; "" for none
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -166,7 +166,7 @@ class Across:
         return Fact("object", instances=(instance,), why=f"an instance of {target.rpartition('.')[2]}", present=True)
 
     def attribute(self, instance: Instance, name: str) -> Fact | None:
-        """An attribute of an object: a field of a dataclass, what `__init__` assigns, a property, a class's constant."""
+        """An attribute of an object: a dataclass's field, what `__init__` assigns, a property, a class's constant."""
         if instance.found is None:
             return None
         classes = self.elsewhere.classes(instance.found)

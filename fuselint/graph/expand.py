@@ -15,7 +15,7 @@ from fuselint.graph.model import Node
 from fuselint.graph.op import Call, Op
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import ACTIVATION, Array, Operand, Scalar, Tracer, concrete
+from fuselint.graph.tape import ACTIVATION, Array, Operand, Scalar, Tracer
 from fuselint.graph.tape_views import Sizes, known
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Applied:
 
     @property
     def dtype(self) -> str:
-        return concrete(self.facts.dtype(self.node))
+        return self.trace.dtype(self.node)
 
     def make(self, primitive: str, arrays: list[Array], shape: Shape | None = None) -> Array:
         """A primitive with the node's dtype, and its shape unless another is given."""

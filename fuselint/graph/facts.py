@@ -52,6 +52,7 @@ from fuselint.graph.op import Call, Op, Value
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import JOINED, SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
+from fuselint.graph.unstated import unstated
 from fuselint.graph.usage import Usage
 from fuselint.source.modules import Definition
 
@@ -144,6 +145,11 @@ class Facts:
     def into(self, node: Node) -> tuple[Inside, ...]:
         """The functions that a `call` may run, with their facts for its arguments; none where they aren't known."""
         return () if self._across is None else self._across.into(node)
+
+    @cached_property
+    def unstated(self) -> frozenset[str]:
+        """The symbols of dtypes that nothing says anything of."""
+        return unstated(self.graph, self)
 
     def state(self, node: Node, shape: Shape, dtype: DType, why: str) -> None:
         """Makes a fact of an array known from elsewhere, such as a recorded run. Before anything is asked."""
@@ -658,6 +664,9 @@ class Facts:
     def _attr(self, node: Node) -> Fact:
         init = node.attrs.get("init")
         path = self.path(node) or node.attrs.get("name", "")
+        limit = LIMITS.get(node.inputs[0].attrs.get("target") or "") if node.inputs else None
+        if limit is not None:
+            return scalar_fact(limit, why=f"{path}, a limit of a dtype")
         if not isinstance(init, Node) or self._is_reassigned(node):
             fact = self._attribute(node, path)
             return fact or Fact("unknown", size=Expr.name(self._name(node)), why=f"attribute {path}")
@@ -885,7 +894,14 @@ class Facts:
         return scalar_fact("weak bool", why="a condition")
 
     def _loop(self, node: Node) -> Fact:
-        return Fact("unknown", why=f"{node.attrs.get('name', 'a value')} changes in a loop")
+        """What a loop carries around: an array where it starts as one and each step computes one from it."""
+        name = node.attrs.get("name", "a value")
+        start, steps = (self.of(node.inputs[0]), node.inputs[1:]) if node.inputs else (UNKNOWN, ())
+        carried = all(_carries(n, node) for n in steps)
+        if start.kind != "array" or not all(_carries(n, node, made=True) for n in steps):
+            return Fact("unknown", why=f"{name} changes in a loop")
+        dtype = start.dtype if carried and start.dtype.name == "float32" else dtypes.UNKNOWN
+        return Fact("array", dtype=dtype, why=f"{name}: an array that changes in a loop")
 
     def _called(self, node: Node) -> Fact:
         target = node.attrs.get("target") or ""
@@ -924,18 +940,24 @@ class Facts:
             found = self._looked_up(node, target, inputs)
             if found is not None:
                 return found
-        if target == "builtins.isinstance" and len(inputs) == 2 and node.inputs[1].attrs.get("target") == ARRAY:
-            if inputs[0].kind in ("none", "str") or inputs[0].present:
-                return scalar_fact("weak bool", const=inputs[0].kind == "array", why="its type is known")
+        is_array = target == "builtins.isinstance" and len(inputs) == 2 and node.inputs[1].attrs.get("target") == ARRAY
+        if is_array and (inputs[0].kind in ("none", "str") or inputs[0].present):
+            return scalar_fact("weak bool", const=inputs[0].kind == "array", why="its type is known")
         if target in ("builtins.bool", "builtins.isinstance", "builtins.hasattr", "builtins.any", "builtins.all"):
             return scalar_fact("weak bool", why=f"the result of {name}")
         if target == "builtins.str":
             return Fact("str", why="the result of str")
         if target.startswith("numpy."):
             return Fact("object", why=f"{target} is not MLX")
-        return Fact(
-            "unknown", why=f"the result of {node.attrs.get('callee') or target or 'a call'}, which is not understood"
-        )
+        called = node.attrs.get("callee") or target or "a call"
+        if node.attrs.get("fresh"):
+            return Fact("array", why=f"the result of {called}, an array that it makes")
+        summary = self.graph.module.functions.get(target)
+        plain = summary is not None and not (summary.is_async or summary.is_generator or summary.redefined)
+        stated = annotated(summary.returns, called) if summary is not None and plain else None
+        if stated is not None and stated.kind == "array":
+            return stated
+        return Fact("unknown", why=f"the result of {called}, which is not understood")
 
     def _looked_up(self, node: Node, target: str, inputs: Sequence[Fact]) -> Fact | None:
         """`getattr(config, "head_dim", other)` and `hasattr(config, "head_dim")` of objects whose class is known."""
@@ -985,13 +1007,44 @@ def _as_value(f: Fact) -> Value:
 
 
 def _needs(node: Node) -> Iterator[Node]:
-    if node.op == "loop":  # carried around: its second input comes after it
+    """What must be known before a node: its operands, and those that belong to other graphs."""
+    if node.op == "loop":  # carried around: all inputs but the first come after it
+        yield from node.inputs[:1]
         return
     yield from operands(node)
     for key in FOREIGN:
         value = node.attrs.get(key)
         if isinstance(value, Node):
             yield value
+
+
+LIMITS = {"mlx.core.finfo": "weak float", "mlx.core.iinfo": "weak int", "numpy.finfo": "weak float"}
+"""Whose attributes are Python numbers."""
+
+CARRYING = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "phi"})
+"""Operations that make an array of an array, of a dtype that isn't narrower."""
+
+
+def _carries(value: Node, start: Node, made: bool = False) -> bool:
+    """Whether `value` is arithmetic on `start`, or where `made` says so on what any function of MLX returns."""
+    found: set[Node] = set()
+    stack = [value]
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            stack.extend(n.inputs if n.op in CARRYING else ())
+    carried = {start, *(n for n in found if made and _is_made(n))}
+    for n in sorted(found, key=lambda n: n.id):
+        if n.op in CARRYING and (all if n.op == "phi" else any)(k in carried for k in n.inputs):
+            carried.add(n)
+    return value in carried
+
+
+def _is_made(value: Node) -> bool:
+    """Whether a value is the result of a function that returns arrays, whatever it is given."""
+    op = TABLE.get(value.op)
+    return op is not None and op.result == "array" and isinstance(value.cst, cst.Call)
 
 
 def _same(a: Any, b: Any) -> bool:

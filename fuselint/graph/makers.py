@@ -1,7 +1,7 @@
 """How the package makes the object whose method a function is: facts for each call of its class.
 
-A library's class can be made by anyone, so what follows from these calls is likely, and no proof. The arguments of a call
-may come from the constructor that it stands in, and so on: each chain of constructors is looked at as one.
+A library's class can be made by anyone, so what follows from these calls is likely, and no proof. The arguments of a
+call may come from the constructor that it stands in, and so on: each chain of constructors is looked at as one.
 """
 
 from __future__ import annotations

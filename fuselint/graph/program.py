@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -81,7 +80,6 @@ class Program:
         self.summary = summary
         self.modules = modules
         self._sources: dict[str, FunctionSource | None] = {}
-        self._assigns: dict[str, bool] = {}
         self._makes_array: dict[Graph, bool] = {}
         self._graphs: Once[Graph | None] = Once()
         self.too_complex: dict[str, str] = {}  # functions that were given up, with the reason
@@ -114,13 +112,6 @@ class Program:
 
         source = self.function(qualname)
         return None if source is None else lower(source, self.summary, self)
-
-    def assigns(self, name: str) -> bool:
-        """Whether the module seems to assign a name, which then is no builtin any more."""
-        if name not in self._assigns:
-            pattern = rf"^(?:[\w, =]*[, =])?{re.escape(name)}\b[\w, ]*(?::[^=\n]*)?=(?!=)"
-            self._assigns[name] = re.search(pattern, self.file.text, re.MULTILINE) is not None
-        return self._assigns[name]
 
     def makes_array(self, qualname: str) -> bool:
         """Whether a function always returns an array that it made, and that it leaves nowhere else."""

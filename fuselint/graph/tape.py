@@ -81,7 +81,7 @@ class Scalar:
     """A Python number: a literal, or a value that differs from call to call (then `value` is its node)."""
 
     value: Hashable
-    kind: str = "float"  # "float", "int" or "bool"
+    kind: str = "float"  # "float", "int", "bool" or "complex"
 
 
 Operand = Array | Scalar
@@ -92,7 +92,7 @@ def same_shape(a: Shape | None, b: Shape | None) -> bool:
     """Whether MLX would see equal shapes, and so no Broadcast between them. Unknown sizes count as equal."""
     if a is None or b is None:
         known = a or b
-        return known is None or known.lead is not None or len(known.dims) > 1
+        return known is None or (_is_full(known) and (known.lead is not None or len(known.dims) > 1))
     if a.lead is None and b.lead is None:
         return len(a.dims) == len(b.dims) and all(map(_same_size, a.dims, b.dims))
     if a.lead is not None and b.lead is not None:
@@ -107,10 +107,15 @@ def same_shape(a: Shape | None, b: Shape | None) -> bool:
 
 
 def joined(a: Shape | None, b: Shape | None) -> Shape | None:
-    """The shape of a op b. Shapes without facts count as equal: of two, the one that says more is kept."""
+    """The shape of a op b. Shapes without facts count as equal: of two, the one that says more is kept.
+
+    An axis of 1 says nothing of the result: `gate * y` with a gate of (rows, 1) has y's shape.
+    """
     if a is None or b is None:
         known = a or b
-        return known if known is not None and (known.lead is not None or len(known.dims) > 1) else None
+        if known is None or not _is_full(known):
+            return None
+        return known if known.lead is not None or len(known.dims) > 1 else None
     if a.lead is None and b.lead is None:
         return Shape(None, _meet(a.dims, b.dims))
     if a.lead is not None and b.lead is not None:
@@ -126,6 +131,11 @@ def joined(a: Shape | None, b: Shape | None) -> Shape | None:
     return Shape(more.lead, _meet(more.dims, less.dims))
 
 
+def _is_full(shape: Shape) -> bool:
+    """Whether no axis is 1, so that what is combined with it may well have this shape."""
+    return not any(d == 1 for d in shape.dims)
+
+
 def _meet(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Axis by axis from the last: the size that isn't 1, a number rather than a name, a name of the code's own."""
     if len(a) < len(b):
@@ -138,7 +148,8 @@ def _says(size: Expr) -> int:
     """How much is known of a size."""
     if size.value() is not None:
         return 0 if size == 1 else 3
-    return 1 if ".shape[" in str(size) else 2
+    text = str(size)
+    return 1 if ".shape[" in text and size == Expr.name(text) else 2
 
 
 def _same_size(a: Expr, b: Expr) -> bool:
@@ -243,8 +254,8 @@ class Tracer:
         """x as an array: a Python number takes the dtype of the array beside it, if that can hold it."""
         if isinstance(x, Array):
             return x
-        own = {"bool": "bool_", "int": "int32", "float": "float32"}[x.kind]
-        dtype = like.dtype if isinstance(like, Array) and x.kind != "bool" else own
+        own = {"bool": "bool_", "int": "int32", "float": "float32", "complex": "complex64"}[x.kind]
+        dtype = like.dtype if isinstance(like, Array) and x.kind in ("int", "float") else own
         if x.kind == "float":
             dtype = at_least_float(dtype)
         if x.kind == "int" and dtype == "bool_":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from fuselint.graph import ops_rules as rules
 from fuselint.graph.expand import Applied, Expand, Result
 from fuselint.graph.fuse import compiled
 from fuselint.graph.gates import Gates
+from fuselint.graph.likely import likely
 from fuselint.graph.model import Node, Slice, operands
 from fuselint.graph.op import Op
 from fuselint.graph.ops import TABLE, function_of
@@ -20,6 +21,7 @@ from fuselint.graph.primitives import ACTIVATIONS, COMPOSITES
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import SHARED, Array, Operand, Scalar, Tracer, concrete, names
+from fuselint.graph.unstated import counted
 
 if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
@@ -53,11 +55,13 @@ class Trace:
     """The arrays of a set of nodes. What they read and don't hold is an input.
 
     eager: as eager MLX runs it, where a function of mlx.nn that MLX compiles is kernels of its own.
+    counted: what dtypes that nobody states are counted as, by their symbols.
     """
 
     facts: Facts
     tracer: Tracer
     made: dict[Node, Traced]
+    counted: Mapping[str, str]
     gates: Gates = field(default_factory=Gates)
     eager: bool = False
     weights: dict[tuple[Hashable, str], Array] = field(default_factory=dict)
@@ -73,12 +77,12 @@ class Trace:
         return value if isinstance(value, tuple) else (value,) if isinstance(value, Array) else ()
 
     def shape(self, node: Node) -> Shape | None:
-        """The node's shape; `x[:, None, :]` of an x of unknown rank names all its axes."""
-        shape = self.facts.shape(node)
-        index = node.attrs.get("index") if node.op == "index" else None
-        if isinstance(index, tuple) and (shape is None or shape.lead is not None):
-            return _new_axes(self.facts.shape(node.inputs[0]), index) or shape
-        return shape
+        """The shape to count the node's value with."""
+        return likely(node, self.facts)
+
+    def dtype(self, node: Node) -> str:
+        """The dtype to count the node's value with."""
+        return concrete(self.facts.dtype(node).bound(self.counted))
 
     # -- operands -----------------------------------------------------------------------------------------------------
 
@@ -93,9 +97,9 @@ class Trace:
         if node.op == "const":
             return _scalar(node.attrs.get("value"))
         if self.facts.kind(node) == "scalar":
-            return _number(node)
+            return self.number(node)
         if self.facts.kind(node) in ("array", "unknown"):
-            made = self.tracer.input(self.shape(node), concrete(self.facts.dtype(node)))
+            made = self.tracer.input(self.shape(node), self.dtype(node))
             made.node = node
             return made
         return None
@@ -130,7 +134,7 @@ class Trace:
         if node.op in NOT_ARRAYS:
             return self.outside(node) if node.op in ("param", "global", "attr") else self.not_array(node)
         if self.facts.kind(node) == "scalar":
-            return _number(node)
+            return self.number(node)
         if op is None:
             return self.structural(node)
         if op.operator is not None and self.facts.kind(node) not in ("array", "unknown"):
@@ -138,7 +142,13 @@ class Trace:
         return self.operation(node, op)
 
     def not_array(self, node: Node) -> Traced:
-        return _number(node) if self.facts.kind(node) == "scalar" else None
+        return self.number(node) if self.facts.kind(node) == "scalar" else None
+
+    def number(self, node: Node) -> Scalar:
+        """A Python number that the graph doesn't know: sizes are ints, the rest counts as floats."""
+        if "complex64" in self.facts.dtype(node):
+            return Scalar(node, "complex")
+        return Scalar(node, "int" if node.op in ("dim", "ndim", "size") else "float")
 
     def structural(self, node: Node) -> Traced:
         if node.op == "index":
@@ -147,7 +157,7 @@ class Trace:
             return self.item(node)
         arrays = [x for n in operands(node) if isinstance(x := self.operand(n), Array)]
         # A join, or a call that isn't understood: it reads its operands, and nothing is fused across it.
-        return self.tracer.make(OPAQUE, arrays, self.shape(node), concrete(self.facts.dtype(node)), NotImplemented)
+        return self.tracer.make(OPAQUE, arrays, self.shape(node), self.dtype(node), NotImplemented)
 
     def item(self, node: Node) -> Traced:
         """One of several results, or a row of an array that a loop goes through or that is unpacked."""
@@ -198,7 +208,7 @@ class Trace:
                 return self.opaque([x for x in given if isinstance(x, Array)], w.node)
             return elementwise(t, w.given, w.node.attrs)
         if op.kind == "cast":
-            return t.astype(t.array(given[0]), concrete(self.facts.dtype(w.node)))
+            return t.astype(t.array(given[0]), self.dtype(w.node))
         if op.kind == "unary":
             floating, boolean = op.dtype in FLOATING, op.name == "logical_not"
             a = t.astype(t.array(given[0]), "bool_") if boolean else t.array(given[0])
@@ -248,7 +258,7 @@ class Trace:
 
     def constant(self, node: Node) -> Array:
         """`mx.array(0.5)`: in memory before anything runs."""
-        a = self.tracer.input(self.shape(node), concrete(self.facts.dtype(node)))
+        a = self.tracer.input(self.shape(node), self.dtype(node))
         value = self.facts.const(node.inputs[0]) if node.inputs else None
         if isinstance(value, (bool, int, float)):
             a.value = (value, a.dtype)
@@ -267,7 +277,7 @@ class Trace:
         """The primitives that the op table names, one after the other."""
         node, op = w.node, w.op
         if op.shape is rules.same and len(op.primitives) == 1 and arrays:
-            dtype = concrete(self.facts.dtype(node))
+            dtype = self.dtype(node)
             return w.t.make(op.primitives[0], arrays, arrays[0].shape, dtype, w.t.arguments)
         for name in op.primitives or (op.name,):
             arrays = [w.make(name, arrays)]
@@ -290,13 +300,11 @@ class Trace:
 
     def make(self, primitive: str, arrays: Iterable[Array], node: Node) -> Array:
         """A primitive whose value has the node's shape and dtype."""
-        return self.tracer.make(
-            primitive, arrays, self.shape(node), concrete(self.facts.dtype(node)), self.tracer.arguments
-        )
+        return self.tracer.make(primitive, arrays, self.shape(node), self.dtype(node), self.tracer.arguments)
 
     def opaque(self, arrays: Iterable[Array], node: Node) -> Array:
         """What isn't understood: never equal to another."""
-        dtype = concrete(self.facts.dtype(node))
+        dtype = self.dtype(node)
         return self.tracer.make(OPAQUE, arrays, self.shape(node), dtype, NotImplemented)
 
 
@@ -315,37 +323,23 @@ def trace(
     nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False, eager: bool = False, gates: Gates | None = None
 ) -> Trace:
     """The tape of `nodes`, in evaluation order."""
+    ordered = sorted(nodes, key=lambda n: n.id)
     gates = gates or Gates()
-    out = Trace(facts, Tracer(shapeless, gates.dtype), {}, gates, eager)
-    for node in sorted(nodes, key=lambda n: n.id):
+    out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts), gates, eager)
+    for node in ordered:
         out.add(node)
     return out
 
 
-def _new_axes(shape: Shape | None, parts: tuple[Any, ...]) -> Shape | None:
-    """`x[:, None, :]` of an x of unknown rank: such an index names all its axes, and `x[:, None]` all but one."""
-    if parts and parts[-1] is None:
-        parts = (*parts, Slice())
-    whole = [p is None or (isinstance(p, Slice) and p == Slice()) for p in parts]
-    if shape is None or shape.lead is None or None not in parts or not all(whole):
-        return None
-    sizes = shape.tail(sum(p is not None for p in parts))
-    rest = iter(sizes or ())
-    return Shape(None, tuple(Expr.of(1) if p is None else next(rest) for p in parts)) if sizes is not None else None
-
-
 def _scalar(value: Any) -> Scalar:
-    kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
-    return Scalar(value, kind)
+    for sort, kind in ((bool, "bool"), (int, "int"), (complex, "complex")):
+        if isinstance(value, sort):
+            return Scalar(value, kind)
+    return Scalar(value, "float")
 
 
 NOTHING = _scalar(None)
 """An argument that is None."""
-
-
-def _number(node: Node) -> Scalar:
-    """A Python number that the graph doesn't know: sizes are ints, the rest counts as floats."""
-    return Scalar(node, "int" if node.op in ("dim", "ndim", "size") else "float")
 
 
 def _is_operator(node: Node) -> bool:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import io
+import re
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from fuselint.graph.gates import Gates
 from fuselint.graph.model import Node, region
+from fuselint.graph.tape import VIEWS
 from fuselint.graph.trace import trace
-from fuselint.traffic.kernels import compiled_kernels, kernels
+from fuselint.traffic.kernels import Bytes, compiled_kernels, kernels
 from fuselint.traffic.layout import Layout
+from fuselint.traffic.sizes import Sizes
 from tests.graph.functions import HEAD, graph_of, with_shapes
 
 mx = pytest.importorskip("mlx.core")
@@ -166,3 +171,76 @@ def test_a_call_that_is_not_understood_is_no_kernel() -> None:
 def test_what_mlx_refuses_is_no_fault_of_ours(body: str) -> None:
     graph = with_shapes(graph_of(f"{HEAD}def f(x, w, q):\n    return {body} + 1\n"), ((2, 4, 8), (8,), (1, 4, 64, 64)))
     assert kernels(_needed(graph), graph.facts)[-1].op == "Add"
+
+
+# -- dtypes that nobody states ----------------------------------------------------------------------------------------
+
+F32, BF16 = "float32", "bfloat16"
+DTYPES = {
+    "a table beside float32": ("return x.astype(mx.float32) * y + y", {0: BF16, 1: F32}),
+    "both stated": ("return x.astype(mx.float32) * y.astype(mx.bfloat16)", {0: BF16, 1: F32}),
+    "carried around a loop": (
+        "out = mx.zeros(x.shape, dtype=mx.float32)\n    for i in range(1):\n"
+        "        out = out + x.astype(mx.float32) * y\n    return out", {0: BF16, 1: F32},
+    ),
+    "cast back": ("h = x.astype(mx.float32) * y\n    return h.astype(x.dtype) + x", {0: BF16, 1: F32}),
+    "complex": ("z = x + 1j * y\n    return z * z", {0: F32, 1: F32}),
+    "complex of halves": ("return mx.exp(x) * (mx.cos(y) + 1j * mx.sin(y))", {0: BF16, 1: BF16}),
+    "a complex table": ("return (x.astype(mx.float32) + 1j * x.astype(mx.float32)) * y", {0: BF16, 1: "complex64"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "dtypes"), DTYPES.values(), ids=DTYPES)
+def test_casts_count_where_the_code_says_both_dtypes(body: str, dtypes: dict[int, str]) -> None:
+    """The arguments' dtypes are those that MLX is given; the code alone says as much."""
+    source = f"{HEAD}def f(x: mx.array, y: mx.array):\n    {body}\n"
+    space: dict[str, Any] = {}
+    exec(source, space)
+    arguments = [mx.ones((4, 8)).astype(getattr(mx, dtypes[i])) for i in range(2)]
+    mx.eval(arguments)
+    dot = io.StringIO()
+    mx.export_to_dot(dot, space["f"](*arguments))
+    made = Counter(n for n in re.findall(r'label ="([^"]*)"', dot.getvalue()) if n not in VIEWS and n != "Full")
+    graph = graph_of(source)
+    found = Counter(k.op for k in kernels(_needed(graph), graph.facts) if k.op not in ("Opaque", "Full"))
+    assert found == made
+
+
+def test_an_operand_that_an_activation_made_is_in_memory() -> None:
+    graph = graph_of(f"{HEAD}def f(x: mx.array, w: mx.array):\n    h = nn.gelu(x)\n    return h * w + h @ w\n")
+    (product,) = [n for n in graph.nodes if n.op == "multiply"]
+    assert [k.op for k in kernels([product], graph.facts)] == ["Multiply"]
+
+
+def test_what_a_gate_of_rows_meets_is_as_large_as_the_result() -> None:
+    """The gate has one number a row; the value beside it, of unknown shape, has the rows."""
+    source = f"""{HEAD}class M(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.gate = nn.Linear(d, 1)
+
+    def __call__(self, x, y):
+        return x + mx.sigmoid(self.gate(x)) * y
+"""
+    graph = graph_of(source, "M.__call__")
+    chain = [n for n in graph.nodes if n.op in ("sigmoid", "multiply", "add")]
+    sizes = Bytes(Sizes.of(a.shape for k in kernels(chain, graph.facts) for a in (*k.reads, *k.writes)))
+    assert [str(sizes.moved(k)) for k in kernels(chain, graph.facts)] == ["4*T", "4*T*D + 2*T", "6*T*D"]
+
+
+AXES = {
+    "a new axis": "y[:, None]",
+    "a new axis of a part": "mx.split(y[:, None], 2, axis=2)[0]",
+    "an axis by its number": "mx.expand_dims(y, 1)",
+    "an activation of it": "mx.tanh(mx.expand_dims(y, axis=1))",
+    "as many axes of one as it takes": "y.reshape(n, 1, *([1] * (x.ndim - 2)))",
+}
+
+
+@pytest.mark.parametrize("gate", AXES.values(), ids=AXES)
+def test_an_axis_that_the_code_makes_holds_one(gate: str) -> None:
+    graph = graph_of(f"{HEAD}def f(x: mx.array, y: mx.array, n: int):\n    return x * {gate}\n")
+    (product,) = (k for k in kernels([graph.returns[0][1]], graph.facts) if k.op == "Multiply")
+    sizes = Sizes.of(a.shape for a in (*product.reads, *product.writes))
+    assert "T" not in sizes.elements(product.reads[1].shape).names
+    assert str(sizes.elements(product.writes[0].shape)) == "T*D"
