@@ -124,7 +124,7 @@ def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list
 
 @contextlib.contextmanager
 def _few_collections() -> Iterator[None]:
-    """Most of what a file's analysis makes stays until its end: to look for garbage after every 700 objects is waste."""
+    """Most of what an analysis makes stays until its end: to look for garbage after every 700 objects is waste."""
     before = gc.get_threshold()
     gc.set_threshold(COLLECT_EVERY, *before[1:])
     try:

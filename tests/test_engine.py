@@ -314,7 +314,7 @@ def chains(class_names: Sequence[str] = ("Block",), body: str = "mx.{f}(a * mx.e
     for i, name in enumerate(class_names):
         text += f"\n\nclass {name}(nn.Module):"
         for f in FUNCTIONS[i :: len(class_names)]:
-            text += f"\n    def with_{f}(self, x, y):\n        a = mx.array(x)\n        return {body.format(f=f)}\n"
+            text += f"\n    def with_{f}(self, x, y):\n        a = mx.softmax(x, axis=-1)\n        return {body.format(f=f)}\n"
     return text
 
 
@@ -390,7 +390,7 @@ import mlx.nn as nn
 
 class Block(nn.Module):
     def __call__(self, x, y):
-        a = mx.array(x)
+        a = mx.softmax(x, axis=-1)
         b = mx.sin(a * mx.exp(y) + a) * y
         c = mx.cos(a * mx.exp(y) + a) * y
         return b @ c
