@@ -314,7 +314,8 @@ def chains(class_names: Sequence[str] = ("Block",), body: str = "mx.{f}(a * mx.e
     for i, name in enumerate(class_names):
         text += f"\n\nclass {name}(nn.Module):"
         for f in FUNCTIONS[i :: len(class_names)]:
-            text += f"\n    def with_{f}(self, x, y):\n        a = mx.softmax(x, axis=-1)\n        return {body.format(f=f)}\n"
+            method = f"def with_{f}(self, x, y):\n        a = mx.softmax(x, axis=-1)\n        return {body.format(f=f)}"
+            text += f"\n    {method}\n"
     return text
 
 
