@@ -149,10 +149,16 @@ def _steps_a_solver(graph: Graph, nodes: Sequence[Node]) -> bool:
     }
     targets = _names(loop.owner.cst.target) if isinstance(loop.owner.cst, cst.For) else frozenset()
     calls = [c for c in graph.nodes if c.op == "call" and isinstance(c.cst, cst.Call) and _innermost_loop(c) is loop]
-    if any(_names(c.cst.func) & targets for c in calls if isinstance(c.cst, cst.Call)):
+    if any(_selects(c.cst, targets) for c in calls if isinstance(c.cst, cst.Call)):
         return False  # the loop goes through layers
     given = [{n for k in c.inputs for n in _sources(k)} for c in calls if not c.attrs.get("fresh")]
     return any(carried & g and not any(_is_step_of_a_sequence(n, targets) for n in g) for g in given)
+
+
+def _selects(call: cst.Call, targets: frozenset[str]) -> bool:
+    """Whether each step calls another layer: `layer(x)`, `layers[i](x)`, or `block(x, f"blocks.{i}")`."""
+    texts = [n for a in call.args for n in walk(a.value) if isinstance(n, cst.FormattedString)]
+    return any(_names(n) & targets for n in (call.func, *texts))
 
 
 def _innermost_loop(node: Node) -> Block | None:

@@ -273,6 +273,9 @@ LOOPS = {
     "layers by number": (
         f"for i in range(8):\n    velocity = times[i](latents)\n    latents = {STEP}\nreturn latents", 1,
     ),
+    "layers by name": (
+        f'for i in range(8):\n    velocity = model(latents, f"blocks.{{i}}")\n    latents = {STEP}\nreturn latents', 1,
+    ),
     "a recurrence": (
         f"for t in range(8):\n    velocity = model(x[:, t], latents)\n    latents = {STEP}\nreturn latents", 1,
     ),
