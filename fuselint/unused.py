@@ -35,6 +35,8 @@ def unused(
     idle: list[tuple[Suppression, list[str]]] = []
     silencers: list[tuple[Suppression, list[str]]] = []  # what silences the findings of this rule
     for entry, words in suppressions.unused(names):
+        if suppressions.skips and (spared or entry not in suppressions.skips):
+            continue  # nothing else of the file is reported
         if any(entry.line in lines for lines in spared):
             continue
         own = [w for w in words if w not in ("", "ALL") and CODE in _meant(w, names)]

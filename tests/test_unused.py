@@ -130,6 +130,14 @@ def test_a_near_miss_does_not_use_a_comment() -> None:
     assert len(messages(text)) == len(messages(text, near_misses=True)) == 1
 
 
+def test_a_function_that_is_not_understood_keeps_its_comments() -> None:
+    deep = "x" + " * x" * 400
+    text = function(deep, "  # noqa: FUS301") + "\n\ndef g(x):\n    return x @ x  # noqa: FUS301\n"
+    assert checked(text).not_understood
+    assert [f.line for f in checked(text).findings if f.code == "FUS900"] == [9]
+    assert messages("# fuselint: skip-file\n" + text) == []
+
+
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_a_comment_on_a_line_of_its_own_goes_with_its_line(newline: str) -> None:
     text = (HEAD + "def f(x):\n    # noqa: FUS201\n    return x  # kept\n").replace("\n", newline)
