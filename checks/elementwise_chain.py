@@ -101,7 +101,7 @@ def _given_gates(graph: Graph, origins: Origins, chained: set[Node]) -> Iterator
                 continue
             kind = graph.facts.kind(other)
             made = origins.of(other) & {"computed", "given"} if kind == "array" else {}
-            if not made and not (kind == "unknown" and other.op == "call"):
+            if not made and not (kind in ("array", "unknown") and other.op == "call"):
                 continue
             yield _given_gate(product, call, other, op)
             break
