@@ -132,12 +132,16 @@ class Analysis:
         codes = chosen_codes(self.settings)
         suppressions = Suppressions.of(self.file)
         for graph, match in matches:
-            kernels = match.data.get("kernels")
-            if kernels is not None and kernels < self.settings.min_kernels and not match.data.get("gated"):
+            if self.is_short(match):
                 continue
             name = self.by_code[match.code].name
             if match.code in codes and not suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
                 yield graph, match
+
+    def is_short(self, match: Match) -> bool:
+        """Whether it is an elementwise chain too short to report."""
+        kernels = match.data.get("kernels")
+        return kernels is not None and kernels < self.settings.min_kernels and not match.data.get("gated")
 
     def lines(self, graph: Graph, root: Node) -> tuple[int, int, range]:
         """The first and last line of the root's statement, and the lines from the first decorator to the `def`."""
@@ -158,6 +162,8 @@ class Analysis:
         """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""
         if match.code not in chosen_codes(self.settings):
             return True
+        if self.is_short(match):
+            return False
         found = self.proposal(graph, match)
         return found is not None and found.finding.fix is not None and found.finding.fix.applicability != "none"
 
