@@ -174,8 +174,7 @@ class Analysis:
             name = self.by_code[match.code].name
             if suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
                 continue
-            kernels = match.data.get("kernels")
-            if kernels is None or kernels >= self.settings.min_kernels or match.data.get("gated"):
+            if not self.is_short(match):
                 yield graph, match
 
     def lines_not_understood(self) -> list[range]:
@@ -183,6 +182,11 @@ class Analysis:
         functions = self.program.summary.functions
         spans = [functions[q].span for q, _ in self.not_understood if q in functions]
         return [range(self.file.position(s.start)[0], self.file.position(s.end)[0] + 1) for s in spans]
+
+    def is_short(self, match: Match) -> bool:
+        """Whether it is an elementwise chain too short to report."""
+        kernels = match.data.get("kernels")
+        return kernels is not None and kernels < self.settings.min_kernels and not match.data.get("gated")
 
     def lines(self, graph: Graph, root: Node) -> tuple[int, int, range]:
         """The first and last line of the root's statement, and the lines from the first decorator to the `def`."""
@@ -206,6 +210,8 @@ class Analysis:
         """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""
         if match.code not in chosen_codes(self.settings):
             return True
+        if self.is_short(match):
+            return False
         found = self.proposal(graph, match)
         return found is not None and found.finding.fix is not None and found.finding.fix.applicability != "none"
 
