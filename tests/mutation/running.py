@@ -85,11 +85,14 @@ class _Noisy:
 
 
 def _item(value: Any, index: Any) -> Any:
-    """A subscript. An int beyond an axis, which MLX reads whatever lies there for, raises."""
+    """A subscript. An int beyond an axis, which MLX reads whatever lies there for, raises, and so does a step of 0,
+    which ends the process."""
     if isinstance(value, mx.array):
         entries = [e for e in (index if isinstance(index, tuple) else (index,)) if e is not None]
         before = entries.index(...) if ... in [e for e in entries if not isinstance(e, mx.array)] else len(entries)
         axes = [*range(before), *range(before - len(entries) + 1, 0)]
+        if any(isinstance(e, slice) and e.step == 0 for e in entries):
+            raise ValueError("a step of 0")
         for axis, e in zip(axes, (e for e in entries if e is not ...), strict=False):
             if type(e) is int and not -value.shape[axis] <= e < value.shape[axis]:
                 raise IndexError(f"{e} in an axis of length {value.shape[axis]}")
