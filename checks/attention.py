@@ -363,7 +363,7 @@ def _match(graph: Graph, found: Attention) -> Match | None:
     obligations = [_rank(graph, arrays, rank), _unread(graph, root, inside, [*arrays, *masks])]
     numerics, dtype, cast_back = _dtypes(graph, found, root, inside)
     obligations.append(dtype)
-    if masks:
+    if mask is not None:
         obligations.append(_mask_dtype(graph, found, mask, masks))
     holes: dict[str, Hole] = {"q": found.q, "k": found.k, "v": found.v, "scale": found.scale}
     dtypes: dict[str, str] = {}
@@ -542,7 +542,7 @@ def _mask_dtype(graph: Graph, found: Attention, mask: Hole | None, masks: list[N
     facts = graph.facts
     if found.keep:
         return _selects(graph, found)
-    if all(_is_boolean(graph, m) for m in masks):
+    if masks and all(_is_boolean(graph, m) for m in masks):
         return Obligation(claim, "contradicted", "a boolean is added, and hides nothing")
     joint = facts.dtype(found.q) | facts.dtype(found.k) | facts.dtype(found.v)
     if mask is not found.mask and isinstance(found.mask, Node):

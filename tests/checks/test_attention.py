@@ -260,3 +260,15 @@ def f(x):
     same(selected, fixed(selected)[0], *arrays((1, 2, 6, 8)))
     added = text.format("scores + mask")
     assert {f.code for f in fixed(added)[1]} <= {"FUS211"}
+
+
+def test_queries_are_no_mask_of_themselves() -> None:
+    source = """import mlx.core as mx
+
+
+def f(q, k, v):
+    scores = q @ k.transpose(0, 1, 3, 2) * 0.3
+    scores = mx.where(q, scores, -1e9)
+    return mx.softmax(scores, axis=-1) @ v
+"""
+    assert "scaled_dot_product_attention" not in fix_text(FileText("m.py", source), Settings(unsafe_fixes=True)).after
