@@ -448,3 +448,24 @@ def test_outcomes_of_verification_are_kept(cache: bool, folder: str | None, monk
     monkeypatch.setattr("fuselint.verify.verify", verify)
     fix_text(FileText("m.py", NORM), Settings(cache=cache), verify=True)
     assert set(asked) == {folder}
+
+
+def test_an_attribute_that_is_made_of_itself_is_no_fault() -> None:
+    text = """\
+import mlx.core as mx
+import mlx.nn as nn
+
+
+class Fusion(nn.Module):
+    def __init__(self, dims, layers):
+        super().__init__()
+        self.mlp = [nn.Linear(dims, dims)]
+        for _ in range(layers):
+            self.mlp += [nn.Linear(dims, dims), nn.GELU()]
+
+    def __call__(self, x: mx.array):
+        for layer in self.mlp:
+            x = layer(x)
+        return x * mx.sigmoid(x) + 1
+"""
+    assert check_file(FileText("m.py", text), Settings()).errors == ()
