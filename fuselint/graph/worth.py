@@ -27,7 +27,11 @@ def is_rare(graph: Graph, nodes: Sequence[Node]) -> bool:
     outside = [k for n in nodes for k in n.inputs if k not in inside]
     if any(_is_drawn(k) for k in outside) or any(is_of_a_schedule(graph, k) for k in outside):
         return True
-    return _is_polar(graph, nodes) or _rewrites_a_parameter(graph, nodes[-1], outside) or _steps_a_solver(graph, nodes)
+    return (
+        _is_a_spectrum(graph, nodes)
+        or _rewrites_a_parameter(graph, nodes[-1], outside)
+        or _steps_a_solver(graph, nodes)
+    )
 
 
 def is_few(graph: Graph, root: Node) -> bool:
@@ -116,11 +120,29 @@ def _is_width(graph: Graph, dim: Node, scales: bool) -> bool:
     return scales and isinstance(axis, int) and (axis == -1 or axis + 1 == rank)
 
 
-def _is_polar(graph: Graph, nodes: Sequence[Node]) -> bool:
-    """Whether complex values are made of an angle's sine and cosine: a spectrum, at the end of a pipeline."""
+def _is_a_spectrum(graph: Graph, nodes: Sequence[Node]) -> bool:
+    """Whether complex values are made of an angle's sine and cosine, or for an inverse Fourier transform.
+
+    That is the end of a pipeline. A rotation by complex numbers makes real ones of them again.
+    """
+    if "complex64" not in graph.facts.dtype(nodes[-1]):
+        return False
     sines = {n.inputs[0] for n in nodes if n.op == "sin"}
-    made = any(n.op == "cos" and n.inputs[0] in sines for n in nodes)
-    return made and "complex64" in graph.facts.dtype(nodes[-1])
+    return any(n.op == "cos" and n.inputs[0] in sines for n in nodes) or _is_transformed(graph, nodes[-1])
+
+
+def _is_transformed(graph: Graph, node: Node) -> bool:
+    stack, seen = [node], set()
+    while stack:
+        n = stack.pop()
+        for r in graph.users.get(n, ()):
+            op = TABLE.get(r.op)
+            if op is not None and op.kind == "fft":
+                return True
+            if r not in seen and (r.op == "index" or (op is not None and op.kind == "view")):
+                seen.add(r)
+                stack.append(r)
+    return False
 
 
 def _rewrites_a_parameter(graph: Graph, root: Node, outside: Sequence[Node]) -> bool:

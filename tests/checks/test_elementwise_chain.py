@@ -254,6 +254,8 @@ SILENT = {
     "a mask of the lowest number": "m = x.astype(mx.float32) * 2\nreturn (1.0 - m) * mx.finfo(mx.float32).min + y",
     "a sample": "return x + mx.exp(0.5 * y) * mx.random.normal(x.shape)",
     "a spectrum": "return x * mx.cos(y) + 1j * (x * mx.sin(y))",
+    "what a transform takes": "s = (x * y).astype(mx.float32) + 1j * (x * z)\n"
+    "return mx.fft.irfft(s.transpose(0, 2, 1), n=512, axis=-1)",
     "numbers of rows": "return z * (mx.exp(x * 2) + y)[..., None]",
     "some entries": "v = x[:, z]\nx[:, z] = mx.where(v < 0, v * y, v / 3)\nreturn x",
     "a parameter of a layer": "z.weight = (1.0 + z.weight.astype(mx.float32)) / y - 1.0",
