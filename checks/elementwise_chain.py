@@ -201,7 +201,7 @@ class _Reading:
             return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation, coordinates
         if self.is_normalisation(found):
             return False  # an image or a latent, once
-        if not self.is_gated() and (is_rare(self.graph, self.chain.nodes) or is_few(self.graph, root)):
+        if is_few(self.graph, root) or (not self.is_gated() and is_rare(self.graph, self.chain.nodes)):
             return False
         if any(map(_is_short_literal, arrays)):
             return False  # rows of coordinates or colours
