@@ -8,7 +8,9 @@ Why: each operation reads its operands from memory and writes its result back. `
 where three would do; a gelu written out moves eighteen where two would do.
 
 When not to: where the code is compiled already, where it runs once (loading, tables), and for a function that is called
-with another Python number at every call, which `mx.compile` would compile again each time.
+with another Python number at every call, which `mx.compile` would compile again each time. Not reported is what runs
+once for each pass through a whole model (a sampler's step, the noise of a sample, a spectrum before its transform) and
+what is small: numbers of a row, coordinates, codes, the gate of a channel.
 
 Fix safety: the compiled helper runs the same operations in the same order and dtypes. On the CPU the values are
 bit-identical but for `x**2` and `x**-1` in float32, which a compiler writes as a product and a quotient: at most the
@@ -29,7 +31,8 @@ For the fixer, `match.holes` holds the helper's parameters in order of first use
     shapeless: bool                whether the helper may be compiled with shapeless=True
     no_fix: str                    why it is advice only, or ""
 
-Constants stay in the helper's body as literals. A cast to `x.dtype` stays too: its x is among the holes.
+Constants stay in the helper's body as literals. A cast to `x.dtype` stays too, if its x is among the holes. The last
+cast to the dtype of another value stays where it is, outside the helper, unless too little would be left.
 """
 
 from __future__ import annotations
@@ -253,7 +256,7 @@ class _Reading:
             return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation, coordinates
         if self.is_normalisation(found):
             return False  # an image or a latent, once
-        if not self.is_gated() and (is_rare(self.graph, self.chain.nodes) or is_few(self.graph, root)):
+        if is_few(self.graph, root) or (not self.is_gated() and is_rare(self.graph, self.chain.nodes)):
             return False
         if any(map(_is_short_literal, arrays)):
             return False  # rows of coordinates or colours

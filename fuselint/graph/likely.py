@@ -51,7 +51,9 @@ def _indexed(shape: Shape | None, index: Any) -> Shape | None:
     if not all(p is None or (isinstance(p, Slice) and p.takes_all) for p in parts):
         return None
     given = sum(p is not None for p in parts)
-    if shape is None or None not in parts or (shape.lead is None and len(shape.dims) < given):
+    if shape is None or None not in parts:
+        return None
+    if given == 0 if shape.lead is not None else len(shape.dims) < given:
         return None
     count = len(shape.dims) if shape.lead is None else given + (parts[-1] is None)
     sizes = shape.tail(count)

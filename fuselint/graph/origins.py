@@ -116,6 +116,8 @@ class Origins:
             return frozenset({"reduced"}) if inputs & ACTIVATIONS else inputs
         if op.name in ("take_along_axis", "topk") or op.kind == "loss":
             return frozenset({"reduced"})
+        if op.name == "squeeze" and inputs & ACTIVATIONS and self._row(node.inputs[0]) == 1:
+            return frozenset({"reduced"})
         if any(self.of(n) == {"table"} and self.facts.dtype(n).integral for n in node.inputs):
             return frozenset({"table"})  # positions: an arange, shifted and scaled
         if op.kind == "gather" and self._is_fixed_lookup(node):

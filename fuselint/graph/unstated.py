@@ -55,12 +55,17 @@ def _shown(graph: Graph, facts: Facts) -> set[str]:
 
 
 def counted(nodes: Iterable[Node], facts: Facts) -> dict[str, str]:
-    """What unstated dtypes are counted as where some operations are looked at: those of the operands beside them."""
+    """What unstated dtypes are counted as where some operations are looked at: those of the operands beside them.
+
+    A condition counts as one.
+    """
     out: dict[str, str] = {}
     meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
     for _ in range(ROUNDS if facts.unstated else 0):
         before = len(out)
         for node in meeting:
+            if node.op == "where" and (condition := facts.dtype(node.inputs[0]).bound(out)) <= facts.unstated:
+                out.update(dict.fromkeys(condition, "bool_"))
             arrays = [n for n in node.inputs[node.op == "where" :] if facts.kind(n) in ARRAYS]
             dtypes = [facts.dtype(n).bound(out) for n in arrays]
             stated = next((d.name for d in dtypes if d.name in STATED), None)

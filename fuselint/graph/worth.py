@@ -25,9 +25,13 @@ def is_rare(graph: Graph, nodes: Sequence[Node]) -> bool:
     """Whether a chain runs once for each pass through a model, or once for all."""
     inside = set(nodes)
     outside = [k for n in nodes for k in n.inputs if k not in inside]
-    if any(_is_drawn(k) for k in outside) or any(is_of_a_schedule(graph, k) for k in outside):
+    if any(_is_drawn(k) or is_of_a_schedule(graph, k) or _is_of_a_spectrogram(graph, k) for k in outside):
         return True
-    return _is_polar(graph, nodes) or _rewrites_a_parameter(graph, nodes[-1], outside) or _steps_a_solver(graph, nodes)
+    return (
+        _is_a_spectrum(graph, nodes)
+        or _rewrites_a_parameter(graph, nodes[-1], outside)
+        or _steps_a_solver(graph, nodes)
+    )
 
 
 def is_few(graph: Graph, root: Node) -> bool:
@@ -57,27 +61,26 @@ def _is_drawn(node: Node) -> bool:
     return op is not None and op.kind == "random"
 
 
-def is_of_a_schedule(graph: Graph, node: Node) -> bool:
-    """Whether a value is a single number, in an array, that another step takes another of: a sigma, a step size."""
+def is_of_a_schedule(graph: Graph, node: Node, deepest: int = 8) -> bool:
+    """Whether a value is a single number, in an array or not, of which each step takes another: a sigma, a step."""
     facts = graph.facts
-    if facts.kind(node) != "array":
+    kind, index = facts.kind(node), node.attrs.get("index")
+    if kind not in ("array", "unknown"):
         return False
     if node.op == "array" and node.inputs and facts.kind(node.inputs[0]) in ("scalar", "unknown"):
         return changes(graph, node.inputs[0])
     if node.op in ("item", "index") and node.inputs:
-        base, index = node.inputs[0], node.attrs.get("index")
+        base = node.inputs[0]
         parts = index if isinstance(index, tuple) else (index,)
         one = len(parts) == 1 and not isinstance(parts[0], Slice) and parts[0] is not None and parts[0] is not Ellipsis
-        return one and facts.rank(base) == 1 and base.op != "attr" and not _is_weight(base)
+        if kind == "array":
+            return one and facts.rank(base) == 1 and base.op != "attr"
+        return one and base.op == "attr" and isinstance(parts[0], Node) and changes(graph, parts[0])
     op = TABLE.get(node.op)
-    if op is None or op.kind not in ONE_BY_ONE or facts.rank(node) != 0:
+    if node.op != "call" and (op is None or op.kind not in ONE_BY_ONE or (kind == "array" and facts.rank(node) != 0)):
         return False
-    arrays = [k for k in node.inputs if facts.kind(k) == "array"]
-    return bool(arrays) and all(is_of_a_schedule(graph, k) for k in arrays)
-
-
-def _is_weight(node: Node) -> bool:
-    return node.op == "attr" and isinstance(node.attrs.get("init"), Node)
+    made_of = [k for k in node.inputs if k.op != "const" and facts.kind(k) != "scalar"]
+    return bool(made_of) and deepest > 0 and all(is_of_a_schedule(graph, k, deepest - 1) for k in made_of)
 
 
 ROOTS = frozenset({"math.sqrt", "numpy.sqrt"})
@@ -116,11 +119,44 @@ def _is_width(graph: Graph, dim: Node, scales: bool) -> bool:
     return scales and isinstance(axis, int) and (axis == -1 or axis + 1 == rank)
 
 
-def _is_polar(graph: Graph, nodes: Sequence[Node]) -> bool:
-    """Whether complex values are made of an angle's sine and cosine: a spectrum, at the end of a pipeline."""
+def _is_a_spectrum(graph: Graph, nodes: Sequence[Node]) -> bool:
+    """Whether complex values are made of an angle's sine and cosine, or for an inverse Fourier transform.
+
+    That is the end of a pipeline. A rotation by complex numbers makes real ones of them again.
+    """
+    if "complex64" not in graph.facts.dtype(nodes[-1]):
+        return False
     sines = {n.inputs[0] for n in nodes if n.op == "sin"}
-    made = any(n.op == "cos" and n.inputs[0] in sines for n in nodes)
-    return made and "complex64" in graph.facts.dtype(nodes[-1])
+    return any(n.op == "cos" and n.inputs[0] in sines for n in nodes) or _is_transformed(graph, nodes[-1])
+
+
+def _is_of_a_spectrogram(graph: Graph, node: Node) -> bool:
+    """Whether a value is made of the magnitudes of complex numbers: features of a whole signal."""
+    stack, seen = [node], set()
+    while stack:
+        n = stack.pop()
+        op = TABLE.get(n.op)
+        if n in seen or (op is None and n.op not in ("index", "phi")):
+            continue
+        seen.add(n)
+        if n.op == "abs" and "complex64" in graph.facts.dtype(n.inputs[0]):
+            return True
+        stack.extend(n.inputs)
+    return False
+
+
+def _is_transformed(graph: Graph, node: Node) -> bool:
+    stack, seen = [node], set()
+    while stack:
+        n = stack.pop()
+        for r in graph.users.get(n, ()):
+            op = TABLE.get(r.op)
+            if op is not None and op.kind == "fft":
+                return True
+            if r not in seen and (r.op == "index" or (op is not None and op.kind == "view")):
+                seen.add(r)
+                stack.append(r)
+    return False
 
 
 def _rewrites_a_parameter(graph: Graph, root: Node, outside: Sequence[Node]) -> bool:

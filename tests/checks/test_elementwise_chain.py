@@ -254,6 +254,11 @@ SILENT = {
     "a mask of the lowest number": "m = x.astype(mx.float32) * 2\nreturn (1.0 - m) * mx.finfo(mx.float32).min + y",
     "a sample": "return x + mx.exp(0.5 * y) * mx.random.normal(x.shape)",
     "a spectrum": "return x * mx.cos(y) + 1j * (x * mx.sin(y))",
+    "what a transform takes": "s = (x * y).astype(mx.float32) + 1j * (x * z)\n"
+    "return mx.fft.irfft(s.transpose(0, 2, 1), n=512, axis=-1)",
+    "features of a signal": "p = mx.abs(mx.fft.rfft(x, axis=-1)) ** 2\nreturn mx.log10(mx.maximum(p @ y, 1e-10)) * 10",
+    "gates of heads": "return z * (2 * mx.sigmoid(x @ y))[..., None]",
+    "a number a token": "h = (x @ y).reshape(4, 64, 1).squeeze(-1)\nreturn mx.log(1 + mx.exp(h * 2)) @ z",
     "numbers of rows": "return z * (mx.exp(x * 2) + y)[..., None]",
     "some entries": "v = x[:, z]\nx[:, z] = mx.where(v < 0, v * y, v / 3)\nreturn x",
     "a parameter of a layer": "z.weight = (1.0 + z.weight.astype(mx.float32)) / y - 1.0",
@@ -295,6 +300,7 @@ SCHEDULES = {
     "a number of a list": ("s = mx.array(t[k])", 0),
     "a number that is given": ("s = mx.array(k)", 0),
     "an element of a table": ("s = mx.linspace(0, 1, 9)[k]", 0),
+    "an element of a list of the object": ("s = (o.sigmas[i + 1] - o.sigmas[i]) / 2", 0),
     "what lies between two elements": ("u = mx.linspace(0, 1, 9)\ns = u[k + 1] - u[k]", 0),
     "a number that stays": ("s = mx.array(0.3)", 1),
     "a row": ("s = mx.ones((9, 64))[k]", 1),
@@ -304,7 +310,7 @@ SCHEDULES = {
 @pytest.mark.parametrize(("made", "count"), SCHEDULES.values(), ids=SCHEDULES)
 def test_numbers_of_a_schedule_make_steps(made: str, count: int) -> None:
     body = f"{made}\nreturn (1 - s) * x + s * mx.tanh(y)"
-    assert len(found(body, "x: mx.array, y: mx.array, t: list, k: int")) == count
+    assert len(found(body, "x: mx.array, y: mx.array, t: list, k: int, i: int, o")) == count
 
 
 def test_a_modulation_by_a_row_is_worth_it() -> None:

@@ -186,6 +186,7 @@ DTYPES = {
     "cast back": ("h = x.astype(mx.float32) * y\n    return h.astype(x.dtype) + x", {0: BF16, 1: F32}),
     "complex": ("z = x + 1j * y\n    return z * z", {0: F32, 1: F32}),
     "complex of halves": ("return mx.exp(x) * (mx.cos(y) + 1j * mx.sin(y))", {0: BF16, 1: BF16}),
+    "a condition": ("return mx.where(x, mx.exp(y), 0.0)", {0: "bool_", 1: F32}),
     "a complex table": ("return (x.astype(mx.float32) + 1j * x.astype(mx.float32)) * y", {0: BF16, 1: "complex64"}),
 }  # fmt: skip
 
