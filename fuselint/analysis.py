@@ -87,6 +87,8 @@ class Analysis:
         found = [(g, [m for rule in self.by_code.values() for m in self.found(rule, g)]) for g in graphs]
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
         kept = list(self.chosen(standing(claimed, self.program)))
+        if self.model is not None:
+            self.model.matches = kept
         proposals = sorted((p for g, m in kept if (p := self.proposal(g, m))), key=lambda p: place_of(p.finding))
         proposals = self.identified(proposals)
         shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
