@@ -113,6 +113,8 @@ class Analysis:
         contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
         suppressions = Suppressions.of(self.file)
         kept = list(self.chosen(standing(claimed, contradicted, self.program, self.is_fixed), suppressions))
+        if self.model is not None:
+            self.model.matches = kept
         proposals = [p for g, m in kept if (p := self.proposal(g, m))]
         if not self.errors:
             proposals += idle_comments(self.file, self.settings, suppressions, self.lines_not_understood())

@@ -83,6 +83,12 @@ def _found(data: Mapping[str, Any], role: str) -> int | None:
     return None
 
 
+def synonym(data: Mapping[str, Any], key: str) -> int | None:
+    """What another key says that means the same: `n_layers` of num_hidden_layers."""
+    roles = [role for role, keys in ROLES.items() if key in keys]
+    return _found(data, roles[0]) if len(roles) == 1 else None
+
+
 def families() -> list[str]:
     """The names of the configurations that are shipped."""
     return sorted(p.stem for p in SHIPPED.glob("*.json"))

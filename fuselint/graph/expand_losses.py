@@ -30,13 +30,13 @@ def _entropy_steps(w: Applied, logits: Array, targets: Array, *, shifted: bool) 
     if shifted:
         logits = t.binary("Subtract", logits, t.unary("StopGradient", t.reduce("max", logits, kept)))
     dims = known(logits)
-    if dims is None:
+    found = gather_along(t, logits, v.expand_dims(t, targets, [-1]), len(dims) - 1) if dims else None
+    if found is not None:
+        score = v.squeeze(t, found, [-1])
+    else:
         index = t.make("ExpandDims", (targets,), kept, targets.dtype)
         score = t.make("GatherAxis", (logits, index), kept, logits.dtype)
         score = t.make("Squeeze", (score,), targets.shape, logits.dtype)
-    else:
-        index = v.expand_dims(t, targets, [-1])
-        score = v.squeeze(t, gather_along(t, logits, index, len(dims) - 1, kept), [-1])
     total = v.squeeze(t, t.make("LogSumExp", (logits,), kept, logits.dtype), [-1])
     return t.binary("Subtract", total, score)
 
@@ -154,11 +154,10 @@ def _divergence(t: Tracer, x: list[Array], w: Applied) -> Array | None:
 def _likelihood(t: Tracer, x: list[Array], w: Applied) -> Array | None:
     inputs, targets = x
     axis, dims = w.integer("axis"), known(inputs)
-    if axis is None or dims is None:
-        return None
-    kept = Shape(None, dims).replace(axis, (ONE,))
-    found = gather_along(t, inputs, v.expand_dims(t, targets, [axis]), axis % len(dims), kept)
-    return t.unary("Negative", v.squeeze(t, found, [axis]))
+    found = None
+    if axis is not None and dims:
+        found = gather_along(t, inputs, v.expand_dims(t, targets, [axis]), axis % len(dims))
+    return None if found is None or axis is None else t.unary("Negative", v.squeeze(t, found, [axis]))
 
 
 def _triplet(t: Tracer, x: list[Array], w: Applied) -> Array | None:

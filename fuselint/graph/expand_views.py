@@ -368,18 +368,17 @@ def _take(w: Applied) -> Result | None:
 
 
 def _take_along(w: Applied) -> Result | None:
-    t, a, axis = w.t, w.a, w.integer("axis")
-    indices, dims = w.array("indices"), known(w.a)
-    places = None if indices is None else known(indices)
-    if indices is None or places is None or axis is None or not dims or len(dims) != len(places):
-        return None  # of different ranks MLX refuses them
-    return gather_along(t, a, indices, axis % len(dims), w.shape)
+    axis, indices, dims = w.integer("axis"), w.array("indices"), known(w.a)
+    if indices is None or not dims or axis is None:
+        return None
+    return gather_along(w.t, w.a, indices, axis % len(dims))
 
 
-def gather_along(t: Tracer, a: Array, indices: Array, axis: int, shape: Shape | None) -> Array:
+def gather_along(t: Tracer, a: Array, indices: Array, axis: int) -> Array | None:
+    """Both of known rank, and the same one: else None."""
     dims, places = known(a), known(indices)
-    assert dims is not None
-    assert places is not None
+    if dims is None or places is None or len(dims) != len(places):
+        return None
     sizes = [_longer(x, y) for x, y in zip(dims, places, strict=True)]
     both = []
     for x, own in ((a, dims[axis]), (indices, places[axis])):

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from fuselint.modelconfig import SECTION, ModelConfig
+from fuselint.modelconfig import SECTION, ModelConfig, synonym
 
 STEPS = 400_000
 """Expressions and statements to evaluate before giving up."""
@@ -69,7 +69,8 @@ class Config:
             return heads
         if name == "head_dim" and isinstance(heads, int) and isinstance(features, int):
             return features // heads
-        return UNKNOWN
+        same = synonym(self.data, name)
+        return UNKNOWN if same is None else same
 
 
 @dataclass(eq=False)

@@ -125,14 +125,19 @@ def met(arrays: Sequence[Array]) -> list[Pair]:
         given = [b.shape for b in a.inputs if b.shape is not None]
         if a.primitive in ("Matmul", "AddMM") and len(given) > 1:
             out.extend(_pairs(given[0].axis(-1), given[1].axis(-2)))
+            out.extend(_aligned(given[0].dims[:-2], given[1].dims[:-2]))
         elif a.fusable and a.shape is not None:
             for s in given:
-                count = min(len(s.dims), len(a.shape.dims))
-                for x, y in zip(s.dims[len(s.dims) - count :], a.shape.dims[len(a.shape.dims) - count :], strict=True):
-                    out.extend(_pairs(x, y))
+                out.extend(_aligned(s.dims, a.shape.dims))
         elif a.primitive in ("RMSNorm", "LayerNorm") and len(given) > 1:
             out.extend(_pairs(given[0].axis(-1), given[1].axis(-1)))
     return out
+
+
+def _aligned(a: Sequence[Expr], b: Sequence[Expr]) -> Iterator[Pair]:
+    """Axes that stand above each other, from the last."""
+    for x, y in zip(reversed(a), reversed(b), strict=False):
+        yield from _pairs(x, y)
 
 
 def _pairs(x: Expr | None, y: Expr | None) -> Iterator[Pair]:

@@ -56,9 +56,10 @@ LETTER_OF: dict[str, str] = {
 """What to call an axis by what it is for, where the code has no name for it."""
 
 NAMES: tuple[tuple[str, str], ...] = (
-    (r"batch|^bsz$|^bs$", "batch"),
+    (r"batch|^bsz$|^bs$|^bsize$", "batch"),
+    (r"kernel|conv.*(size|width|dim)|(window|chunk|patch|block|group|buffer|cache|image|grid)_?size|stride", "other"),
     (r"kv.*heads?$|key_value_heads|heads?_kv", "kv_heads"),
-    (r"head_?(dim|width|size)|dim_head|d_head|^head$|^hd$|qk_.*dim|v_head", "head"),
+    (r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head", "head"),
     (r"heads?$|n_?head", "heads"),
     (r"rep(eat)?s?$|group|n_rep|gqa", "group"),
     (r"vocab", "vocabulary"),
@@ -67,7 +68,7 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"intermediate|inner|ffn|mlp|hidden_dim|^hidden$|ff_?dim|d_ff", "inner"),
     (r"layers?$|depth", "layers"),
     (r"len(gth)?$|^seq|seq$|^t$|tokens?$|steps?$|frames?$|positions?$", "length"),
-    (r"dims?$|width|features?|channels?|hidden_size|d_model|embed|n_state|size$", "features"),
+    (r"dims?$|width|features?|channels?|hidden_size|d_model|embed|n_state|_size$", "features"),
 )
 """What names say of a size, the first that fits; the letter case doesn't matter."""
 
@@ -81,7 +82,7 @@ BY_RANK: dict[int, tuple[str, ...]] = {
 """The axes of an activation by its rank: rows of features, batch x length x features, and attention's heads."""
 
 
-PAST = re.compile(r"(.*[._])?(k|v|keys?|values?|.*cache.*|past.*|.*context.*|memory|encoder.*)'*\.shape\[")
+PAST = re.compile(r"(.*[._])?((k|v|keys?|values?)(_\w+)?|.*cache.*|past.*|.*context.*|memory|encoder.*)'*\.shape\[")
 """Arrays that queries attend to, by their names."""
 
 

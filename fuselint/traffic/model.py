@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from fuselint.finding import ModelSaving, ModelTraffic, Traffic
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.trace import trace
 from fuselint.source.instances import Made, instances
-from fuselint.traffic import band, chips, count, gates_of, met, ones, report
+from fuselint.traffic import Region, band, chips, count, gates_of, met, ones, report
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
 from fuselint.traffic.known import Known, known
 from fuselint.traffic.sizes import Sizes
@@ -47,7 +47,9 @@ class Model:
     program: Program
     tree: ast.Module
     settings: Settings
+    matches: Sequence[tuple[Graph, Match]] = ()
     unknown: Counter[str] = field(default_factory=Counter)
+    regions: dict[tuple[int, Made], Region] = field(default_factory=dict)
 
     @cached_property
     def chip(self) -> chips.Chip:
@@ -62,19 +64,28 @@ class Model:
         return {name: [Objects(i.of, i.count) for i in found] for name, found in instances(self.tree, config).items()}
 
     def running(self, qualname: str) -> list[Objects]:
-        """The objects that run a method: those of its class, and of classes that inherit it."""
-        owner, _, method = qualname.rpartition(".")
-        if not owner:
-            return []
-        heirs = (n for n in self.objects if n == owner or self.program.summary.method(n, method) == qualname)
-        return [o for n in heirs for o in self.objects[n]]
+        """The objects that run a function in a pass, and how often all of each kind do."""
+        times = {name: self.times(name, qualname) for name in self.objects}
+        return [Objects(o.made, o.count * times[n]) for n, found in self.objects.items() if times[n] for o in found]
+
+    def times(self, class_name: str, qualname: str) -> int:
+        """How often one call of an object of the class runs a function."""
+        call = self.program.summary.method(class_name, CALL)
+        graph = None if call is None or call == qualname else self.program.graph(call)
+        if graph is None:
+            return int(call == qualname)
+        if qualname.endswith(f".{CALL}"):
+            return 0  # of objects that are counted themselves
+        inlined = sum(f.qualname == qualname for f in graph.frames)
+        return inlined or int(any(n.op == "call" and n.attrs.get("target") == qualname for n in graph.nodes))
 
     def known(self, qualname: str, made: Made | None) -> Known:
         return known(self.settings, qualname, made.number if made is not None else _nothing)
 
     def usual(self, qualname: str) -> Known:
-        """What is known of a function's sizes in most objects that run it."""
-        most = max(self.running(qualname), key=lambda o: o.count, default=None)
+        """What is known of a function's sizes in most objects that run it, or that could."""
+        running = self.running(qualname) or self.objects.get(qualname.rpartition(".")[0], [])
+        most = max(running, key=lambda o: o.count, default=None)
         return self.known(qualname, most.made if most is not None else None)
 
     # -- what a fix saves ---------------------------------------------------------------------------------------------
@@ -90,7 +101,7 @@ class Model:
         saved, fewer, objects, time = 0, 0, 0, chips.NOTHING
         for o in self.running(qualname):
             known_here = self.known(qualname, o.made)
-            region = count(graph, match, self.settings, known_here)
+            region = self.region(graph, match, o.made)
             here = report(region, self.settings, known_here)
             launches_here = here.kernels_now - here.kernels_fused
             saved += (here.saved_at or 0) * o.count
@@ -103,6 +114,13 @@ class Model:
         share = saved / total.moved if total.moved else 0.0
         tokens = usual.phase.tokens
         return replace(traffic, model=ModelSaving(objects, saved, fewer, band(time), tokens, total.moved, share))
+
+    def region(self, graph: Graph, match: Match, made: Made) -> Region:
+        key = (id(match), made)
+        if key not in self.regions:
+            here = self.known(graph.context.qualname, made)
+            self.regions[key] = count(graph, match, self.settings, here)
+        return self.regions[key]
 
     # -- what the model moves -----------------------------------------------------------------------------------------
 
@@ -117,9 +135,18 @@ class Model:
                 continue
             functions += 1
             for o in self.objects[name]:
-                kernels, of = self.kernels(graph, self.known(graph.context.qualname, o.made))
-                moved += sum(map(of, kernels)) * o.count
-                launched += len(kernels) * o.count
+                here = self.known(graph.context.qualname, o.made)
+                kernels, of = self.kernels(graph, here)
+                sizes = list(map(of, kernels))
+                for region, inside in self.matched(graph, o.made):
+                    replaced = [i for i, k in enumerate(kernels) if k.node in inside]
+                    sizes = [n for i, n in enumerate(sizes) if i not in replaced]
+                    kernels = [k for i, k in enumerate(kernels) if i not in replaced]
+                    measure = Count(region.bytes, here)
+                    sizes += map(measure, region.before)
+                    kernels += region.before
+                moved += sum(sizes) * o.count
+                launched += len(sizes) * o.count
             self.unknown.update(_not_understood(graph))
         if not moved:
             return None
@@ -128,6 +155,18 @@ class Model:
         return ModelTraffic(
             functions, moved, launched, band(time), phase.tokens, tuple(n for n, _ in self.unknown.most_common())
         )
+
+    def matched(self, graph: Graph, made: Made) -> Iterator[tuple[Region, frozenset[Node]]]:
+        """Regions that rules know more of than the graph does: the ranks of attention's operands."""
+        for other, match in self.matches:
+            if other is graph:
+                yield self.region(graph, match, made), frozenset(match.region)
+                continue
+            texts = {n.cst for n in match.region if n.cst is not None}
+            for frame in graph.frames:
+                inlined = frozenset(n for n in graph.nodes if n.frame is frame and n.cst in texts)
+                if frame.qualname == other.context.qualname and inlined:
+                    yield self.region(other, match, made), inlined
 
     def kernels(self, graph: Graph, here: Known) -> tuple[list[Kernel], Count]:
         """A function's kernels, and the bytes of each."""

@@ -16,6 +16,8 @@ from fuselint.traffic.known import BY_RANK, LETTER_OF, Known, Number, Source, ro
 
 ROWS, FEATURES, BATCH, LENGTH = "T", "D", "B", "L"
 
+ANY_LETTER = "NMKPQRUVW"
+
 NEGLIGIBLE = 1000
 """A term this many times smaller than one that contains it isn't worth printing."""
 
@@ -30,6 +32,7 @@ class Sizes:
     rows: str = ""  # whose rows T counts, where some rank is unknown
     features: Expr | None = None  # what D stands for, where the code names it
     renamed: dict[str, Expr] = field(default_factory=dict)
+    clearer: dict[Expr, Expr] = field(default_factory=dict)  # sizes that aren't one name, and what they are equal to
     roles: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, Expr] = field(default_factory=dict)  # of names that aren't the code's own
     same: list[Pair] = field(default_factory=list)  # sizes that are equal, because arrays meet there
@@ -75,7 +78,11 @@ class Sizes:
             return
         for a, b in zip(reversed(operand.dims), reversed(result.tail(len(operand.dims)) or ()), strict=False):
             name = str(a)
-            if b in (a, 1) or a != Expr.name(name) or ".shape[" not in name or name in self.renamed:
+            if b in (a, 1) or ".shape[" not in name or name in self.renamed:
+                continue
+            if a != Expr.name(name):
+                if ".shape[" not in str(b):
+                    self.clearer.setdefault(a, b)
                 continue
             if name not in b.substitute(self.renamed).names:
                 self.renamed[name] = b.substitute(self.renamed)
@@ -84,7 +91,10 @@ class Sizes:
         self.whole = frozenset(s.lead for s in shapes if s is not None and s.lead and s.dims and s.lead[-1] != "]")
 
     def _renamed(self, shape: Shape) -> Shape:
-        return Shape(shape.lead, tuple(d.substitute(self.renamed) for d in shape.dims))
+        return Shape(shape.lead, tuple(map(self._named, shape.dims)))
+
+    def _named(self, size: Expr) -> Expr:
+        return self.clearer.get(size, size).substitute(self.renamed)
 
     def _name_rows(self, free: list[Shape | None], listed: list[Shape | None]) -> None:
         first = next((s.lead for s in free if s is not None and s.lead is not None), "")
@@ -115,6 +125,8 @@ class Sizes:
 
     def _note_roles(self, shape: Shape) -> None:
         dims = shape.dims
+        if len(dims) == 3 and shape.lead is None and str(dims[1].substitute(self.renamed)) in ("S", "T"):
+            self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
         places = BY_RANK.get(len(dims) if shape.lead is None else 3, ())
         places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
         for d, place in zip(dims, places, strict=True):
@@ -124,16 +136,18 @@ class Sizes:
                 self.roles.setdefault(name, role(name, place if alone else "other"))
 
     def _letter(self) -> None:
-        """`x.shape[0]` prints as B, if nothing else is called so."""
+        """`x.shape[0]` prints as B, if nothing else is called so; what the code only computes as any letter."""
         taken = {n for n in self.roles if ".shape[" not in n}
         for name, what in list(self.roles.items()):
-            letter = LETTER_OF.get(what, "")
-            if ".shape[" not in name or not letter or letter in taken:
+            letters = LETTER_OF.get(what, "") + (ANY_LETTER if name.startswith("%") else "")
+            letter = next((x for x in letters if x not in taken), "")
+            if not letter or (".shape[" not in name and not name.startswith("%")):
                 continue
             taken.add(letter)
             self.renamed = {n: size.substitute({name: Expr.name(letter)}) for n, size in self.renamed.items()}
             self.renamed[name] = Expr.name(letter)
-            self.meanings[letter] = Expr.name(name)
+            if not name.startswith("%"):
+                self.meanings[letter] = Expr.name(name)
             self.roles[letter] = what
 
     # -- counting -----------------------------------------------------------------------------------------------------
@@ -141,7 +155,7 @@ class Sizes:
     def elements(self, shape: Shape | None) -> Expr:
         if shape is None:
             return Expr.name(ROWS) * self._last(None)
-        count = product(d.substitute(self.renamed) for d in shape.dims)
+        count = product(map(self._named, shape.dims))
         if shape.lead is None:
             return count
         if len(shape.dims) > 1:
@@ -153,7 +167,7 @@ class Sizes:
     def _last(self, shape: Shape | None) -> Expr:
         last = shape.axis(-1) if shape is not None else None
         if last is not None:
-            return last.substitute(self.renamed)
+            return self._named(last)
         return self.renamed.get(FEATURES, Expr.name(FEATURES)) if self.features is None else self._feature()
 
     def _feature(self) -> Expr:

@@ -22,7 +22,9 @@ n, m, k = (Expr.name(x) for x in "nmk")
         ("S", "keys"), ("keys'.shape[2]", "keys"), ("k_cache.shape[-2]", "keys"),
         ("self.n_heads", "heads"), ("num_attention_heads", "heads"), ("H", "heads"),
         ("self.n_kv_heads", "kv_heads"), ("args.num_key_value_heads", "kv_heads"), ("G", "kv_heads"),
-        ("self.head_dim", "head"), ("self.repeats", "group"), ("n_rep", "group"),
+        ("self.head_dim", "head"), ("d_head", "head"), ("head_v_dim", "head"), ("hidden_size_per_head", "head"),
+        ("self.repeats", "group"), ("n_rep", "group"), ("n_shared_head", "heads"),
+        ("conv_kernel_size", "other"), ("window_size", "other"), ("bsize", "batch"), ("key_states.shape[2]", "keys"),
         ("args.hidden_size", "features"), ("dims", "features"), ("x.shape[-1]", "features"),
         ("args.intermediate_size", "inner"), ("hidden_dim", "inner"),
         ("args.vocab_size", "vocabulary"), ("num_experts", "experts"), ("num_experts_per_tok", "chosen"),
@@ -115,3 +117,26 @@ def test_tokens_are_rows_of_what_is_looked_up_for_them() -> None:
     tokens, rows = Shape("tokens", ()), Shape("tokens", (Expr.name("dims"),))
     sizes = Sizes.plain([tokens, rows])
     assert (str(sizes.elements(tokens)), str(sizes.elements(rows))) == ("T", "T*dims")
+
+
+def test_the_middle_axis_of_three_is_a_length_whatever_its_letter() -> None:
+    """`B, T, C = x.shape`, where T isn't the rows of an array of unknown rank."""
+    x = Shape(None, tuple(Expr.name(n) for n in "BTC"))
+    sizes = Sizes.plain([x])
+    train = known(Settings(phase="train"), "f")
+    assert [sizes.number(n, train)[0] for n in "BTC"] == [8, 2048, 4096]
+
+
+def test_a_size_that_is_only_computed_prints_as_a_letter() -> None:
+    x = Shape(None, (Expr.name("B"), Expr.name("L"), Expr.name("%6")))
+    sizes = Sizes.of([x])
+    assert str(sizes.elements(x)) == "B*L*D"
+    assert sizes.meaning("D") == "D"
+
+
+def test_a_size_that_meets_a_clearer_one_prints_as_that() -> None:
+    product = Expr.name("out.shape[1]") * Expr.name("out.shape[3]")
+    gate = Shape(None, (Expr.name("L"), Expr.name("heads") * Expr.name("head_dim")))
+    out = Shape(None, (Expr.name("L"), product))
+    sizes = Sizes.of([out, gate], [(out, gate)])
+    assert str(sizes.elements(out)) == "L*head_dim*heads"

@@ -162,3 +162,48 @@ def test_wrong_options_end_with_2(fuselint: Run, tmp_path: Path, options: list[s
     ran = fuselint("check", "model.py", *options)
     assert ran.code == 2
     assert said in ran.err
+
+
+HELPED = LLAMA.replace(
+    "class MLP(",
+    """def gated(gate, up):
+    return nn.silu(gate) * up
+
+
+class MLP(""",
+).replace("nn.silu(self.gate_proj(x)) * self.up_proj(x)", "gated(self.gate_proj(x), self.up_proj(x))")
+
+
+def test_a_helper_runs_where_calls_lead_to_it(fuselint: Run, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(HELPED)
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+    ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json")
+    (gate,) = [f for f in json.loads(ran.out) if f["code"] == "FUS301"]
+    assert gate["traffic"]["model"]["objects"] == 2
+
+
+def test_a_function_that_no_pass_runs_saves_nothing_in_a_pass(fuselint: Run, tmp_path: Path) -> None:
+    source = LLAMA + "\n    def other(self, a: mx.array, b: mx.array):\n        return nn.silu(a) * b\n"
+    (tmp_path / "model.py").write_text(source)
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+    ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json")
+    found = {f["function"]: f["traffic"]["model"] for f in json.loads(ran.out) if f["code"] == "FUS301"}
+    assert found["Model.other"] is None
+    assert found["MLP.__call__"]["objects"] == 2
+
+
+def test_a_share_is_never_more_than_all(fuselint: Run, tmp_path: Path) -> None:
+    """Where the graph knows nothing of attention's operands, the rule does: the total is counted with its sizes."""
+    call = "    def __call__(self, x: mx.array) -> mx.array:\n        B, L, _ = x.shape"
+    helper = (
+        "    def attend(self, q, k, v):\n"
+        "        return mx.softmax(q @ k.swapaxes(-1, -2) * self.scale, axis=-1) @ v\n\n"
+    )
+    fused = 'mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale, mask="causal")'
+    source = LLAMA.replace(call, helper + call).replace(fused, "self.attend(q, k, v)")
+    (tmp_path / "model.py").write_text(source.replace("num_key_value_heads\n", "num_attention_heads\n"))
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+    ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json")
+    (attention,) = [f["traffic"]["model"] for f in json.loads(ran.out) if f["code"] == "FUS211"]
+    assert attention["objects"] == 2
+    assert 0 < attention["share"] < 1
