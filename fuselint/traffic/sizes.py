@@ -131,8 +131,9 @@ class Sizes:
         places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
         for d, place in zip(dims, places, strict=True):
             size = d.substitute(self.renamed)
+            alone = len(size.names) == 1  # such as 2*width
             for name in size.names:
-                self.roles.setdefault(name, role(name, place if size == Expr.name(name) else "other"))
+                self.roles.setdefault(name, role(name, place if alone else "other"))
 
     def _letter(self) -> None:
         """`x.shape[0]` prints as B, if nothing else is called so; what the code only computes as any letter."""

@@ -139,3 +139,9 @@ def test_several_results_of_one_compiled_kernel() -> None:
 def test_a_call_that_is_not_understood_is_no_kernel() -> None:
     graph = graph_of(f"{HEAD}def f(x):\n    return other(mx.exp(x)) + 1\n")
     assert [k.op for k in kernels(_needed(graph), graph.facts)] == ["Exp", "Add"]
+
+
+@pytest.mark.parametrize("body", ["x[:, 0, 1, 2]", "x[[0, 1]]", "x[:, [0, 1], :]", "mx.take_along_axis(x, w, axis=-1)"])
+def test_an_index_that_does_not_fit_is_counted_as_one_copy_at_most(body: str) -> None:
+    """Code that can't run, or ranks of which branches have joined."""
+    assert len(names(body, Gates(), ((2, 4, 8), (8,), (1,)))) <= 1
