@@ -172,7 +172,7 @@ class Expr:
             return quotient
         above, below = self._reduced(divisor)
         a, b = above._constant, below._constant
-        if a is not None and b is not None:
+        if a is not None and b:
             return Expr.of(a // b)
         return Expr({((Apply("//", (above, below)), 1),): Fraction(1)})
 

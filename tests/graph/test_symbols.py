@@ -114,3 +114,10 @@ def test_arithmetic_is_that_of_integers(a: Expr, b: Expr) -> None:
 @given(sizes)
 def test_text_is_the_size(a: Expr) -> None:
     assert eval(str(a), dict(values)) == a.substitute(values).value()
+
+
+def test_division_by_a_size_of_zero_has_no_value() -> None:
+    n, m = Expr.name("n"), Expr.name("m")
+    for size in (n // 0, Expr.of(4) // 0, (n // (m - 1)).substitute({"n": 4, "m": 1})):
+        assert size.value() is None
+    assert (n // (m - 1)).substitute({"n": 4, "m": 3}).value() == 2
