@@ -8,7 +8,7 @@ from fuselint.graph import tape_views as v
 from fuselint.graph.expand import Applied, Result
 from fuselint.graph.expand_views import arange, gather, take
 from fuselint.graph.indexing import sliced
-from fuselint.graph.model import Slice
+from fuselint.graph.model import Node, Slice
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import Array, Tracer
@@ -20,7 +20,7 @@ def indexed(w: Applied) -> Result | None:
     index = w.attr("index")
     parts = index if isinstance(index, tuple) else (index,)
     dims = known(w.a)
-    if dims is None:
+    if dims is None or not all(isinstance(p, (int, Slice, Node)) or p in (None, ...) for p in parts):
         return None
     if len(parts) == 1 and _is_scalar(w, parts[0]):
         return take(w.t, w.a, w.t.constant(str(w.size(parts[0])), "uint32"), 0)

@@ -181,7 +181,7 @@ class Expr:
             return Expr({m: c if m else Fraction(math.floor(c)) for m, c in quotient.terms})
         above, below = self._reduced(divisor)
         a, b = above._constant, below._constant
-        if a is not None and b:  # a division by zero stays one: the code raises there
+        if a is not None and b:
             return Expr.of(a // b)
         return Expr({((Apply("//", (above, below)), 1),): Fraction(1)})
 

@@ -136,10 +136,10 @@ class Sizes:
                 self.roles.setdefault(name, role(name, place if alone else "other"))
 
     def _letter(self) -> None:
-        """`x.shape[0]` prints as B, if nothing else is called so; what the code only computes as any letter."""
+        """`x.shape[0]` prints as B, if nothing else is called so."""
         taken = {n for n in self.roles if ".shape[" not in n}
         for name, what in list(self.roles.items()):
-            letters = LETTER_OF.get(what, "") + (ANY_LETTER if name.startswith("%") else "")
+            letters = LETTER_OF.get(what, "") + ANY_LETTER
             letter = next((x for x in letters if x not in taken), "")
             if not letter or (".shape[" not in name and not name.startswith("%")):
                 continue

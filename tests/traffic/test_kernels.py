@@ -245,3 +245,9 @@ def test_an_axis_that_the_code_makes_holds_one(gate: str) -> None:
     sizes = Sizes.of(a.shape for a in (*product.reads, *product.writes))
     assert "T" not in sizes.elements(product.reads[1].shape).names
     assert str(sizes.elements(product.writes[0].shape)) == "T*D"
+
+
+@pytest.mark.parametrize("body", ["x[:, 0, 1, 2]", "x[[0, 1]]", "x[:, [0, 1], :]", "mx.take_along_axis(x, w, axis=-1)"])
+def test_an_index_that_does_not_fit_is_counted_as_one_copy_at_most(body: str) -> None:
+    """Code that can't run, or ranks of which branches have joined."""
+    assert len(names(body, Gates(), ((2, 4, 8), (8,), (1,)))) <= 1
