@@ -403,7 +403,8 @@ def _one_each(graph: Graph, x: Node, rotation: Rotation, table: Node | None) -> 
     elif made is not None and made.dims:
         given = made.dims[-1] * 2
     if given is not None and rotated is not None and shape is not None:
-        another = given in [d for d in shape.dims[:-1] if d.value() is None]
+        others = {name for d in shape.dims[:-1] for name in d.names}
+        another = given != rotated and not others.isdisjoint(given.names)  # it may be one, and be broadcast
         if another or (given.names == rotated.names and not all(_at(given, n) == _at(rotated, n) for n in (8, 24))):
             return Obligation(claim, "contradicted", f"there are {given} // 2 of them, for {rotated} // 2 pairs")
     if given is None and table is not None and table.op not in ("attr", "param"):
@@ -869,5 +870,14 @@ COUNTEREXAMPLES = [
         "    turned = mx.concatenate([-x[..., cut:], x[..., :cut]], axis=-1)\n"
         "    return x * mx.cos(angles) + turned * mx.sin(angles)\n",
         why="not cut in the middle",
+    ),
+    Example(
+        HEAD
+        + "def rope(x):\n"
+        + FOUR
+        + TABLES.replace("mx.arange(0, D, 2)", "mx.arange(0, H, 2)")
+        + SPLIT
+        + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
+        why="as many frequencies as there are heads: one alone is multiplied with all pairs",
     ),
 ]

@@ -17,7 +17,7 @@ from fuselint.graph import ops
 from fuselint.graph.dtypes import DType
 from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotated, constant_fact, members
 from fuselint.graph.model import Graph, Node, Statement
-from fuselint.graph.op import Op
+from fuselint.graph.op import REFUSED, Op
 from fuselint.graph.symbols import Expr
 from fuselint.source.modules import Definition
 from fuselint.source.project import MISSING as NO_DEFAULT
@@ -488,7 +488,10 @@ class Across:
 
         attrs = {**bound.attrs, "new": new, "path": layer.path or None}
         call = replace(self.facts.call_of(layer.op, bound.inputs, attrs, node), size=size)
-        shape, dtype = layer.op.shape(call), layer.op.dtype(call)
+        try:
+            shape, dtype = layer.op.shape(call), layer.op.dtype(call)
+        except REFUSED:
+            return None
         if layer.op.result != "array" or not isinstance(dtype, DType) or isinstance(shape, tuple):
             return None
         return Fact("array", shape, dtype, why=f"{layer.op.name} of its operands", present=True)

@@ -48,7 +48,7 @@ from fuselint.graph.fact import (
 )
 from fuselint.graph.indexing import indexed
 from fuselint.graph.model import FOREIGN, Graph, Node, Slice, operands
-from fuselint.graph.op import Call, Op, Value
+from fuselint.graph.op import REFUSED, Call, Op, Value
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import JOINED, SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
@@ -466,7 +466,10 @@ class Facts:
         if op.result == "same":
             return inputs[0] if inputs else UNKNOWN
         call = self.call(node)
-        shape, dtype = op.shape(call), op.dtype(call)
+        try:
+            shape, dtype = op.shape(call), op.dtype(call)
+        except REFUSED:
+            return UNKNOWN
         if op.kind in ("binary", "ternary"):
             fitting = self._fitting(node, inputs)
             if fitting is not None and fitting != shape:

@@ -15,7 +15,7 @@ from fuselint.graph.fuse import compiled
 from fuselint.graph.gates import Gates
 from fuselint.graph.likely import likely
 from fuselint.graph.model import Node, Slice, operands
-from fuselint.graph.op import Op
+from fuselint.graph.op import REFUSED, Op
 from fuselint.graph.ops import TABLE, function_of
 from fuselint.graph.primitives import ACTIVATIONS, COMPOSITES
 from fuselint.graph.shapes import Shape
@@ -139,7 +139,10 @@ class Trace:
             return self.structural(node)
         if op.operator is not None and self.facts.kind(node) not in ("array", "unknown"):
             return None  # `[x] * n`
-        return self.operation(node, op)
+        try:
+            return self.operation(node, op)
+        except REFUSED:
+            return self.opaque([x for n in operands(node) if isinstance(x := self.operand(n), Array)], node)
 
     def not_array(self, node: Node) -> Traced:
         return self.number(node) if self.facts.kind(node) == "scalar" else None

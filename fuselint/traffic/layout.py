@@ -393,7 +393,8 @@ def _collapsed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[list[Exp
 def _along_axis(a: Array, p: Place) -> Place:
     """Unless the axis is a broadcast one."""
     axis = a.key[0] if isinstance(a.key, tuple) else None
-    wide = p.strides is not None and isinstance(axis, int) and p.strides[axis] == 0
+    strides = p.strides or ()
+    wide = isinstance(axis, int) and -len(strides) <= axis < len(strides) and strides[axis] == 0
     return like(a, p) if p.contiguous and not wide else fresh(a)
 
 
@@ -411,11 +412,11 @@ def _row_wise(layout: Layout, a: Array) -> Place:
 
 def _log_sum_exp(layout: Layout, a: Array) -> Place:
     p, source = layout.of(a.inputs[0]), a.inputs[0].shape
-    dense = p.strides is not None and p.strides[-1] == 1
+    dense = p.strides is not None and p.strides[-1:] == (ONE,)
     if p.row or not p.contiguous or not dense or p.strides is None or source is None or source.lead is not None:
         return fresh(a)
-    last = source.dims[-1]
-    if a.shape is None or not all(last.divides(s) for s in p.strides[:-1]):
+    last = source.dims[-1] if source.dims else ONE
+    if a.shape is None or a.shape.rank != source.rank or not all(last.divides(s) for s in p.strides[:-1]):
         return fresh(a)
     strides = (*(s // last for s in p.strides[:-1]), ZERO)
     dims = tuple(ONE if s == 0 else d for d, s in zip(a.shape.dims, strides, strict=True))
