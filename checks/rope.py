@@ -404,6 +404,7 @@ def _one_each(graph: Graph, x: Node, rotation: Rotation, table: Node | None) -> 
         given = made.dims[-1] * 2
     if given is not None and rotated is not None and shape is not None:
         others = {name for d in shape.dims[:-1] for name in d.names}
+        others |= {name for name in given.names - rotated.names if name.startswith(f"{shape.lead}.shape[")}
         another = given != rotated and not others.isdisjoint(given.names)  # it may be one, and be broadcast
         if another or (given.names == rotated.names and not all(_at(given, n) == _at(rotated, n) for n in (8, 24))):
             return Obligation(claim, "contradicted", f"there are {given} // 2 of them, for {rotated} // 2 pairs")
@@ -879,5 +880,14 @@ COUNTEREXAMPLES = [
         + SPLIT
         + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
         why="as many frequencies as there are heads: one alone is multiplied with all pairs",
+    ),
+    Example(
+        HEAD + "def rope(x):\n"
+        "    exponents = mx.arange(0, x.shape[0], 2) / x.shape[-1]\n"
+        "    angles = mx.arange(x.shape[-2])[:, None] * 10000.0 ** -exponents\n"
+        "    cos, sin = mx.cos(angles), mx.sin(angles)\n"
+        + SPLIT
+        + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
+        why="as many frequencies as there are batches",
     ),
 ]
