@@ -389,9 +389,10 @@ def message(match: Match, traffic: Traffic | None) -> str:
     becomes = " + ".join(dict.fromkeys(f"mx.{k.op.removeprefix('mx.')}" for k in match.fused)) or "fused"
     if match.launches is not None:
         becomes = match.launches.form
+    after = f"{_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}" if traffic.kernels_fused else "none"
+    move = "moves" if traffic.kernels_now == 1 else "move"
     return (
-        f"{match.message}: {_kernels(traffic.kernels_now)} move {traffic.bytes_now} bytes a call; "
-        f"{becomes}: {_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}"
+        f"{match.message}: {_kernels(traffic.kernels_now)} {move} {traffic.bytes_now} bytes a call; {becomes}: {after}"
     )
 
 

@@ -9,6 +9,7 @@ from fuselint.graph import expand_fused as fused
 from fuselint.graph.gates import Gates
 from fuselint.graph.model import Node
 from fuselint.graph.tape import Array, Tracer
+from fuselint.graph.tape_views import addmm
 from fuselint.traffic.kernels import Kernel, of_tape
 
 Fused = Callable[[Tracer, Gates, Sequence[Array], Array], "Array | None"]
@@ -43,6 +44,14 @@ def _attention(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -
     return fused.attention(t, gates, fused.Attention(reads[0], reads[1], reads[2], mask), writes.shape)
 
 
+def _addmm(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:
+    if len(reads) != 3:
+        return None
+    c, a, b = reads
+    return addmm(t, c, a, b, writes.shape)
+
+
 FUSED: dict[str, Fused] = {
-    "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm, "fast.scaled_dot_product_attention": _attention,
+    "addmm": _addmm, "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm,
+    "fast.scaled_dot_product_attention": _attention,
 }  # fmt: skip
