@@ -100,7 +100,7 @@ def _given_gates(graph: Graph, origins: Origins, chained: set[Node]) -> Iterator
             continue
         for call, other in (product.inputs, product.inputs[::-1]):
             op = _by_default(call)
-            if op is None or graph.users.get(call) != (product,) or call in graph.escaping:
+            if op is None or _is_asked(graph, product) or graph.users.get(call) != (product,) or call in graph.escaping:
                 continue
             kind = graph.facts.kind(other)
             made = origins.of(other) & {"computed", "given"} if kind == "array" else {}
@@ -117,11 +117,17 @@ def _by_default(call: Node) -> Op | None:
     return op if op is not None and (op.function or op.name) in FUNCTIONS else None
 
 
+def _is_asked(graph: Graph, product: Node) -> bool:
+    """Whether it is the other way of a choice by what the activation is: the fixed code."""
+    tests = [u.attrs["test"] for u in graph.users.get(product, ()) if u.op == "phi"]
+    return any((t.op == "call" and t.attrs.get("target") == "builtins.isinstance") or t.op == "compare" for t in tests)
+
+
 def _given_gate(product: Node, call: Node, other: Node, op: Op) -> Match:
     default = call.attrs["default"]
     new = {"new": default} if default.op == "new" else {}
     activation = replace(call, op=op.name, attrs=new)
-    gate = replace(product, inputs=(activation, other))
+    gate = replace(product, inputs=tuple(activation if n is call else n for n in product.inputs))
     path = call.attrs["path"] or "the activation"
     usual = default.attrs["target"].removeprefix("mlx.")
     return Match(
@@ -129,14 +135,10 @@ def _given_gate(product: Node, call: Node, other: Node, op: Op) -> Match:
         root=product,
         holes={"gate": call.inputs[0], "up": other},
         message=f"{path}, by default {usual}, and multiply run one by one",
-        obligations=[Obligation(f"{path} is its default", "unknown", "the constructor may be given another one")],
+        obligations=[Obligation(f"{path} may be another one", "proven", "the new code asks which it is")],
         region=frozenset({activation, gate}),
         fused=(FusedKernel("mx.compile", (call.inputs[0], other), product),),
-        data={
-            "kernels": 2,
-            "gated": True,
-            "no_fix": f"{path} is the constructor's: let it be a function of both, under mx.compile, such as a SwiGLU",
-        },
+        data={"kernels": 2, "gated": True, "no_fix": "", "nodes": (activation, gate), "given": (path, default, op)},
     )
 
 
@@ -515,6 +517,19 @@ GIVEN = """class MLP(nn.Module):
         return self.activation(self.gate(x)) * self.up(x)
 """
 
+GIVEN_NAMES = """class MLP(nn.Module):
+    def __init__(self, dims: int, activation=nn.SiLU()):
+        super().__init__()
+        self.gate = nn.Linear(dims, dims)
+        self.up = nn.Linear(dims, dims)
+        self.activation = activation
+
+    def __call__(self, x):
+        up = self.up(x)
+        gate = self.gate(x)
+        return {value}
+"""
+
 EXAMPLES = (
     Example(
         HEAD + MLP.lstrip().format(product="nn.silu(self.gate_proj(x)) * self.up_proj(x)"),
@@ -600,6 +615,25 @@ def gate(g: mx.array, u):
         HEAD + GIVEN.format(default="=nn.SiLU()"),
         applicability="none",
         why="another activation may be given; people make it a function of both",
+    ),
+    Example(
+        HEAD + GIVEN_NAMES.format(value="self.activation(gate) * up"),
+        fixed="from functools import partial\n\n"
+        + HEAD
+        + """@partial(mx.compile, shapeless=True)
+def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    return nn.silu(gate) * up
+
+
+"""
+        + GIVEN_NAMES.format(
+            value="""(
+            swiglu(gate, up)
+            if isinstance(self.activation, nn.SiLU)
+            else self.activation(gate) * up
+        )"""
+        ),
+        why="the new code asks which activation was given",
     ),
 )
 COUNTEREXAMPLES = (

@@ -211,6 +211,7 @@ class _Comparison:
         self.partner = {a.index: b for a, b in self.pairs}
         self.old_tree, self.new_tree = Tree(old.source), Tree(new.source)
         self.written: set[cst.CSTNode] = set()  # syntax of the new function that the templates wrote
+        self.kept: set[str] = set()  # attributes whose calls the templates repeat
 
     def run(self) -> None:
         for slot in self.slots:
@@ -276,10 +277,16 @@ class _Comparison:
         raise _Different("an operand of the new call holds another value there")
 
     def _understood(self) -> None:
-        """The new calls are of the functions that they name: their names are not bound to anything else there."""
+        """The new calls are of the functions that they name, which are not bound to anything else there, or of an
+        attribute that the old code calls."""
+        called = {n.attrs.get("path") for s in self.changes.slots for n in s.root.inputs if n.op == "call"} - {None}
         for n in self.written:
             held = self.new.values.get(n) if isinstance(n, cst.Call) else None
-            if held is not None and held.op == "call" and held.attrs.get("target") is None:
+            if held is None or held.op != "call" or held.attrs.get("target") is not None:
+                continue
+            if held.attrs.get("path") in called:
+                self.kept.add(held.attrs["path"])
+            else:
                 raise _Different(f"`{self.new.source.code(n)[:60]}` may call something else")
 
     # Statement by statement
@@ -313,7 +320,10 @@ class _Comparison:
 
     def _happenings(self) -> None:
         """Calls that are not understood, random draws, new objects: the same ones, in the same order and suites."""
-        ours = [(self._ordinal(n, self.a, True), self.a.of(n)) for n in self.a.sequence]
+        kept = {
+            n for s in self.changes.slots for n in s.root.inputs if n.op == "call" and n.attrs.get("path") in self.kept
+        }
+        ours = [(self._ordinal(n, self.a, True), self.a.of(n)) for n in self.a.sequence if n not in kept]
         theirs = [(self._ordinal(n, self.b, False), self.b.of(n)) for n in self.b.sequence if n.cst not in self.written]
         if ours != theirs:
             raise _Different("a call that may have an effect would go, be repeated or move")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fuselint.config import Settings
@@ -495,3 +497,60 @@ def test_functools_where_partial_is_another_name() -> None:
     after = fixed(f"{HEAD}def f(x: mx.array, y: mx.array, partial=None):\n    return nn.silu(x) * y\n").after
     assert after.startswith("import functools\n\nimport mlx.core as mx\n")
     assert "@functools.partial(mx.compile, shapeless=True)" in after
+
+
+# -- activations that the constructor is given ------------------------------------------------------------------------
+
+
+def gated(default: str, product: str = "self.act(gate) * up") -> str:
+    return f"""{HEAD}class M(nn.Module):
+    def __init__(self, d: int, act={default}):
+        super().__init__()
+        self.a = nn.Linear(d, d)
+        self.b = nn.Linear(d, d)
+        self.act = act
+
+    def __call__(self, x):
+        gate = self.a(x)
+        up = self.b(x)
+        return {product}
+"""
+
+
+@pytest.mark.parametrize(
+    ("default", "test", "silent"),
+    [("nn.SiLU()", "isinstance(self.act, nn.SiLU)", "nn.ReLU()"), ("nn.silu", "self.act is nn.silu", "nn.relu")],
+)
+def test_the_new_code_asks_which_activation_was_given(default: str, test: str, silent: str) -> None:
+    mx, nn = pytest.importorskip("mlx.core"), pytest.importorskip("mlx.nn")
+    source = gated(default)
+    after = fix_text(FileText("m.py", source), Settings(select=("FUS301",))).after
+    assert test in after
+    assert fix_text(FileText("m.py", after), Settings(select=("FUS301",))).after == after
+    spaces: list[dict[str, Any]] = [{}, {}]
+    for text, space in zip((source, after), spaces, strict=True):
+        exec(text, space)
+    x = mx.random.normal((3, 8))
+    for given in (default, silent):
+        mx.random.seed(0)
+        old = spaces[0]["M"](8, eval(given, {"nn": nn}))
+        new = spaces[1]["M"](8, eval(given, {"nn": nn}))
+        new.update(old.parameters())
+        assert mx.allclose(old(x), new(x)).item()
+
+
+@pytest.mark.parametrize(
+    ("default", "product"),
+    [
+        ("nn.ELU()", "self.act(gate) * up"),  # what it computes is settable
+        ("nn.SiLU()", "self.act(self.a(x)) * up"),  # a call that would stand there twice
+    ],
+)
+def test_other_given_activations_are_advice(default: str, product: str) -> None:
+    (finding,) = fixed(gated(default, product), unsafe=True).remaining.findings
+    assert finding.fix is not None and finding.fix.applicability == "none"
+
+
+def test_a_choice_by_the_activation_is_left_alone() -> None:
+    choice = "nn.silu(gate) if isinstance(self.act, nn.SiLU) else self.act(gate) * up"
+    assert reported(gated("nn.SiLU()", choice), "M.__call__") == []
