@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -320,14 +320,21 @@ def is_compiled(node: Node) -> bool:
 
 
 def trace(
-    nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False, eager: bool = False, gates: Gates | None = None
+    nodes: Iterable[Node],
+    facts: Facts,
+    *,
+    shapeless: bool = False,
+    eager: bool = False,
+    gates: Gates | None = None,
+    made: Callable[[Trace, Node], bool] = lambda so_far, node: False,
 ) -> Trace:
-    """The tape of `nodes`, in evaluation order."""
+    """The tape of `nodes`, in evaluation order. made: whether it has made a node's value itself, or left it out."""
     ordered = sorted(nodes, key=lambda n: n.id)
     gates = gates or Gates()
     out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts), gates, eager)
     for node in ordered:
-        out.add(node)
+        if not made(out, node):
+            out.add(node)
     return out
 
 
