@@ -202,12 +202,11 @@ def foretold(source: str, settings: Settings) -> Counter[tuple[str, int]]:
     model = Model(program, ast.parse(source), settings)
     out: Counter[tuple[str, int]] = Counter()
     for name, objects in model.objects.items():
-        qualname = program.summary.method(name, "__call__")
-        graph = program.graph(qualname) if qualname else None
+        graph = model.graph(name)
         assert graph is not None
         for o in objects:
-            found, size_of = model.kernels(graph, model.known(graph.context.qualname, o.made))
-            out.update(Counter((k.op, size_of(k)) for _ in range(o.count) for k in found))
+            for x in model.launches(graph, o.made)[0]:
+                out[x.kernel.op, x.bytes] += x.times * o.count
     assert model.total is not None
     assert (model.total.moved, model.total.launches) == (sum(n * c for (_, n), c in out.items()), out.total())
     return out
