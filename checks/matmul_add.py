@@ -24,8 +24,6 @@ from typing import Any
 from fuselint.finding import Obligation
 from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, region
-from fuselint.graph.op import ELEMENTWISE
-from fuselint.graph.ops import TABLE
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS231", "unfused-matmul-add"
@@ -106,7 +104,6 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         return None
     obligations = [
         _read_once(graph, root, inside),
-        _saves_a_kernel(graph, root, c),
         _fits(graph, scaled.value, c),
         _dtype(graph, a, b, c),
     ]
@@ -158,23 +155,6 @@ def _read_once(graph: Graph, root: Node, inside: list[Node]) -> Obligation:
         ):
             return Obligation(claim, "contradicted", "it is also used elsewhere")
     return Obligation(claim, "proven", "by the addition alone")
-
-
-def _saves_a_kernel(graph: Graph, root: Node, c: Node) -> Obligation:
-    """Under mx.compile an addition is part of the kernel that makes the addend or reads the sum, and addmm is not."""
-    claim = "the addition is a kernel of its own"
-    if not graph.context.compiled:
-        return Obligation(claim, "proven", "nothing fuses it")
-    if any(_fuses(u) for u in graph.users.get(root, ())):
-        return Obligation(claim, "contradicted", "mx.compile fuses it with what reads the sum")
-    if _fuses(c) and graph.users.get(c) == (root,) and c not in graph.escaping:
-        return Obligation(claim, "contradicted", "mx.compile fuses it with what makes the addend")
-    return Obligation(claim, "proven", "nothing elementwise stands next to it")
-
-
-def _fuses(node: Node) -> bool:
-    op = TABLE.get(node.op)
-    return op is not None and (op.kind in ELEMENTWISE or op.kind == "activation")
 
 
 def _fits(graph: Graph, product: Node, c: Node) -> Obligation:

@@ -28,7 +28,7 @@ from fuselint.source.screen import parse, screen
 from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
-from fuselint.traffic import saving
+from fuselint.traffic import saves_where_compiled, saving
 from fuselint.traffic.model import Model
 from fuselint.unused import unused
 
@@ -155,10 +155,18 @@ class Analysis:
 
     def found(self, rule: Rule, graph: Graph) -> list[Match]:
         try:
-            return list(rule.find(graph))
+            return [self.settled(graph, m) for m in rule.find(graph)]
         except Exception as e:
             self.fault(f"{rule.code} on {graph.context.qualname}", e)
             return []
+
+    def settled(self, graph: Graph, match: Match) -> Match:
+        """Without a saving where mx.compile fuses the neighbours of what is replaced, and would no longer."""
+        counted = graph.context.compiled and match.fused and match.has_traffic and not match.contradicted
+        if counted and not saves_where_compiled(graph, match):
+            because = "mx.compile fuses it with what stands next to it"
+            match.obligations.append(Obligation("the fix spares kernels or bytes", "contradicted", because))
+        return match
 
     def fault(self, doing: str, error: Exception) -> None:
         """An internal error costs one rule on one function, never the run."""

@@ -347,10 +347,10 @@ class Across:
         made = self.made(node)
         if made is not None:
             return made
-        layers = [c for c in self._callees(node) if c.op is not None]
+        layers = [c for c in self.callees(node) if c.op is not None]
         results = [self._layer(node, layer) for layer in layers]
         insides = self.into(node)
-        if len(insides) + len(layers) < max(1, len(self._callees(node))):
+        if len(insides) + len(layers) < max(1, len(self.callees(node))):
             return None
         results += [self._result(i) for i in insides]
         known = [r for r in results if r is not None]
@@ -368,7 +368,7 @@ class Across:
         given = call_arguments(node)
         if given is None:
             return []
-        callees = self._callees(node)
+        callees = self.callees(node)
         if callees:
             name = self._method_name(node)
             found = [self._method(c, name, given) for c in callees if c.op is None]
@@ -381,7 +381,7 @@ class Across:
         inside = self._follow(function, summary, self.own() if is_super(node) else None, *given)
         return [] if inside is None else [inside]
 
-    def _callees(self, node: Node) -> tuple[Instance, ...]:
+    def callees(self, node: Node) -> tuple[Instance, ...]:
         """The objects that a call may be of, or whose method it calls."""
         held, callee = node.attrs.get("new") or node.attrs.get("init"), node.attrs.get("callee")
         if isinstance(held, Node):

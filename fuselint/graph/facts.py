@@ -146,6 +146,10 @@ class Facts:
         """The functions that a `call` may run, with their facts for its arguments; none where they aren't known."""
         return () if self._across is None else self._across.into(node)
 
+    def callees(self, node: Node) -> tuple[Instance, ...]:
+        """The objects that a `call` may be of, or whose method it calls, where they are known."""
+        return () if self._across is None else self._across.callees(node)
+
     @cached_property
     def unstated(self) -> frozenset[str]:
         """The symbols of dtypes that nothing says anything of."""
@@ -335,19 +339,26 @@ class Facts:
         return self.graph.bound_names
 
     @cached_property
+    def _init_names(self) -> Mapping[Node, str]:
+        """The names that `__init__` gives its values."""
+        program, name = self.graph.program, self.graph.context.class_name
+        init = None if program is None or name is None else program.init(name)
+        return {} if init is None or init is self.graph else init.bound_names
+
+    @cached_property
     def _labels(self) -> dict[Node, str]:
         """Values of `__init__` that are read here as an attribute, by that attribute's name."""
         out: dict[Node, str] = {}
         for node in self.graph.nodes:
             init = node.attrs.get("init") if node.op == "attr" else None
-            if isinstance(init, Node) and init.op in ("attr", "floor_divide"):
+            if isinstance(init, Node) and init.op in ("attr", "floor_divide", "or", "phi"):
                 out.setdefault(init, node.attrs.get("name") or "?")
         return out
 
     def _name(self, node: Node) -> str:
         """A name for a value that is like no other value's: as in the code, where the code names it."""
         key: Any = node
-        text = self._bound_names.get(node, "")
+        text = self._bound_names.get(node, "") or self._labels.get(node, "") or self._init_names.get(node, "")
         if node.op == "param":
             text = node.attrs.get("name", text)
         elif node.op == "attr" and node in self._labels:
@@ -840,7 +851,13 @@ class Facts:
         known = self.truth(test) if isinstance(test, Node) else None
         if known is not None:
             return self.of(node.inputs[0 if known else 1])
-        return replace(self.joined([self.of(n) for n in node.inputs], node), why="a join of branches")
+        return self._sized(node, replace(self.joined([self.of(n) for n in node.inputs], node), why="a join of branches"))
+
+    def _sized(self, node: Node, fact: Fact) -> Fact:
+        """A whole number that is one of several is a size of its own name."""
+        if self.mark or fact.kind != "scalar" or fact.size is not None or fact.dtype != DType({"weak int"}):
+            return fact
+        return replace(fact, size=Expr.name(self._name(node)))
 
     def _join(self, key: Any, a: Shape | None, b: Shape | None) -> Shape | None:
         """A shape that is either of two: the axes that differ get names of their own."""
@@ -892,7 +909,7 @@ class Facts:
         if any(f.kind != "scalar" or "weak bool" not in f.dtype for f in facts):
             same = all(f.kind == facts[0].kind for f in facts)
             if same and facts[0].kind != "array":
-                return Fact(facts[0].kind, why=f"`{node.op}`")
+                return self._sized(node, replace(self.joined(facts, node), why=f"`{node.op}`"))
             return Fact("unknown", why=f"`{node.op}`")
         return scalar_fact("weak bool", why="a condition")
 

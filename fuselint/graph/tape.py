@@ -37,6 +37,9 @@ FUSABLE = names(
 SHARED = {"Sqrt": "sqrt", "Log": "log"}
 """Primitives of several ops, which an argument tells apart, and the op that is meant where none is named."""
 
+NEVER_SHARED = names("Expm1 Log1p")
+"""Primitives that MLX takes for equal to no other (they have no is_equivalent): what repeats them is not merged."""
+
 NO_OPS = names("Copy StopGradient")
 VIEWS = names(
     """
@@ -56,7 +59,7 @@ class Array:
     key: the primitive's own arguments (axes, dtype): two equal ones on equal inputs are the same computation.
     value: of a constant, what makes it equal to another.
     node: the node of our graph that it belongs to; several arrays may, where the op is a composite.
-    first: of a primitive with several results, the first one.
+    first: of a primitive with several results, the first one. others: of the first, the others.
     """
 
     primitive: str
@@ -67,6 +70,7 @@ class Array:
     key: Hashable = None
     value: Hashable = None
     first: Array | None = None
+    others: tuple[Array, ...] = ()
 
     @property
     def fusable(self) -> bool:
@@ -286,8 +290,13 @@ class Tracer:
         if self.shapeless:
             axes = self.arguments if kept is None else str(kept)
             return self.make("NumberOfElements", (a,), SCALAR, at_least_float(a.dtype), axes)
+        count = self.count(a, kept)
+        return Scalar(1 / count if count else ("1/", str(a.shape), str(kept)))
+
+    def count(self, a: Array, kept: Shape | None) -> int | None:
+        """How many values each result of a reduction is made of, where that is known."""
         many, few = (None if s is None or s.lead else product(s.dims).value() for s in (a.shape, kept))
-        return Scalar(few / many if many and few else ("1/", str(a.shape), str(kept)))
+        return many // few if many and few else None
 
     def pair(self, a: Operand, b: Operand) -> tuple[Array, Array]:
         return self.array(a, b), self.array(b, a)

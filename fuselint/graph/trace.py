@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import libcst as cst
 
 from fuselint.graph import expand_fused, expand_index, expand_losses, expand_products, expand_reduce, expand_views
 from fuselint.graph import ops_rules as rules
+from fuselint.graph import tape_views as v
 from fuselint.graph.expand import Applied, Expand, Result
 from fuselint.graph.fuse import compiled
 from fuselint.graph.gates import Gates
@@ -213,9 +214,7 @@ class Trace:
         if op.kind == "cast":
             return t.astype(t.array(given[0]), self.dtype(w.node))
         if op.kind == "unary":
-            floating, boolean = op.dtype in FLOATING, op.name == "logical_not"
-            a = t.astype(t.array(given[0]), "bool_") if boolean else t.array(given[0])
-            return t.unary(op.primitives[0], a, floating=floating, key=op.name if op.primitives[0] in SHARED else None)
+            return self.unary(w, t.array(given[0]))
         if op.kind == "binary" and len(given) == 2:
             return self.binary(op, given)
         if op.name == "stop_gradient":
@@ -223,6 +222,20 @@ class Trace:
         expand = EXPANDED.get(op.function or "") or EXPANDED.get(op.name)
         found = None if expand is None else expand(w)
         return self.settled(w, found) if found is not None else self.listed(w, [t.array(x) for x in given])
+
+    def unary(self, w: Applied, a: Array) -> Array:
+        op, t = w.op, w.t
+        is_complex = a.dtype == "complex64"
+        if op.name in ("real", "conjugate") and not is_complex:
+            return a
+        if op.name == "imag" and not is_complex:
+            return t.full(a.shape, a.dtype, 0)
+        if op.name == "logical_not":
+            a = t.astype(a, "bool_")
+        dtype = "float32" if is_complex and op.name in ("real", "imag") else ""
+        key = op.name if op.primitives[0] in SHARED else None
+        out = t.unary(op.primitives[0], a, floating=op.dtype in FLOATING, dtype=dtype, key=key)
+        return t.astype(out, "float32") if is_complex and op.name == "abs" else out
 
     def settled(self, w: Applied, found: Result) -> Result:
         """The result, with the node's shape where the expansion couldn't tell."""
@@ -276,9 +289,16 @@ class Trace:
         out.key = op.name if primitive == "BitwiseBinary" else None
         return out
 
-    def listed(self, w: Applied, arrays: list[Array]) -> Array:
+    def listed(self, w: Applied, arrays: list[Array]) -> Array | tuple[Array, ...]:
         """The primitives that the op table names, one after the other."""
         node, op = w.node, w.op
+        results = self.facts.of(node).parts if op.result == "arrays" else None
+        if results and len(op.primitives) == 1:
+            dtypes = (concrete(r.dtype.bound(self.counted)) for r in results)
+            parts = zip(results, dtypes, strict=True)
+            keys = ((w.t.arguments, i) for i in range(len(results)))
+            made = (w.t.make(op.primitives[0], arrays, r.shape, d, k) for (r, d), k in zip(parts, keys, strict=True))
+            return v.together(made)
         if op.shape is rules.same and len(op.primitives) == 1 and arrays:
             dtype = self.dtype(node)
             return w.t.make(op.primitives[0], arrays, arrays[0].shape, dtype, w.t.arguments)
@@ -323,14 +343,21 @@ def is_compiled(node: Node) -> bool:
 
 
 def trace(
-    nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False, eager: bool = False, gates: Gates | None = None
+    nodes: Iterable[Node],
+    facts: Facts,
+    *,
+    shapeless: bool = False,
+    eager: bool = False,
+    gates: Gates | None = None,
+    made: Callable[[Trace, Node], bool] = lambda so_far, node: False,
 ) -> Trace:
-    """The tape of `nodes`, in evaluation order."""
+    """The tape of `nodes`, in evaluation order. made: whether it has made a node's value itself, or left it out."""
     ordered = sorted(nodes, key=lambda n: n.id)
     gates = gates or Gates()
     out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts), gates, eager)
     for node in ordered:
-        out.add(node)
+        if not made(out, node):
+            out.add(node)
     return out
 
 

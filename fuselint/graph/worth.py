@@ -25,7 +25,9 @@ def is_rare(graph: Graph, nodes: Sequence[Node]) -> bool:
     """Whether a chain runs once for each pass through a model, or once for all."""
     inside = set(nodes)
     outside = [k for n in nodes for k in n.inputs if k not in inside]
-    if any(_is_drawn(k) or is_of_a_schedule(graph, k) or _is_of_a_spectrogram(graph, k) for k in outside):
+    if any(_is_drawn(k) or is_of_a_schedule(graph, k) for k in outside):
+        return True
+    if any(_is_of_a_spectrogram(graph, k) for k in (*outside, nodes[-1])):
         return True
     return (
         _is_a_spectrum(graph, nodes)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fuselint.config import DTYPES, LONG_DTYPES
+from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
 from fuselint.graph.dtypes import CONCRETE, DType
@@ -21,13 +21,13 @@ from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
 from fuselint.traffic import chips
 from fuselint.traffic.fused import kernels_of
-from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
+from fuselint.traffic.kernels import Bytes, Kernel, launches
 from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
+from fuselint.traffic.rewritten import kernels_around
 from fuselint.traffic.sizes import Pair, Sizes
 
 if TYPE_CHECKING:
-    from fuselint.config import Settings
     from fuselint.rulebook import Match
 
 ONES = frozenset({(1, "stated"), (1, "config"), (1, "phase")})
@@ -64,6 +64,16 @@ def saving(graph: Graph, match: Match, settings: Settings, known: Known | None =
     return report(count(graph, match, settings, known), settings, known)
 
 
+def saves_where_compiled(graph: Graph, match: Match) -> bool:
+    """Whether a fix in a compiled function spares a kernel or bytes, in MLX's default and the usual sizes: what the
+    region's neighbours are fused with before, they may not be after."""
+    settings = Settings(chip=DEFAULT_CHIP)
+    known = what_is_known(settings, graph.context.qualname)
+    region = count(graph, match, settings, known)
+    now, fused = (_number(f, region.bytes.sizes, known) for f in region.formulas)
+    return fused < now or len(region.after) < len(region.before)
+
+
 def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Region:
     facts, letters = _stated(graph, match)
     gates = gates_of(settings, known)
@@ -81,14 +91,14 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
     if match.launches is not None:
         return list(match.launches.now), list(match.launches.after)
     gates = traced.gates
-    outputs = list(dict.fromkeys([match.root, *(k.writes for k in match.fused), *_read_elsewhere(graph, match)]))
+    needed = _still_needed(graph, match)
     if graph.context.compiled:
-        before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless, gates)
-    else:
-        before = launches(traced, outputs)
+        return kernels_around(graph, match, facts, gates, needed)
+    outputs = list(dict.fromkeys([match.root, *(k.writes for k in match.fused), *_read_elsewhere(graph, match)]))
+    before = launches(traced, outputs)
     if gates.training and match.fused and all(k.op.startswith(COMPILES) for k in match.fused):
         return before, before
-    still = trace(_still_needed(graph, match), facts, eager=True, gates=gates)
+    still = trace(needed, facts, eager=True, gates=gates)
     return before, [*_fused(match, traced), *launches(still)]
 
 

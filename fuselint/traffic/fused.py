@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from fuselint.graph import expand_fused as fused
 from fuselint.graph.gates import Gates
 from fuselint.graph.model import Node
-from fuselint.graph.tape import Array, Tracer
+from fuselint.graph.ops import TABLE
+from fuselint.graph.tape import FUSABLE, Array, Tracer
 from fuselint.graph.tape_views import addmm
 from fuselint.traffic.kernels import Kernel, of_tape
 
@@ -17,15 +18,32 @@ Fused = Callable[[Tracer, Gates, Sequence[Array], Array], "Array | None"]
 
 
 def kernels_of(op: str, reads: Sequence[Array], writes: Array, node: Node, gates: Gates) -> list[Kernel]:
-    expand = FUSED.get(op)
     t = Tracer(activation=gates.dtype, node=node)
-    result = None if expand is None or not reads else expand(t, gates, reads, writes)
+    result = _expanded(t, op, reads, writes, gates)
     if result is None:
         return [Kernel(op, node, tuple(reads), (writes,))]
+    return of_tape(t.arrays, gates, (result,))
+
+
+def computed(t: Tracer, op: str, reads: Sequence[Array], writes: Array, gates: Gates) -> Array:
+    """The fused op among the arrays of a tracer. writes: an array of the result's shape and dtype."""
+    result = _expanded(t, op, reads, writes, gates)
+    if result is not None:
+        return result
+    row = TABLE.get(op)
+    fusable = row is not None and row.primitives[:1] and row.primitives[0] in FUSABLE
+    return t.make(row.primitives[0] if row is not None and fusable else op, reads, writes.shape, writes.dtype)
+
+
+def _expanded(t: Tracer, op: str, reads: Sequence[Array], writes: Array, gates: Gates) -> Array | None:
+    """The casts and the kernel, or the steps; None of an op that is one kernel everywhere."""
+    expand = FUSED.get(op)
+    result = None if expand is None or not reads else expand(t, gates, reads, writes)
+    if result is None:
+        return None
     if result.shape is None or result.shape.lead is not None:
         result.shape = writes.shape
-    result = t.astype(result, writes.dtype)
-    return of_tape(t.arrays, gates, (result,))
+    return t.astype(result, writes.dtype)
 
 
 def _rms_norm(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array:

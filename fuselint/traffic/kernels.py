@@ -78,12 +78,8 @@ def of_tape(arrays: Sequence[Array], gates: Gates, outputs: Sequence[Array] = ()
     layout = Layout(arrays, gates.backend)
     if gates.ones:
         layout.without_copies(arrays, gates.ones)
-    siblings: dict[Array, list[Array]] = {}
-    for a in arrays:
-        if a.first is not None:
-            siblings.setdefault(a.first, []).append(a)
     return [
-        _kernel(a.primitive, a.inputs, (a, *siblings.get(a, ())), layout)
+        _kernel(a.primitive, a.inputs, (a, *a.others), layout)
         for a in arrays
         if a.first is None and is_kernel(a, layout)
     ]
@@ -112,14 +108,17 @@ def group_kernels(groups: Sequence[Group], backend: Backend = "metal", without: 
     """The launches of compiled code, those of some groups left out."""
     layout = Layout((), backend)
     out = []
+    ran: set[Array] = set()
     for g in groups:
         made = None
+        first = g.root.first or g.root
         if g.fused:
             for a in g.outputs:
                 layout.places[a] = layout.kernel(g.root, g.inputs) if a is g.root else layout.kernel(a, g.inputs)
             made = _kernel(g.name, g.inputs, g.outputs, layout, g.root.node)
-        elif is_kernel(g.root, layout):
-            made = _kernel(g.name, g.inputs, g.outputs, layout)
+        elif is_kernel(g.root, layout) and first not in ran:
+            ran.add(first)
+            made = _kernel(g.name, g.inputs, (first, *first.others), layout)
         if made is not None and g not in without:
             out.append(made)
     return out
