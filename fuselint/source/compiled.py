@@ -183,7 +183,7 @@ class Compiled:
         return None
 
     def _candidates(self, found: Definition) -> Iterator[str]:
-        """The files that may call a function: its own, and those that import it, its class, or a class that holds one."""
+        """The files that may call a function: its own, and those that import it, its class, or what holds one."""
         function = self.modules.function(found)
         files = dict.fromkeys(self.evaluation.users(found))
         yield from files

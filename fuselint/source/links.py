@@ -27,7 +27,8 @@ SEQUENTIAL = "mlx.nn.Sequential"
 class Expr:
     """An expression. kind, and what `name` and `parts` are then:
 
-    "name": a qualified name, as `ModuleSummary.resolve` gives it. "local": a variable of `scope`. "attr": of parts[0].
+    "name": a qualified name, as `ModuleSummary.resolve` gives it. "local": a variable of `scope`. "param": what a
+    parameter of `scope` is given. "attr": of parts[0].
     "item": an element of parts[0]. "call": of parts[0], with the other parts as its arguments. "many": a list of them.
     "any": one of them. "wrapped": parts[0], compiled or differentiated. "super": the bases of the class of `scope`.
     "constant": a literal that may be a flag, its text. "unknown": anything else.
@@ -96,8 +97,8 @@ class Links:
     """The calls, returns and stores of one file.
 
     calls: by the function where they stand. mentions: what a function names without calling it, or giving it to
-    mx.compile. stores: by the attribute. variables: what each may be, a parameter's arguments apart, by function and
-    name. flags: the text of those that may be one.
+    mx.compile. stores: by the attribute. variables: what each may be, by function and name. flags: the
+    text of those that may be one.
     """
 
     calls: Mapping[str, Sequence[Call]]
@@ -132,6 +133,7 @@ class _Reader:
         self.scopes[MODULE] = known.module
         self._functions = {id(s.node): s.qualname for s in known.functions}
         self._pending: list[tuple[str, str]] = []
+        self._bound: tuple[str, str, ast.expr] | None = None  # the variable whose value is being read, and that value
 
     def read(self) -> Links:
         calls, mentions, stores = self._calls(), self._mentions(), self._stores()
@@ -201,6 +203,8 @@ class _Reader:
             held = self.scopes[at].bindings.get(name)
             hows = {how for how, _ in held or ()}
             if "value" in hows or "is" in hows:
+                if self._bound is not None and self._bound[:2] == (at, name):
+                    return self._before(name, at, self._bound[2])
                 self._pending.append((at, name))
                 return Expr("local", name, scope=at)
             if held:
@@ -242,11 +246,26 @@ class _Reader:
 
     def _variable(self, name: str, scope: str) -> Expr:
         """What is assigned to a variable, and what loops take out of something for it."""
-        at = self.scopes[scope]
-        found = [self.expr(what, scope) for how, what in at.bindings.get(name, ()) if how == "is"]
-        if any(how == "def" for how, _ in at.bindings.get(name, ())):
-            found.append(Expr("name", name if scope == MODULE else f"{scope}.<locals>.{name}"))
+        at, found = self.scopes[scope], [self._before(name, scope, None)]
+        for how, what in at.bindings.get(name, ()):
+            if how == "is":
+                self._bound = (scope, name, what)
+                found.append(self.expr(what, scope))
+                self._bound = None
         found += [e for target, iterated in at.loops if (e := self._element(target, iterated, name, scope))]
+        return Expr("any", "", tuple(found))
+
+    def _before(self, name: str, scope: str, value: ast.expr | None) -> Expr:
+        """What a variable may be where `value` is worked out for it: an argument, a function, another value."""
+        found, bindings = [], self.scopes[scope].bindings.get(name, ())
+        function = self.module.functions.get(scope)
+        if function is not None and any(p.name == name for p in function.parameters):
+            found.append(Expr("param", name, scope=scope))
+        if any(how == "def" for how, _ in bindings):
+            found.append(Expr("name", name if scope == MODULE else f"{scope}.<locals>.{name}"))
+        for how, what in bindings if value is not None else ():
+            if how == "is" and what is not value and not _reads(what, name):
+                found.append(self.expr(what, scope))
         return Expr("any", "", tuple(found))
 
     def _element(self, target: ast.expr, iterated: ast.expr, name: str, scope: str) -> Expr | None:
@@ -349,7 +368,7 @@ class _Reader:
                 shapeless = self.compilers.is_compile(node.func, _scope(by)) if node.args else None
                 if shapeless is not None:
                     kept, owner = self._kept(node, scope, by)
-                    given, tests = self.expr(node.args[0], by), tuple(conditions(scope.node, node))
+                    given, tests = self._given(node, scope, by), tuple(conditions(scope.node, node))
                     flagged = shapeless or flag(node, "shapeless")
                     out.append(Site(by, node.lineno, given, flagged, kept, owner, tests))
         return out
@@ -363,6 +382,16 @@ class _Reader:
                 if called.name in GRADIENTS:
                     out.append(Site(by, node.lineno, self.expr(_differentiated(called, node), by)))
         return out
+
+    def _given(self, node: ast.Call, scope: Scope, by: str) -> Expr:
+        """What is compiled; in `f = mx.compile(f)`, what f was before."""
+        given = node.args[0]
+        for how, what in scope.bindings.get(given.id, ()) if isinstance(given, ast.Name) else ():
+            if how == "is" and any(n is node for n in _walk(what)):
+                self._bound = (by, getattr(given, "id", ""), what)
+        found = self.expr(given, by)
+        self._bound = None
+        return found
 
     def _kept(self, node: ast.Call, scope: Scope, by: str) -> tuple[str, Expr]:
         for target, value in scope.stores:
@@ -378,6 +407,10 @@ def _differentiated(called: Expr, node: ast.Call) -> ast.expr | None:
             return keyword.value
     at = 1 if called.name.startswith("mlx.nn.") else 0
     return node.args[at] if len(node.args) > at else None
+
+
+def _reads(value: ast.expr, name: str) -> bool:
+    return any(isinstance(n, ast.Name) and n.id == name for n in _walk(value))
 
 
 def _is_flag(value: object) -> bool:

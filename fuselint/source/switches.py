@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fuselint.source.links import Expr, Links, Site
 from fuselint.source.modules import Definition
 from fuselint.source.project import MISSING, MODULE, ModuleSummary
-from fuselint.source.values import Evaluation, is_parameter
+from fuselint.source.values import Evaluation
 
 DEEPEST = 6
 """Steps from a flag to what sets it."""
@@ -54,9 +54,9 @@ class Switches:
                 return decisive if decisive in found else None if None in found else not decisive
             case ast.Compare(ops=[op], comparators=[ast.Constant(value=compared)]):
                 value = self._default(scope, test.left)
-                if value is MISSING or not isinstance(op, (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)):
+                if value is MISSING or not isinstance(op, (ast.Eq, ast.NotEq)):
                     return None
-                return (value == compared) is isinstance(op, (ast.Eq, ast.Is))
+                return (value == compared) is isinstance(op, ast.Eq)
             case ast.Compare():
                 return None
         value = self._default(scope, test)
@@ -84,7 +84,7 @@ class Switches:
     def _variable(self, scope: str, name: str, depth: int) -> object:
         at: str | None = scope
         while at is not None and at != MODULE and depth < DEEPEST:
-            if is_parameter(self.module, Expr("local", name, scope=at)):
+            if any(p.name == name for p in self.module.functions[at].parameters):
                 return self._parameter(at, name, depth)
             if (at, name) in self.links.flags:
                 return self._default(at, self.links.flags[at, name], depth + 1)

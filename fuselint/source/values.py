@@ -88,6 +88,8 @@ class Evaluation:
             return self._named(path, expr.name)
         if expr.kind == "local":
             return self._local(path, expr, owner, depth)
+        if expr.kind == "param":
+            return self._parameter(path, expr, owner, depth)
         if expr.kind == "super":
             return self._super(path, expr.scope, owner)
         if expr.kind not in ("attr", "item", "call", "many", "any", "wrapped"):
@@ -127,24 +129,24 @@ class Evaluation:
         return frozenset(Value("object", b, owner) for b in bases if b is not None and self.modules.class_(b))
 
     def _local(self, path: str, expr: Expr, owner: Definition | None, depth: int) -> Values:
-        links, summary, key = self.links(path), self.modules.summary(path), (path, expr.scope, expr.name, owner)
-        if links is None or summary is None:
+        links, key = self.links(path), (path, expr.scope, expr.name, owner)
+        if links is None:
             return NOTHING
         if key in self._asking:
             self._cut = True
             return NOTHING
         self._asking.add(key)
         try:
-            found = self.of(path, links.variables[expr.scope, expr.name], owner, depth + 1)
-            if is_parameter(summary, expr):
-                found |= self._parameter(path, summary, expr, owner, depth)
-            return found
+            return self.of(path, links.variables[expr.scope, expr.name], owner, depth + 1)
         finally:
             self._asking.discard(key)
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 
-    def _parameter(self, path: str, module: ModuleSummary, expr: Expr, owner: Definition | None, depth: int) -> Values:
+    def _parameter(self, path: str, expr: Expr, owner: Definition | None, depth: int) -> Values:
+        module = self.modules.summary(path)
+        if module is None:
+            return NOTHING
         function = module.functions[expr.scope]
         names = [p.name for p in function.parameters]
         if function.class_name is not None and names[0] == expr.name and function.kind != "staticmethod":
@@ -319,11 +321,6 @@ class Evaluation:
                     yield Where(method, value.owner or value.found)
             elif value.kind == "many":
                 yield from self.entered(value.inner, inside)
-
-
-def is_parameter(module: ModuleSummary, name: Expr) -> bool:
-    function = module.functions.get(name.scope)
-    return function is not None and any(p.name == name.name for p in function.parameters)
 
 
 def _class_around(module: ModuleSummary, scope: str) -> str | None:
