@@ -62,19 +62,27 @@ class Compiled:
         self.modules = modules
         self.evaluation = Evaluation(modules)
         self._differentiating = differentiating
-        self._outside: dict[Definition, str] = {}
+        self._callers: dict[Definition, tuple[str, set[Definition]]] = {}
         self._entries: dict[str, dict[Definition, list[tuple[str, int]]]] = {}
-        paths = [p for p in compiling if not TESTS.search(p)]
-        self._note_rebound(paths)
-        self.inside = self._reached(paths, "compiled")
+        self._read_of = {p for p in compiling if not TESTS.search(p)}
+        self._note_rebound(sorted(self._read_of))
+        self.inside = Reached()
+        self._reach(self.inside, sorted(self._read_of), "compiled")
 
     @cached_property
     def gradients(self) -> Reached:
         """What runs under a gradient."""
-        return self._reached([p for p in self._differentiating if not TESTS.search(p)], "differentiated")
+        out = Reached()
+        self._reach(out, [p for p in self._differentiating if not TESTS.search(p)], "differentiated")
+        return out
 
     def of(self, path: str) -> Verdict:
         """What is to be said of the functions of a file."""
+        summary = self.modules.summary(path)
+        if path not in self._read_of and summary is not None and summary.compilations:
+            self._read_of.add(path)  # what it compiles stays in the file
+            self._reach(self.inside, [path], "compiled")
+            self._callers.clear()
         compiled: dict[str, CompileInfo] = {}
         partly: dict[str, str] = {}
         for found, origin in self.inside.origins.items():
@@ -89,9 +97,8 @@ class Compiled:
 
     # -- inside -------------------------------------------------------------------------------------------------------
 
-    def _reached(self, paths: Iterable[str], how: str) -> Reached:
-        """What runs from every place on that compiles, or differentiates."""
-        out = Reached()
+    def _reach(self, out: Reached, paths: Iterable[str], how: str) -> None:
+        """Add what runs from every place of some files on that compiles, or differentiates."""
         for path in paths:
             links, module = self.evaluation.links(path), self.modules.summary(path)
             if links is None or module is None:
@@ -106,7 +113,6 @@ class Compiled:
             for call in (c for calls in links.calls.values() for c in calls if c.within == how):
                 for at in list(self._entered(path, call.by, call.called, inside=True)):
                     self._follow(out, at, Origin(Definition(path, call.by), call.line))
-        return out
 
     def _entered(self, path: str, by: str, called: object, inside: bool) -> Iterator[Where]:
         values = self.evaluation.of(path, called, self.evaluation.owner(path, by))  # type: ignore[arg-type]
@@ -153,25 +159,32 @@ class Compiled:
     # -- outside ------------------------------------------------------------------------------------------------------
 
     def outside(self, found: Definition) -> str:
-        """Who calls a function that runs compiled outside of that; "" for nobody."""
-        if found not in self._outside:
-            self._outside[found] = ""  # while it is being worked out
-            callers = (c for path in self._candidates(found) for c in self._callers(path, found))
-            self._outside[found] = next(filter(None, callers), "")
-        return self._outside[found]
+        """Who calls a function that runs compiled outside of that, or calls what calls it; "" for nobody."""
+        waiting, seen = [found], {found}
+        for at in waiting:
+            if at not in self._callers:
+                self._callers[at] = self._callers_of(at)
+            outside, inside = self._callers[at]
+            if outside:
+                return outside
+            waiting += [c for c in inside if c not in seen]
+            seen |= inside
+        return ""
 
-    def _callers(self, path: str, found: Definition) -> Iterator[str]:
-        """Who calls a function in a file, or calls what does, outside."""
-        module = self.modules.summary(path)
-        for by, line in self._entered_in(path).get(found, ()) if module is not None else ():
-            around = self._compiled_around(path, by, module)
-            if Definition(path, by) in self.inside.makers.get(found, ()):
-                continue
-            if around is not None:
-                yield "" if around == found else self.outside(around)
-            elif module is not None and self._counts(path, by, module):
-                name = "module-level code" if by == MODULE else by
-                yield f"{name} ({os.path.basename(path)}{f':{line}' if line else ''})"
+    def _callers_of(self, found: Definition) -> tuple[str, set[Definition]]:
+        """Who calls a function outside, else those that do so inside."""
+        inside: set[Definition] = set()
+        makers = self.inside.makers.get(found, ())
+        for path in self._candidates(found):
+            module = self.modules.summary(path)
+            for by, line in self._entered_in(path).get(found, ()) if module is not None else ():
+                around = self._compiled_around(path, by, module)
+                if around is not None:
+                    inside.add(around)
+                elif Definition(path, by) not in makers and module is not None and self._counts(path, by, module):
+                    name = "module-level code" if by == MODULE else by
+                    return f"{name} ({os.path.basename(path)}{f':{line}' if line else ''})", inside
+        return "", inside
 
     def _compiled_around(self, path: str, by: str, module: ModuleSummary | None) -> Definition | None:
         """The function that runs compiled which `by` is, or lies in."""
@@ -212,13 +225,12 @@ class Compiled:
                 yield Definition(path, name)
 
     def _entered_in(self, path: str) -> dict[Definition, list[tuple[str, int]]]:
-        """What a file calls, or hands on, of what runs compiled: where, and in which line."""
+        """The functions that a file calls, or hands on: where, and in which line."""
         if path not in self._entries:
             out: dict[Definition, list[tuple[str, int]]] = {}
             for by, line, values in self._read(path):
                 for at in self.evaluation.entered(values, inside=False):
-                    if at.found in self.inside.origins:
-                        out.setdefault(at.found, []).append((by, line))
+                    out.setdefault(at.found, []).append((by, line))
             self._entries[path] = out
         return self._entries[path]
 

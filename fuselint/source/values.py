@@ -6,6 +6,7 @@ package give it. What none of these tells is left out: nothing is assumed of it.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from fuselint.source.links import Call, Expr, Links, Store
 from fuselint.source.modules import Definition, Modules
 from fuselint.source.project import MODULE, FunctionSummary, ModuleSummary
 
-DEEPEST = 24
+DEEPEST = 40
 """Steps from an expression to what it stands for."""
 
 ABSTRACT = frozenset({"abc.abstractmethod", "abstractmethod"})
@@ -58,9 +59,9 @@ class Evaluation:
 
     def __init__(self, modules: Modules) -> None:
         self.modules = modules
-        self._asking: set[tuple[str, str, str, Definition | None]] = set()
         self._known: dict[tuple[str, Expr, Definition | None], Values] = {}
-        self._cut = False
+        self._open: dict[tuple[str, Expr, Definition | None], int] = {}  # what is being worked out, in order
+        self._lowest = math.inf  # the first of those that the current one needs
         self._users: dict[Definition, list[str]] = {}
         self._wrapped: set[tuple[Definition, str]] = set()
 
@@ -72,29 +73,35 @@ class Evaluation:
     def links(self, path: str) -> Links | None:
         return self.modules.links(path)
 
-    def of(self, path: str, expr: Expr, owner: Definition | None = None, depth: int = 0) -> Values:
+    def of(self, path: str, expr: Expr, owner: Definition | None = None) -> Values:
         """What an expression of a file may stand for; owner: the class of `self` there."""
         key = (path, expr, owner)
-        if key not in self._known:
-            before, self._cut = self._cut, False
-            found = self._of(path, expr, owner, depth) if depth < DEEPEST else NOTHING
-            if self._cut:  # of a circle: elsewhere it may be more
-                return found
-            self._known[key], self._cut = found, before
-        return self._known[key]
+        if key in self._known:
+            return self._known[key]
+        if key in self._open or len(self._open) > DEEPEST:
+            self._lowest = min(self._lowest, self._open.get(key, math.inf))
+            return NOTHING
+        at, outer = len(self._open), self._lowest
+        self._open[key], self._lowest = at, math.inf
+        found = self._of(path, expr, owner)
+        del self._open[key]
+        if self._lowest >= at:  # else it is part of a circle, and may be more when asked from elsewhere
+            self._known[key], self._lowest = found, math.inf
+        self._lowest = min(self._lowest, outer)
+        return found
 
-    def _of(self, path: str, expr: Expr, owner: Definition | None, depth: int) -> Values:
+    def _of(self, path: str, expr: Expr, owner: Definition | None) -> Values:
         if expr.kind == "name":
             return self._named(path, expr.name)
         if expr.kind == "local":
-            return self._local(path, expr, owner, depth)
+            return self._local(path, expr, owner)
         if expr.kind == "param":
-            return self._parameter(path, expr, owner, depth)
+            return self._parameter(path, expr, owner)
         if expr.kind == "super":
             return self._super(path, expr.scope, owner)
         if expr.kind not in ("attr", "item", "call", "many", "any", "wrapped"):
             return NOTHING
-        parts = frozenset(v for part in expr.parts for v in self.of(path, part, owner, depth + 1))
+        parts = frozenset(v for part in expr.parts for v in self.of(path, part, owner))
         if expr.kind == "any":
             return parts
         if expr.kind in ("many", "wrapped"):
@@ -102,8 +109,8 @@ class Evaluation:
         if expr.kind == "item":
             return frozenset(i for v in parts if v.kind == "many" for i in v.inner)
         if expr.kind == "attr":
-            return frozenset(i for v in parts for i in self.attribute(v, expr.name, depth))
-        return frozenset(i for v in parts for i in self._result(v, depth))
+            return frozenset(i for v in parts for i in self.attribute(v, expr.name))
+        return frozenset(i for v in parts for i in self._result(v))
 
     def _named(self, path: str, name: str) -> Values:
         found = self.modules.resolve(path, name)
@@ -128,22 +135,13 @@ class Evaluation:
         bases = (self.modules.resolve(path, b) for b in (held.bases if held is not None else ()) if b)
         return frozenset(Value("object", b, owner) for b in bases if b is not None and self.modules.class_(b))
 
-    def _local(self, path: str, expr: Expr, owner: Definition | None, depth: int) -> Values:
-        links, key = self.links(path), (path, expr.scope, expr.name, owner)
-        if links is None:
-            return NOTHING
-        if key in self._asking:
-            self._cut = True
-            return NOTHING
-        self._asking.add(key)
-        try:
-            return self.of(path, links.variables[expr.scope, expr.name], owner, depth + 1)
-        finally:
-            self._asking.discard(key)
+    def _local(self, path: str, expr: Expr, owner: Definition | None) -> Values:
+        links = self.links(path)
+        return NOTHING if links is None else self.of(path, links.variables[expr.scope, expr.name], owner)
 
     # -- parameters ---------------------------------------------------------------------------------------------------
 
-    def _parameter(self, path: str, expr: Expr, owner: Definition | None, depth: int) -> Values:
+    def _parameter(self, path: str, expr: Expr, owner: Definition | None) -> Values:
         module = self.modules.summary(path)
         if module is None:
             return NOTHING
@@ -154,7 +152,7 @@ class Evaluation:
             return frozenset({Value("class" if function.kind == "classmethod" else "object", own)})
         stated = function.parameters[names.index(expr.name)].annotation
         found = self.annotated(path, stated) if stated else NOTHING
-        return found or self._given(Definition(path, expr.scope), expr.name, depth)
+        return found or self._given(Definition(path, expr.scope), expr.name)
 
     def annotated(self, path: str, text: str) -> Values:
         """The objects that an annotation speaks of."""
@@ -170,13 +168,13 @@ class Evaluation:
                 out |= {replace(v, kind="object") for v in self._named(path, part) if v.kind == "class"}
         return frozenset(out)
 
-    def _given(self, found: Definition, name: str, depth: int) -> Values:
+    def _given(self, found: Definition, name: str) -> Values:
         """What the calls of a function give one of its parameters."""
         out: set[Value] = set()
-        for path, call, owner in self.callers(found, depth):
+        for path, call, owner in self.callers(found):
             given = self.argument(found, name, call)
             if given is not None:
-                out |= self.of(path, given, owner, depth + 1)
+                out |= self.of(path, given, owner)
         return frozenset(out)
 
     def argument(self, found: Definition, name: str, call: Call) -> Expr | None:
@@ -190,7 +188,7 @@ class Evaluation:
         given = {**dict(zip(names, call.arguments, strict=False)), **dict(call.keywords)}
         return given.get(name)
 
-    def callers(self, found: Definition, depth: int = 0) -> Iterator[tuple[str, Call, Definition | None]]:
+    def callers(self, found: Definition) -> Iterator[tuple[str, Call, Definition | None]]:
         """The calls of a function in its own file and in those that import it or its class."""
         function = self.modules.function(found)
         if function is None:
@@ -202,7 +200,7 @@ class Evaluation:
             links = self.links(path)
             for call in links.calls_by_name.get(name, ()) if links is not None else ():
                 owner = self.owner(path, call.by)
-                if any(self._enters(v, found) for v in self.of(path, call.called, owner, depth + 1)):
+                if any(self._enters(v, found) for v in self.of(path, call.called, owner)):
                     yield path, call, owner
 
     def users(self, found: Definition) -> list[str]:
@@ -226,7 +224,7 @@ class Evaluation:
 
     # -- attributes ---------------------------------------------------------------------------------------------------
 
-    def attribute(self, value: Value, name: str, depth: int = 0) -> Values:
+    def attribute(self, value: Value, name: str) -> Values:
         """What an attribute of an object or class may be."""
         if value.kind == "many":
             inner = {"values": value.inner, "copy": value.inner}.get(name, NOTHING)
@@ -239,13 +237,13 @@ class Evaluation:
         function = None if method is None else self.modules.function(method)
         if method is not None and function is not None:
             if function.kind == "property":
-                return self._returned(method, this, depth) if value.kind == "object" else NOTHING
+                return self._returned(method, this) if value.kind == "object" else NOTHING
             out |= self._function(method, None if function.kind == "staticmethod" else this)
             if self._is_abstract(method, function):
                 for derived in self.derived(value.found):
-                    out |= self.attribute(Value(value.kind, derived), name, depth + 1)
+                    out |= self.attribute(Value(value.kind, derived), name)
         for at in self.modules.lineage(value.found)[0]:
-            out |= self._assigned(at, name, this, depth)
+            out |= self._assigned(at, name, this)
             if (at, name) in self._wrapped:
                 return frozenset({Value("wrapped", inner=frozenset(out))})
         return frozenset(out)
@@ -264,7 +262,7 @@ class Evaluation:
                 if any(b.endswith(last) and self.modules.resolve(path, b) == found for b in held.bases):
                     yield Definition(path, name)
 
-    def _assigned(self, at: Definition, name: str, this: Definition, depth: int) -> Values:
+    def _assigned(self, at: Definition, name: str, this: Definition) -> Values:
         """What the methods of a class store in an attribute, or its annotation says of it."""
         links, held = self.links(at.path), self.modules.class_(at)
         if links is None or held is None:
@@ -272,7 +270,7 @@ class Evaluation:
         out: set[Value] = set()
         for store in links.stores.get(name, ()):
             if self._is_own(store, at):
-                out |= self.of(at.path, store.value, this, depth + 1)
+                out |= self.of(at.path, store.value, this)
         stated = held.fields.get(name)
         if not out and stated is not None and stated.annotation:
             out |= self.annotated(at.path, stated.annotation)
@@ -284,24 +282,24 @@ class Evaluation:
             return False
         return store.owner == Expr("local", function.parameters[0].name, scope=store.by)
 
-    def _result(self, value: Value, depth: int) -> Values:
+    def _result(self, value: Value) -> Values:
         """What a call gives back."""
         if value.kind == "iterator":
             return frozenset({Value("many", inner=value.inner)})
         if value.kind == "class" and value.found is not None:
             return frozenset({Value("object", value.found)})
         if value.kind == "function" and value.found is not None:
-            return self._returned(value.found, value.owner, depth)
+            return self._returned(value.found, value.owner)
         return NOTHING
 
-    def _returned(self, found: Definition, owner: Definition | None, depth: int) -> Values:
+    def _returned(self, found: Definition, owner: Definition | None) -> Values:
         links, function = self.links(found.path), self.modules.function(found)
         if links is None or function is None:
             return NOTHING
         owner = owner or self.owner(found.path, found.name)
         out: set[Value] = set()
         for returned in links.returns.get(found.name, ()):
-            out |= self.of(found.path, returned, owner, depth + 1)
+            out |= self.of(found.path, returned, owner)
         return frozenset(out) or (self.annotated(found.path, function.returns) if function.returns else NOTHING)
 
     # -- calls --------------------------------------------------------------------------------------------------------
