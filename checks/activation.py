@@ -22,6 +22,7 @@ from typing import Any
 
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.canonical import Canonical
+from fuselint.graph.compiling import both_ways
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.values import ONE, Value, alike
 from fuselint.rulebook import Example, FusedKernel, Match
@@ -136,6 +137,7 @@ def find(graph: Graph) -> Iterator[Match]:
         if node.op in ARITHMETIC and graph.facts.kind(node) == "array":
             match = _match(graph, node)
             if match is not None:
+                match.obligations += both_ways(graph)
                 yield match
 
 

@@ -46,6 +46,7 @@ from typing import Any
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph import ops
 from fuselint.graph.chains import Chain, before_cast, chains
+from fuselint.graph.compiling import both_ways
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.op import Op
@@ -89,6 +90,7 @@ def find(graph: Graph) -> Iterator[Match]:
         match = _match(graph, origins, chain)
         if match is not None:
             chained.update(chain.nodes)
+            match.obligations += both_ways(graph)
             yield match
     yield from _given_gates(graph, origins, chained)
 

@@ -75,6 +75,8 @@ def find(graph: Graph) -> Iterator[Match]:
     context = graph.context
     if not context.compiled or context.cold or _is_a_loss(graph):
         return
+    if graph.module.compiled[context.qualname].elsewhere:
+        return  # what stands around it there decides how large its values are, and what its kernels take in
     found = list(cuts(graph))
     if not found:
         return

@@ -56,6 +56,8 @@ def _lines(work: Analysis, graph: Graph, line: int, screened: bool) -> Iterator[
         yield f"  cold: {context.cold}"
     if context.compiled:
         yield f"  runs under mx.compile{' (shapeless)' if context.shapeless else ''}"
+    if context.partly:
+        yield f"  runs under mx.compile too: {context.partly}"
     if graph.not_understood:
         yield f"  not understood: {graph.not_understood}"
         return

@@ -209,6 +209,7 @@ class Context:
     class_name: str | None = None
     compiled: bool = False  # decorated, wrapped, or called only from compiled functions
     shapeless: bool = False
+    partly: str = ""  # where it runs compiled and where not, if both
     cold: str = ""  # why its work is not on the hot path ("__init__", "sanitize", "weight conversion"), or ""
 
 

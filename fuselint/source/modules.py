@@ -15,12 +15,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuselint.errors import UnreadableFile
-from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
+from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary
 from fuselint.source.screen import parse
 from fuselint.source.text import FileText, read
+
+if TYPE_CHECKING:
+    from fuselint.source.compiled import Compiled, Verdict
+    from fuselint.source.links import Links
+    from fuselint.source.scopes import Scopes
 
 HIGHEST = 6
 """Folders above a package that an absolute import is looked for in, at most."""
@@ -59,6 +64,8 @@ class Modules:
         self._files: dict[str, FileText | None] = {}
         self._summaries: dict[str, ModuleSummary | None] = {}
         self._indices: dict[str, Index] = {}
+        self._links: dict[str, Links | None] = {}
+        self._compiled: dict[str, Compiled] = {}
         self._notes: Notes | None = None
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -279,20 +286,50 @@ class Modules:
                 return Definition(at.path, held.methods[name])
         return None
 
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def links(self, path: str) -> Links | None:
+        """The calls of a file; None where it can't be read."""
+        if path not in self._links:
+            file = self.file(path)
+            self._links[path] = None if file is None else _links(file.path, file.text)
+        return self._links[path]
+
+    def compiled(self, path: str) -> Verdict:
+        """What of a file the other files of its package compile, and what they also run without that."""
+        from fuselint.source.compiled import Compiled
+
+        top = package_folder(os.path.dirname(path))
+        if top not in self._compiled:
+            index = self._index(top)
+            with self.noting():  # the answer stands for all that was read for it
+                self._compiled[top] = Compiled(self, index.compiling, index.differentiating)
+        found = self._compiled[top].of(path)
+        self._note(f"compiled in {path}", repr(found))
+        return found
+
     # -- users --------------------------------------------------------------------------------------------------------
 
     def users(self, found: Definition) -> list[str]:
         """The other files of the package that import a function or class by its name, in order."""
-        top = package_folder(os.path.dirname(found.path))
-        if top not in self._indices:
-            self._indices[top] = Index(top, self._overlay)
-        users = self._indices[top].importing(found, self)
+        users = self._index(package_folder(os.path.dirname(found.path))).importing(found, self)
         self._note(f"users of {found}", "\n".join(users))
         return users
+
+    def _index(self, folder: str) -> Index:
+        if folder not in self._indices:
+            self._indices[folder] = Index(folder, self._overlay)
+        return self._indices[folder]
 
 
 _FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)", re.MULTILINE)
 _COMMENT = re.compile(rb"#[^\n]*")
+_COMPILE = re.compile(rb"(?<!\bre\.)(?<!\w)compile\b")
+_DECORATED = re.compile(rb"@[^\n]*\n(?:@[^\n]*\n)*def [^\n]*\n(?:\)[^\n]*\n|[ \t][^\n]*\n|[ \t]*\n)*")
+"""A function of the module with a decorator of one line, whole."""
+
+_WORD = re.compile(rb"\w+")
+_OTHERS = sys.stdlib_module_names | {"mlx", "numpy"}
 
 
 class Index:
@@ -312,6 +349,43 @@ class Index:
                     if words:
                         out.setdefault(words[0], {}).setdefault(path, []).append(m[1].decode())
         return out
+
+    @cached_property
+    def compiling(self) -> list[str]:
+        """The files that may compile something that leads to another file."""
+        return [p for p in self._with(b"compile") if self._compiles_more(p)]
+
+    def _compiles_more(self, path: str) -> bool:
+        """Whether anything is compiled but functions of the module that call nothing which the package defines."""
+        data = self._data(path)
+        imported = {name.encode() for name in self._imported_from_package.get(path, ())}
+        for m in _COMPILE.finditer(data):
+            decorated = _DECORATED.match(data, data.rfind(b"\n", 0, m.start()) + 1)
+            if decorated is None:
+                line = data[data.rfind(b"\n", 0, m.start()) + 1 : m.start()]
+                if b"#" not in line:
+                    return True
+            elif imported.intersection(_WORD.findall(decorated[0])):
+                return True
+        return False
+
+    @cached_property
+    def _imported_from_package(self) -> dict[str, set[str]]:
+        """File -> the names that it imports, but for those of Python and MLX."""
+        out: dict[str, set[str]] = {}
+        for name, files in self._imports.items():
+            for path, modules in files.items():
+                if any(m.partition(".")[0] not in _OTHERS for m in modules):
+                    out.setdefault(path, set()).add(name)
+        return out
+
+    @cached_property
+    def differentiating(self) -> list[str]:
+        """The files that may take a gradient."""
+        return self._with(b"grad")
+
+    def _with(self, word: bytes) -> list[str]:
+        return [p for p in python_files(self._folder) if word in (data := self._data(p)) and b"mlx" in data]
 
     def _data(self, path: str) -> bytes:
         text = self._overlay.get(path)
@@ -355,7 +429,30 @@ def python_files(folder: str) -> list[str]:
 
 @lru_cache(maxsize=2048)
 def _summary(path: str, text: str) -> ModuleSummary | None:
+    from fuselint.source.summarise import summary
+
+    known = _scoped(path, text)
+    with contextlib.suppress(RecursionError, MemoryError):
+        return None if known is None else summary(path, known)
+    return None
+
+
+@lru_cache(maxsize=512)
+def _links(path: str, text: str) -> Links | None:
+    from fuselint.source.links import links
+
+    module, known = _summary(path, text), _scoped(path, text)
+    with contextlib.suppress(RecursionError, MemoryError):
+        return None if module is None or known is None else links(known, module)
+    return None
+
+
+@lru_cache(maxsize=2)
+def _scoped(path: str, text: str) -> Scopes | None:
+    """The syntax of a file, for the one or two that ask at once."""
+    from fuselint.source.summarise import scoped
+
     file = FileText(path, text)
     with contextlib.suppress(UnreadableFile, RecursionError, MemoryError):
-        return summarise(file, parse(file))
+        return scoped(file, parse(file))
     return None
