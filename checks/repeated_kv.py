@@ -129,6 +129,7 @@ def _match(
         message="keys and values are copied for every query head; attention takes grouped heads as they are",
         obligations=obligations,
         region=frozenset(inside),
+        also=(v_root,),
         shapes={"k": names.grouped, "v": names.grouped},
         sizes={k_root: names.repeated, v_root: names.repeated},
         scalars=names.scalars(k_root),

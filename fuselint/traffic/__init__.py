@@ -23,11 +23,11 @@ from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
 from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
-from fuselint.traffic.sizes import Pair, Sizes
+from fuselint.traffic.sizes import FEATURES, Pair, Sizes
 
 if TYPE_CHECKING:
     from fuselint.config import Settings
-    from fuselint.rulebook import Match
+    from fuselint.rulebook import FusedKernel, Made, Match
 
 ONES = frozenset({(1, "stated"), (1, "config"), (1, "phase")})
 
@@ -71,7 +71,7 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
     before, after = _kernels(graph, match, facts, traced)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
-    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays))
+    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays))
     sizes.meanings.update(letters)
     return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]))
 
@@ -80,7 +80,7 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
     if match.launches is not None:
         return list(match.launches.now), list(match.launches.after)
     gates = traced.gates
-    outputs = list(dict.fromkeys([match.root, *(k.writes for k in match.fused), *_read_elsewhere(graph, match)]))
+    outputs = list(dict.fromkeys([*_written(match), *_read_elsewhere(graph, match)]))
     if graph.context.compiled:
         before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless, gates)
     else:
@@ -132,6 +132,14 @@ def met(arrays: Sequence[Array]) -> list[Pair]:
         elif a.primitive in ("RMSNorm", "LayerNorm") and len(given) > 1:
             out.extend(_pairs(given[0].axis(-1), given[1].axis(-1)))
     return out
+
+
+def summed(arrays: Sequence[Array]) -> Iterator[Pair]:
+    """The last axis of what is multiplied by a matrix, with the matrix's own axis."""
+    for a in arrays:
+        given = [b.shape for b in a.inputs if b.shape is not None]
+        if a.primitive in ("Matmul", "AddMM") and len(given) > 1 and given[1].rank == 2:
+            yield from _pairs(given[0].axis(-1), given[1].axis(-2))
 
 
 def _aligned(a: Sequence[Expr], b: Sequence[Expr]) -> Iterator[Pair]:
@@ -255,16 +263,35 @@ def _fused(match: Match, traced: Trace) -> list[Kernel]:
     """The rule's own kernels, or what runs in their place where MLX has none."""
     out: list[Kernel] = []
     for k in match.fused:
-        reads = [a for n in dict.fromkeys(k.reads) if isinstance(a := traced.operand(n), Array)]
+        reads = _arrays(k.reads, traced)
         writes = traced.operand(k.writes)
         if isinstance(writes, Array):
-            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates))
+            made = [_made(m, k, traced) for m in k.made]
+            out.extend(made)
+            out.extend(kernels_of(k.op, [*reads, *(a for m in made for a in m.writes)], writes, k.writes, traced.gates))
     return out
+
+
+def _arrays(nodes: Sequence[Node], traced: Trace) -> list[Array]:
+    return [a for n in dict.fromkeys(nodes) if isinstance(a := traced.operand(n), Array)]
+
+
+def _made(made: Made, kernel: FusedKernel, traced: Trace) -> Kernel:
+    """The kernel that makes a small array for another."""
+    shape = traced.shape(made.like)
+    size = None if shape is None else shape.axis(-1)
+    array = traced.tracer.input(Shape(None, (size or Expr.name(FEATURES),)), traced.dtype(made.like))
+    return Kernel(made.op, kernel.writes, tuple(_arrays(made.reads, traced)), (array,))
+
+
+def _written(match: Match) -> list[Node]:
+    """The values that the fixed code computes in place of the region."""
+    return list(dict.fromkeys([match.root, *match.also, *(k.writes for k in match.fused)]))
 
 
 def _read_elsewhere(graph: Graph, match: Match) -> list[Node]:
     """Values of the region, besides those that the fused kernels write, that something outside reads."""
-    inside, written = match.region, {match.root, *(k.writes for k in match.fused)}
+    inside, written = match.region, set(_written(match))
     return [
         n
         for n in sorted(inside, key=lambda n: n.id)

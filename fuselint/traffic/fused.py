@@ -6,16 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fuselint.graph import expand_fused as fused
+from fuselint.graph.fuse import compiled
 from fuselint.graph.gates import Gates
 from fuselint.graph.model import Node
+from fuselint.graph.primitives import ACTIVATIONS
 from fuselint.graph.tape import Array, Tracer
-from fuselint.traffic.kernels import Kernel, of_tape
+from fuselint.graph.tape_views import ONE, addmm
+from fuselint.traffic.kernels import Kernel, group_kernels, of_tape
 
 Fused = Callable[[Tracer, Gates, Sequence[Array], Array], "Array | None"]
 """Of a tracer, what is fused, the operands, and the array that holds the result."""
 
 
 def kernels_of(op: str, reads: Sequence[Array], writes: Array, node: Node, gates: Gates) -> list[Kernel]:
+    if op in ACTIVATIONS and reads:
+        return _activation(op, reads[0], gates)
     expand = FUSED.get(op)
     t = Tracer(activation=gates.dtype, node=node)
     result = None if expand is None or not reads else expand(t, gates, reads, writes)
@@ -25,6 +30,13 @@ def kernels_of(op: str, reads: Sequence[Array], writes: Array, node: Node, gates
         result.shape = writes.shape
     result = t.astype(result, writes.dtype)
     return of_tape(t.arrays, gates, (result,))
+
+
+def _activation(op: str, x: Array, gates: Gates) -> list[Kernel]:
+    """A function of mlx.nn, as MLX compiles it alone: one kernel, or more where its chain is too long for one."""
+    t = Tracer(shapeless=True, activation=gates.dtype)
+    result = t.array(ACTIVATIONS[op](t, [t.input(x.shape, x.dtype)], {}))
+    return group_kernels(compiled([result], shapeless=True), gates.backend)
 
 
 def _rms_norm(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array:
@@ -43,6 +55,18 @@ def _attention(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -
     return fused.attention(t, gates, fused.Attention(reads[0], reads[1], reads[2], mask), writes.shape)
 
 
+def _addmm(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:
+    return addmm(t, *reads, writes.shape) if len(reads) == 3 else None
+
+
+def _log_softmax(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array:
+    """What it becomes: mx.core has none."""
+    x = reads[0]
+    kept = None if x.shape is None else x.shape.replace(-1, (ONE,))
+    return t.binary("Subtract", x, t.make("LogSumExp", (x,), kept, x.dtype, t.arguments))
+
+
 FUSED: dict[str, Fused] = {
     "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm, "fast.scaled_dot_product_attention": _attention,
+    "addmm": _addmm, "x - mx.logsumexp(x)": _log_softmax,
 }  # fmt: skip
