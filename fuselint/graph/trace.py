@@ -320,14 +320,22 @@ def is_compiled(node: Node) -> bool:
 
 
 def trace(
-    nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False, eager: bool = False, gates: Gates | None = None
+    nodes: Iterable[Node],
+    facts: Facts,
+    *,
+    shapeless: bool = False,
+    eager: bool = False,
+    gates: Gates | None = None,
+    instead: Mapping[Node, Node] | None = None,
 ) -> Trace:
-    """The tape of `nodes`, in evaluation order."""
+    """The tape of `nodes`, in evaluation order. instead: nodes that others take the place of."""
     ordered = sorted(nodes, key=lambda n: n.id)
     gates = gates or Gates()
     out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts), gates, eager)
     for node in ordered:
-        out.add(node)
+        made = (instead or {}).get(node, node)
+        out.add(made)
+        out.made[node] = out.made[made]
     return out
 
 

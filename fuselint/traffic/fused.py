@@ -56,7 +56,10 @@ def _attention(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -
 
 
 def _addmm(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:
-    return addmm(t, *reads, writes.shape) if len(reads) == 3 else None
+    if len(reads) != 3:
+        return None  # a product with itself, or a sum with an operand
+    c, a, b = reads
+    return addmm(t, c, a, b, writes.shape)
 
 
 def _log_softmax(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array:
