@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,9 @@ from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import NEWEST, Gates, Version
-from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.shapes import Shape
-from fuselint.graph.symbols import Expr, product
+from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
@@ -66,7 +66,7 @@ def saving(graph: Graph, match: Match, settings: Settings, known: Known | None =
 def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Region:
     facts, letters = _stated(graph, match)
     gates = gates_of(settings, known)
-    traced = trace(match.region, facts, eager=True, gates=gates)
+    traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
@@ -89,6 +89,24 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
         return before, before
     still = trace(_still_needed(graph, match), facts, eager=True, gates=gates)
     return before, [*_fused(match, traced), *launches(still)]
+
+
+def _one_way(nodes: Collection[Node]) -> set[Node]:
+    """Without what another branch of an `if` computes: of each, the one that computes more stays."""
+    arms: dict[Statement, dict[str, set[Node]]] = {}
+    for node in nodes:
+        stmt = node.top_stmt
+        at = None if stmt is None else stmt.block
+        while at is not None:
+            if at.kind in ("then", "else") and at.owner is not None:
+                arms.setdefault(at.owner, {}).setdefault(at.kind, set()).add(node)
+            at = at.parent
+    kept = set(nodes)
+    for ways in arms.values():
+        if len(ways) > 1:
+            then, other = (ways[kind] & kept for kind in ("then", "else"))
+            kept -= other if len(then) >= len(other) else then
+    return kept
 
 
 def gates_of(settings: Settings, known: Known) -> Gates:
@@ -235,8 +253,8 @@ def report(counted: Region, settings: Settings, known: Known) -> Traffic:
     fewer = len(counted.before) - len(counted.after)
     return Traffic(
         symbols={name: sizes.meaning(name) for name in at},
-        bytes_now=str(before),
-        bytes_fused=str(after),
+        bytes_now=readable(before),
+        bytes_fused=readable(after),
         kernels_now=len(counted.before),
         kernels_fused=len(counted.after),
         dtype=settings.dtype,

@@ -4,6 +4,7 @@ it, the steps that it stands for."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from fuselint.graph import expand_fused as fused
 from fuselint.graph.fuse import compiled
@@ -51,8 +52,10 @@ def _layer_norm(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) 
 def _attention(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:
     if len(reads) < 3:
         return None
-    mask = reads[3] if len(reads) > 3 else None
-    return fused.attention(t, gates, fused.Attention(reads[0], reads[1], reads[2], mask), writes.shape)
+    more = list(reads[3:])
+    sinks = more.pop() if more and more[-1].shape is not None and more[-1].shape.rank == 1 else None
+    mask = reduce(lambda a, b: t.array(t.binary("Add", a, b)), more) if more else None  # one sum of what was added
+    return fused.attention(t, gates, fused.Attention(reads[0], reads[1], reads[2], mask, sinks), writes.shape)
 
 
 def _addmm(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce
 
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
@@ -107,7 +108,7 @@ class Sizes:
         return Shape(shape.lead, tuple(map(self._named, shape.dims)))
 
     def _named(self, size: Expr) -> Expr:
-        return self.clearer.get(size, size).substitute(self.renamed)
+        return self.clearer.get(size, _likeliest(size)).substitute(self.renamed)
 
     def _name_rows(self, free: list[Shape | None], listed: list[Shape | None]) -> None:
         first = next((s.lead for s in free if s is not None and s.lead is not None), "")
@@ -258,6 +259,30 @@ class Sizes:
     def numbers(self, formula: Expr, known: Known) -> dict[str, Number]:
         """A number for each name of the formula, and where it comes from."""
         return {name: self.number(name, known) for name in sorted(formula.names)}
+
+
+def _obscurity(size: Expr) -> int:
+    """How far a size is from a name of the code: `x.shape[0]`, then `mask.shape[-4]`, then one without any name."""
+    text = str(size)
+    return 3 if "%" in text else 2 if ".shape[-" in text else 1 if ".shape[" in text else 0
+
+
+def _likeliest(size: Expr) -> Expr:
+    """Where axes broadcast, the one that the code has a name for: sizes that meet are equal, or one of them is 1."""
+    larger = {a for m, _ in size.terms for a, _ in m if isinstance(a, Apply) and a.function == "max"}
+    if not larger:
+        return size
+    total = Expr({})
+    for monomial, coefficient in size.terms:
+        term = Expr.of(coefficient)
+        for atom, power in monomial:
+            stands = Expr({((atom, 1),): Fraction(1)})
+            if atom in larger and isinstance(atom, Apply):
+                named = [e for e in atom.args if not _obscurity(e)]
+                stands = reduce(Expr.max, named) if named else min(atom.args, key=_obscurity)
+            term = term * stands**power
+        total = total + term
+    return total
 
 
 def _evaluated(size: Expr, known: Known) -> Number | None:

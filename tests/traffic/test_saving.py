@@ -191,3 +191,50 @@ def test_a_loss_that_is_cast_back_is_two_kernels() -> None:
     )
     (t,) = savings(source, "FUS252")
     assert (t.kernels_now, t.kernels_fused) == (3, 2)
+
+
+def test_an_axis_that_broadcasts_has_the_name_of_the_code() -> None:
+    source = (
+        "def f(x: mx.array, mask: mx.array):\n    B, H, L, S = x.shape\n"
+        "    return mx.exp(x + mask[:, None, :, :]) * 2\n"
+    )
+    (t,) = savings(source, "FUS301")
+    assert t.bytes_fused == "4*B*H*L*S + 2*B*L*S"  # the mask is the same for every head
+
+
+ATTEND = (
+    "def f(q: mx.array, k: mx.array, v: mx.array, {arguments}):\n"
+    "    q, k, v = (a.reshape(1, 8, 512, 64) for a in (q, k, v))\n"
+    "    s = q @ k.swapaxes(-1, -2) * 0.125\n{mask}"
+    "    return mx.softmax(s, axis=-1) @ v\n"
+)
+
+
+def test_of_two_branches_one_runs() -> None:
+    mask = (
+        "    if mask is not None:\n        if mask.ndim == 2:\n"
+        "            m = mx.where(mask[None, None], -1e9, 0.0).astype(q.dtype)\n"
+        "        else:\n            m = mx.where(mask[:, None], -1e9, 0.0).astype(q.dtype)\n        s = s + m\n"
+    )
+    (t,) = savings(ATTEND.format(arguments="mask=None", mask=mask), "FUS211")
+    assert t.kernels_now == 7  # where, its cast; the product, its scale, the mask; softmax; the values
+
+
+def test_masks_that_are_added_one_by_one_are_summed_first() -> None:
+    mask = "    s = s + a.astype(q.dtype)[None]\n    s = s + b.astype(q.dtype)\n"
+    body = ATTEND.format(arguments="a: mx.array, b: mx.array", mask=mask)
+    (t,) = savings(
+        body.replace("    s = q", "    a, b = a.reshape(8, 512, 512), b.reshape(512, 512)\n    s = q"), "FUS211"
+    )
+    assert (t.kernels_now, t.kernels_fused) == (6, 2)  # product, scale, two sums, softmax, values; a sum, attention
+
+
+def test_a_dtype_parameter_has_its_default() -> None:
+    source = (
+        "def f(n: int, m: int, dtype: mx.Dtype = mx.float32):\n"
+        "    mask = mx.full((n, m), -1e9, dtype=dtype)\n"
+        "    hidden = mx.arange(n)[:, None] < mx.arange(m)\n"
+        "    return mx.where(hidden, mx.zeros_like(mask), mask)\n"
+    )
+    (t,) = savings(source, "FUS106")
+    assert (t.bytes_now, t.bytes_fused) == ("17*m*n", "9*m*n")  # float32: zeros 4; 1, 4 and 4, and 4
