@@ -556,6 +556,8 @@ def _mask_dtype(graph: Graph, found: Attention, mask: Hole | None, masks: list[N
     if all(d <= joint or d <= WHOLE for d in dtypes):
         return Obligation(claim, "proven", "the mask is made in the queries' dtype")
     because = "a float32 mask on half-precision queries raises; nothing here says the mask's dtype"
+    if any(d.name == "float32" for d in dtypes):
+        because = "it is float32, which half-precision queries refuse; nothing here says theirs"
     return Obligation(claim, "unknown", because)
 
 

@@ -28,7 +28,6 @@ from typing import Any
 from fuselint.finding import Obligation
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.norm_operands import (
-    EXACT,
     POLICIES,
     best_matches,
     bias_of,
@@ -107,10 +106,8 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     learned = [name for name in ("weight", "bias") if name in holes]
     owned = region(root, [n for h in holes.values() for n in held(h)])
     label = "llama" if policy == "float32" and kept.verdict == "proven" else policy
-    numerics = numerics_of(
-        graph, owned, "none" if wide else policy, written if wide else x, kept, EXACT | {"subtract", "var"}
-    )
-    if norm.moments and numerics in ("bit-identical", "reassociated"):
+    numerics = numerics_of(graph, "none" if wide else policy, written if wide else x, kept)
+    if norm.moments and numerics == "reassociated":
         numerics = "more accurate"
     moments = "; mean(x^2) - mean(x)^2 cancels" if norm.moments else ""
     return Match(

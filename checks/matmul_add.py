@@ -28,6 +28,9 @@ from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS231", "unfused-matmul-add"
 
+IN, OUT = "in_dims", "out_dims"
+"""What the axes of the matrix are called where the code has no names for them."""
+
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
 
@@ -115,7 +118,7 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         obligations=obligations,
         region=frozenset(inside),
         fused=(FusedKernel("addmm", (c, a, b), root),),
-        shapes={"a": ("...", "K"), "b": ("K", "N"), "c": _shape(graph, c)},
+        shapes={"a": ("...", IN), "b": (IN, OUT), "c": _shape(graph, c)},
         dtypes={"b": "weight", "c": "weight" if c.op == "attr" else "activation"},
         numerics="more accurate",
         related=[(scaled.value, "the product")],
@@ -186,8 +189,8 @@ def _shape(graph: Graph, c: Node) -> tuple[str, ...]:
     if rank == 0:
         return ()
     if rank is None or rank == 1:
-        return ("N",) if rank == 1 or c.op in ("attr", "param") else ("...", "N")
-    return ("...", "N")
+        return (OUT,) if rank == 1 or c.op in ("attr", "param") else ("...", OUT)
+    return ("...", OUT)
 
 
 EXAMPLES = [

@@ -38,7 +38,7 @@ from fuselint.graph.rotary_tables import ROOTS, Tabled, Way, tabled
 from fuselint.graph.rotations import Rotation, read, with_rest
 from fuselint.graph.symbols import Expr
 from fuselint.graph.values import Value
-from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
+from fuselint.rulebook import Example, FusedKernel, Hole, Made, Match, Synthesised
 from fuselint.source.layout import one_line
 
 CODE, NAME = "FUS221", "unfused-rope"
@@ -205,7 +205,7 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
             policy.obligation,
         ],
         region=frozenset(inside),
-        fused=(FusedKernel("fast.rope", (x, *((table,) if table is not None else ())), root),),
+        fused=(_fused_call(root, x, table, inverse=frequencies.inverse),),
         shapes=shapes,
         scalars=scalars,
         dtypes={"freqs": "float32"} if table is not None else {},
@@ -219,6 +219,13 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
             "narrow": table is not None and facts.dtype(table) != FLOAT32,
         },
     )
+
+
+def _fused_call(root: Node, x: Node, table: Node | None, *, inverse: bool) -> FusedKernel:
+    """The fused call, which takes one over the frequencies."""
+    if table is None or inverse:
+        return FusedKernel("fast.rope", (x,) if table is None else (x, table), root)
+    return FusedKernel("fast.rope", (x,), root, made=(Made("divide", table, (table,)),))
 
 
 def _is_possible(graph: Graph, root: Node, x: Node, rotation: Rotation) -> bool:

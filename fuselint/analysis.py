@@ -406,7 +406,7 @@ def message(match: Match, traffic: Traffic | None) -> str:
     """What is found, counted: kernels and bytes now, and after the fix."""
     if traffic is None:
         return match.message
-    becomes = " + ".join(dict.fromkeys(f"mx.{k.op.removeprefix('mx.')}" for k in match.fused)) or "fused"
+    becomes = " + ".join(dict.fromkeys(_called(k.op) for k in match.fused)) or "fused"
     if match.launches is not None:
         becomes = match.launches.form
     after = f"{_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}" if traffic.kernels_fused else "none"
@@ -414,6 +414,11 @@ def message(match: Match, traffic: Traffic | None) -> str:
     return (
         f"{match.message}: {_kernels(traffic.kernels_now)} {move} {traffic.bytes_now} bytes a call; {becomes}: {after}"
     )
+
+
+def _called(op: str) -> str:
+    """A fused op as code calls it: `mx.addmm`, `nn.gelu`, `x - mx.logsumexp(x)`."""
+    return op if op.startswith(("mx.", "nn.")) or " " in op else f"mx.{op}"
 
 
 def _kernels(number: int) -> str:

@@ -52,12 +52,25 @@ Hole = Node | Synthesised
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """A small array that the fixed code makes for a kernel: as long as the last axis of `like`, and of its dtype."""
+
+    op: str
+    like: Node
+    reads: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class FusedKernel:
-    """A kernel of the fixed code: what it reads from DRAM and writes to it. `writes` has the size of that node."""
+    """A kernel of the fixed code: what it reads from DRAM and writes to it. `writes` has the size of that node.
+
+    made: what it reads besides, which a kernel before it makes.
+    """
 
     op: str
     reads: tuple[Node, ...]
     writes: Node
+    made: tuple[Made, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +104,7 @@ class Match:
     root: the value that the replacement computes; the finding stands at its expression.
     holes: the operands of the computation, by the rule's names.
     region: what the match owns (see `claim`): by default the slice from root down to the holes.
+    also: further values of the region that the replacement computes, besides the root.
     shapes: example shapes of the array holes, for verification: symbol names or numbers, "..." for free leading axes.
     sizes: shapes of other nodes of the region in the same names, for its traffic.
     scalars: sizes that scalars of the region have in those names, by their canonical value: `self.n_heads` is "n*G".
@@ -109,6 +123,7 @@ class Match:
     obligations: list[Obligation]
     region: frozenset[Node]
     fused: tuple[FusedKernel, ...] = ()
+    also: tuple[Node, ...] = ()
     shapes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
     sizes: dict[Node, tuple[str, ...]] = field(default_factory=dict)

@@ -335,6 +335,50 @@ def _term(m: Monomial, c: Fraction) -> str:
     return text if c.denominator == 1 else f"{text}/{c.denominator}"
 
 
+SHORT = 40
+"""A formula of so many characters is read as it stands."""
+
+
+def readable(size: Expr) -> str:
+    """The text of a size, with what terms of a long one have in common before a bracket.
+
+    >>> groups, rest = Expr.name("groups"), 4 * Expr.name("batch_size") * Expr.name("kv_heads") * Expr.name("length")
+    >>> readable(rest * groups + rest)
+    '4*batch_size*kv_heads*length*(groups + 1)'
+    """
+    text = str(size)
+    if len(text) <= SHORT:
+        return text
+    return min([_grouped(size, common) for common in _commons(size)], key=len, default=text)
+
+
+def _commons(size: Expr) -> list[Monomial]:
+    """Products of two sizes or more that terms share, each once."""
+    found: dict[Monomial, None] = {}
+    for i, (a, _) in enumerate(size.terms):
+        for b, _ in size.terms[i + 1 :]:
+            has = dict(b)
+            shared = _monomial({atom: min(e, has.get(atom, 0)) for atom, e in a})
+            if sum(e for _, e in shared) > 1:
+                found[shared] = None
+    return list(found)
+
+
+def _grouped(size: Expr, common: Monomial) -> str:
+    """The terms that have `common` in one bracket, and then the others."""
+    inside = {rest: c for m, c in size.terms if (rest := _over(m, common)) is not None}
+    number = Fraction(1)
+    if all(c.denominator == 1 for c in inside.values()):
+        number = Fraction(math.gcd(*(c.numerator for c in inside.values())))
+    bracket = Expr({m: c / number for m, c in inside.items()})
+    others = Expr({m: c for m, c in size.terms if _over(m, common) is None})
+    text = f"{_term(common, number)}*({bracket})"
+    if not others.terms:
+        return text
+    more = readable(others)
+    return f"{text} - {more[1:]}" if more.startswith("-") else f"{text} + {more}"
+
+
 def evaluate(text: str, values: Mapping[str, int]) -> int:
     """The number of a printed Expr, all of whose names have values. Fractions round up.
 

@@ -350,14 +350,20 @@ def trace(
     eager: bool = False,
     gates: Gates | None = None,
     made: Callable[[Trace, Node], bool] = lambda so_far, node: False,
+    instead: Mapping[Node, Node] | None = None,
 ) -> Trace:
-    """The tape of `nodes`, in evaluation order. made: whether it has made a node's value itself, or left it out."""
+    """The tape of `nodes`, in evaluation order.
+
+    made: whether it has made a node's value itself, or left it out. instead: nodes that others take the place of.
+    """
     ordered = sorted(nodes, key=lambda n: n.id)
     gates = gates or Gates()
     out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts), gates, eager)
     for node in ordered:
         if not made(out, node):
-            out.add(node)
+            taken = (instead or {}).get(node, node)
+            out.add(taken)
+            out.made[node] = out.made[taken]
     return out
 
 

@@ -7,7 +7,7 @@ cast of it shows that it has another: `x.astype(mx.float32)` says that x isn't f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fuselint.graph.dtypes import HALF
@@ -57,9 +57,9 @@ def _shown(graph: Graph, facts: Facts) -> set[str]:
 def counted(nodes: Iterable[Node], facts: Facts) -> dict[str, str]:
     """What unstated dtypes are counted as where some operations are looked at: those of the operands beside them.
 
-    A condition counts as one.
+    A condition counts as one, and a parameter that is a dtype as its default.
     """
-    out: dict[str, str] = {}
+    out = dict(_defaults(facts))
     meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
     for _ in range(ROUNDS if facts.unstated else 0):
         before = len(out)
@@ -75,6 +75,16 @@ def counted(nodes: Iterable[Node], facts: Facts) -> dict[str, str]:
         if len(out) == before:
             break
     return out
+
+
+def _defaults(facts: Facts) -> Iterator[tuple[str, str]]:
+    """The symbols of parameters that are dtypes, with the dtypes that they have where the caller gives none."""
+    for node in facts.graph.nodes:
+        default = node.attrs.get("default") if node.op == "param" else None
+        if isinstance(default, Node) and default.attrs.get("kind") == "dtype":
+            symbols = facts.dtype(node).symbols
+            if len(symbols) == 1:
+                yield next(iter(symbols)), default.attrs["value"]
 
 
 def _rotates(node: Node, operand: Node) -> bool:

@@ -124,6 +124,7 @@ class _Keys:
         self.known: dict[Node, int] = {}
         self.fused: dict[Node, tuple[Any, tuple[Node, ...]]] = {}  # what it computes, from which values
         self.loops: dict[Node, int] = {}
+        self.before_casts: dict[int, int] = {}  # of casts, the value that is cast
         self.sequence = {n: i for i, n in enumerate(n for n in graph.nodes if is_impure(n))}
         versions = sorted({n.attrs["version"] for n in graph.nodes if n.attrs.get("version")})
         self.versions = {v: i for i, v in enumerate(versions)}
@@ -154,7 +155,7 @@ class _Keys:
     def _needs(self, n: Node) -> tuple[Node, ...]:
         if n in self.fused:
             return self.fused[n][1]
-        return (uncast(n.inputs[0]),) if n.op in SIZES else tuple(operands(n))
+        return tuple(operands(n))
 
     def _loop(self, n: Node) -> int:
         where = self.ordinals.get(n.top_stmt.index) if n.top_stmt is not None else None
@@ -169,11 +170,16 @@ class _Keys:
             what, values = self.fused[n]
             given = tuple(self.known[v] for v in values)
             return given[0] if what is None else self.number(("fused", what, given))
-        inputs = tuple(self.known[i] for i in (self._needs(n) if n.op in SIZES else n.inputs))
+        inputs = tuple(self.known[i] for i in n.inputs)
         if n.op == "phi" and inputs[0] == inputs[1]:
             return inputs[0]
+        if n.op in SIZES:  # a cast has its operand's
+            inputs = tuple(self.before_casts.get(i, i) for i in inputs)
         attrs = tuple(sorted((k, self._plain(v, k)) for k, v in n.attrs.items() if k not in FOREIGN))
-        return self.number((n.op, inputs, attrs))
+        key = self.number((n.op, inputs, attrs))
+        if n.op == "astype":
+            self.before_casts[key] = self.before_casts.get(inputs[0], inputs[0])
+        return key
 
     def _plain(self, value: Any, key: str = "") -> str:
         if isinstance(value, Node):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,9 @@ from fuselint.finding import Traffic
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import NEWEST, Gates, Version
-from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.shapes import Shape
-from fuselint.graph.symbols import Expr, product
+from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
@@ -25,10 +25,10 @@ from fuselint.traffic.kernels import Bytes, Kernel, launches
 from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.rewritten import kernels_around
-from fuselint.traffic.sizes import Pair, Sizes
+from fuselint.traffic.sizes import FEATURES, Pair, Sizes
 
 if TYPE_CHECKING:
-    from fuselint.rulebook import Match
+    from fuselint.rulebook import FusedKernel, Made, Match
 
 ONES = frozenset({(1, "stated"), (1, "config"), (1, "phase")})
 
@@ -77,12 +77,12 @@ def saves_where_compiled(graph: Graph, match: Match) -> bool:
 def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Region:
     facts, letters = _stated(graph, match)
     gates = gates_of(settings, known)
-    traced = trace(match.region, facts, eager=True, gates=gates)
+    traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
-    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays))
+    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays))
     sizes.meanings.update(letters)
     return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]))
 
@@ -94,12 +94,30 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
     needed = _still_needed(graph, match)
     if graph.context.compiled:
         return kernels_around(graph, match, facts, gates, needed)
-    outputs = list(dict.fromkeys([match.root, *(k.writes for k in match.fused), *_read_elsewhere(graph, match)]))
+    outputs = list(dict.fromkeys([*_written(match), *_read_elsewhere(graph, match)]))
     before = launches(traced, outputs)
     if gates.training and match.fused and all(k.op.startswith(COMPILES) for k in match.fused):
         return before, before
     still = trace(needed, facts, eager=True, gates=gates)
     return before, [*_fused(match, traced), *launches(still)]
+
+
+def _one_way(nodes: Collection[Node]) -> set[Node]:
+    """Without what another branch of an `if` computes: of each, the one that computes more stays."""
+    arms: dict[Statement, dict[str, set[Node]]] = {}
+    for node in nodes:
+        stmt = node.top_stmt
+        at = None if stmt is None else stmt.block
+        while at is not None:
+            if at.kind in ("then", "else") and at.owner is not None:
+                arms.setdefault(at.owner, {}).setdefault(at.kind, set()).add(node)
+            at = at.parent
+    kept = set(nodes)
+    for ways in arms.values():
+        if len(ways) > 1:
+            then, other = (ways[kind] & kept for kind in ("then", "else"))
+            kept -= other if len(then) >= len(other) else then
+    return kept
 
 
 def gates_of(settings: Settings, known: Known) -> Gates:
@@ -143,6 +161,14 @@ def met(arrays: Sequence[Array]) -> list[Pair]:
         elif a.primitive in ("RMSNorm", "LayerNorm") and len(given) > 1:
             out.extend(_pairs(given[0].axis(-1), given[1].axis(-1)))
     return out
+
+
+def summed(arrays: Sequence[Array]) -> Iterator[Pair]:
+    """The last axis of what is multiplied by a matrix, with the matrix's own axis."""
+    for a in arrays:
+        given = [b.shape for b in a.inputs if b.shape is not None]
+        if a.primitive in ("Matmul", "AddMM") and len(given) > 1 and given[1].rank == 2:
+            yield from _pairs(given[0].axis(-1), given[1].axis(-2))
 
 
 def _aligned(a: Sequence[Expr], b: Sequence[Expr]) -> Iterator[Pair]:
@@ -241,8 +267,8 @@ def report(counted: Region, settings: Settings, known: Known) -> Traffic:
     fewer = len(counted.before) - len(counted.after)
     return Traffic(
         symbols={name: sizes.meaning(name) for name in at},
-        bytes_now=str(before),
-        bytes_fused=str(after),
+        bytes_now=readable(before),
+        bytes_fused=readable(after),
         kernels_now=len(counted.before),
         kernels_fused=len(counted.after),
         dtype=settings.dtype,
@@ -269,16 +295,35 @@ def _fused(match: Match, traced: Trace) -> list[Kernel]:
     """The rule's own kernels, or what runs in their place where MLX has none."""
     out: list[Kernel] = []
     for k in match.fused:
-        reads = [a for n in dict.fromkeys(k.reads) if isinstance(a := traced.operand(n), Array)]
+        reads = _arrays(k.reads, traced)
         writes = traced.operand(k.writes)
         if isinstance(writes, Array):
-            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates))
+            made = [_made(m, k, traced) for m in k.made]
+            out.extend(made)
+            out.extend(kernels_of(k.op, [*reads, *(a for m in made for a in m.writes)], writes, k.writes, traced.gates))
     return out
+
+
+def _arrays(nodes: Sequence[Node], traced: Trace) -> list[Array]:
+    return [a for n in dict.fromkeys(nodes) if isinstance(a := traced.operand(n), Array)]
+
+
+def _made(made: Made, kernel: FusedKernel, traced: Trace) -> Kernel:
+    """The kernel that makes a small array for another."""
+    shape = traced.shape(made.like)
+    size = None if shape is None else shape.axis(-1)
+    array = traced.tracer.input(Shape(None, (size or Expr.name(FEATURES),)), traced.dtype(made.like))
+    return Kernel(made.op, kernel.writes, tuple(_arrays(made.reads, traced)), (array,))
+
+
+def _written(match: Match) -> list[Node]:
+    """The values that the fixed code computes in place of the region."""
+    return list(dict.fromkeys([match.root, *match.also, *(k.writes for k in match.fused)]))
 
 
 def _read_elsewhere(graph: Graph, match: Match) -> list[Node]:
     """Values of the region, besides those that the fused kernels write, that something outside reads."""
-    inside, written = match.region, {match.root, *(k.writes for k in match.fused)}
+    inside, written = match.region, set(_written(match))
     return [
         n
         for n in sorted(inside, key=lambda n: n.id)

@@ -4,20 +4,25 @@ it, the steps that it stands for."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from fuselint.graph import expand_fused as fused
+from fuselint.graph.fuse import compiled
 from fuselint.graph.gates import Gates
 from fuselint.graph.model import Node
 from fuselint.graph.ops import TABLE
+from fuselint.graph.primitives import ACTIVATIONS
 from fuselint.graph.tape import FUSABLE, Array, Tracer
-from fuselint.graph.tape_views import addmm
-from fuselint.traffic.kernels import Kernel, of_tape
+from fuselint.graph.tape_views import ONE, addmm
+from fuselint.traffic.kernels import Kernel, group_kernels, of_tape
 
 Fused = Callable[[Tracer, Gates, Sequence[Array], Array], "Array | None"]
 """Of a tracer, what is fused, the operands, and the array that holds the result."""
 
 
 def kernels_of(op: str, reads: Sequence[Array], writes: Array, node: Node, gates: Gates) -> list[Kernel]:
+    if op in ACTIVATIONS and reads:
+        return _activation(op, reads[0], gates)
     t = Tracer(activation=gates.dtype, node=node)
     result = _expanded(t, op, reads, writes, gates)
     if result is None:
@@ -46,6 +51,13 @@ def _expanded(t: Tracer, op: str, reads: Sequence[Array], writes: Array, gates: 
     return t.astype(result, writes.dtype)
 
 
+def _activation(op: str, x: Array, gates: Gates) -> list[Kernel]:
+    """A function of mlx.nn, as MLX compiles it alone: one kernel, or more where its chain is too long for one."""
+    t = Tracer(shapeless=True, activation=gates.dtype)
+    result = t.array(ACTIVATIONS[op](t, [t.input(x.shape, x.dtype)], {}))
+    return group_kernels(compiled([result], shapeless=True), gates.backend)
+
+
 def _rms_norm(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array:
     return fused.rms_norm(t, gates, reads[0], reads[1] if len(reads) > 1 else None)
 
@@ -58,18 +70,27 @@ def _layer_norm(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) 
 def _attention(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:
     if len(reads) < 3:
         return None
-    mask = reads[3] if len(reads) > 3 else None
-    return fused.attention(t, gates, fused.Attention(reads[0], reads[1], reads[2], mask), writes.shape)
+    more = list(reads[3:])
+    sinks = more.pop() if more and more[-1].shape is not None and more[-1].shape.rank == 1 else None
+    mask = reduce(lambda a, b: t.array(t.binary("Add", a, b)), more) if more else None  # one sum of what was added
+    return fused.attention(t, gates, fused.Attention(reads[0], reads[1], reads[2], mask, sinks), writes.shape)
 
 
 def _addmm(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:
     if len(reads) != 3:
-        return None
+        return None  # a product with itself, or a sum with an operand
     c, a, b = reads
     return addmm(t, c, a, b, writes.shape)
 
 
+def _log_softmax(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array:
+    """What it becomes: mx.core has none."""
+    x = reads[0]
+    kept = None if x.shape is None else x.shape.replace(-1, (ONE,))
+    return t.binary("Subtract", x, t.make("LogSumExp", (x,), kept, x.dtype, t.arguments))
+
+
 FUSED: dict[str, Fused] = {
-    "addmm": _addmm, "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm,
-    "fast.scaled_dot_product_attention": _attention,
+    "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm, "fast.scaled_dot_product_attention": _attention,
+    "addmm": _addmm, "x - mx.logsumexp(x)": _log_softmax,
 }  # fmt: skip

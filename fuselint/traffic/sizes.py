@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce
 
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
@@ -36,6 +37,7 @@ class Sizes:
     roles: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, Expr] = field(default_factory=dict)  # of names that aren't the code's own
     same: list[Pair] = field(default_factory=list)  # sizes that are equal, because arrays meet there
+    contracted: frozenset[Expr] = frozenset()  # last axes that products sum over: another width than that of results
 
     @classmethod
     def of(
@@ -43,11 +45,15 @@ class Sizes:
         shapes: Iterable[Shape | None],
         equal: Iterable[tuple[Shape | None, Shape | None]] = (),
         same: Iterable[Pair] = (),
+        summed: Iterable[Pair] = (),
     ) -> Sizes:
-        """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones."""
+        """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
+        `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
+        """
         out = cls(same=list(same))
         for operand, result in equal:
             out._equate(operand, result)
+        out._note_contracted(summed)
         listed = [None if s is None else out._renamed(s) for s in shapes]
         out._note_whole(listed)
         free = [s for s in listed if s is None or s.lead is not None]
@@ -87,6 +93,14 @@ class Sizes:
             if name not in b.substitute(self.renamed).names:
                 self.renamed[name] = b.substitute(self.renamed)
 
+    def _note_contracted(self, summed: Iterable[Pair]) -> None:
+        for last, own in summed:
+            name = str(last)
+            if own.value() is None and ".shape[" not in str(own) and not any(n.startswith("%") for n in own.names):
+                self.contracted |= {own}
+                if ".shape[" in name and last == Expr.name(name):
+                    self.renamed.setdefault(name, own)
+
     def _note_whole(self, shapes: Iterable[Shape | None]) -> None:
         self.whole = frozenset(s.lead for s in shapes if s is not None and s.lead and s.dims and s.lead[-1] != "]")
 
@@ -94,13 +108,13 @@ class Sizes:
         return Shape(shape.lead, tuple(map(self._named, shape.dims)))
 
     def _named(self, size: Expr) -> Expr:
-        return self.clearer.get(size, size).substitute(self.renamed)
+        return self.clearer.get(size, _likeliest(size)).substitute(self.renamed)
 
     def _name_rows(self, free: list[Shape | None], listed: list[Shape | None]) -> None:
         first = next((s.lead for s in free if s is not None and s.lead is not None), "")
         self.rows = (first or "").split("[", 1)[0].split(" & ", 1)[0]
         lasts = [a for s in listed if s is not None and (a := s.axis(-1)) is not None and (s.lead or s.rank == 1)]
-        named = [a for a in lasts if a.value() is None]
+        named = [a for a in lasts if a.value() is None and self._named(a) not in self.contracted]
         stated = [a for a in named if ".shape[" not in str(a)]
         # An axis of the code's own (a weight's size) says more than `x.shape[-1]`; a number says most.
         number = next((a for a in lasts if (a.value() or 0) > 1), None)
@@ -159,6 +173,9 @@ class Sizes:
         if shape.lead is None:
             return count
         if len(shape.dims) > 1:
+            length, *rest = map(self._named, shape.dims)
+            if length == Expr.name(LENGTH) and len(rest) == 1 and rest[0] != length:
+                return Expr.name(ROWS) * rest[0]  # the rows of a batch are its rows
             return Expr.name(BATCH) * count
         if shape.lead.endswith("]") or shape.dims or shape.lead in self.whole:
             return Expr.name(ROWS) * count
@@ -242,6 +259,30 @@ class Sizes:
     def numbers(self, formula: Expr, known: Known) -> dict[str, Number]:
         """A number for each name of the formula, and where it comes from."""
         return {name: self.number(name, known) for name in sorted(formula.names)}
+
+
+def _obscurity(size: Expr) -> int:
+    """How far a size is from a name of the code: `x.shape[0]`, then `mask.shape[-4]`, then one without any name."""
+    text = str(size)
+    return 3 if "%" in text else 2 if ".shape[-" in text else 1 if ".shape[" in text else 0
+
+
+def _likeliest(size: Expr) -> Expr:
+    """Where axes broadcast, the one that the code has a name for: sizes that meet are equal, or one of them is 1."""
+    larger = {a for m, _ in size.terms for a, _ in m if isinstance(a, Apply) and a.function == "max"}
+    if not larger:
+        return size
+    total = Expr({})
+    for monomial, coefficient in size.terms:
+        term = Expr.of(coefficient)
+        for atom, power in monomial:
+            stands = Expr({((atom, 1),): Fraction(1)})
+            if atom in larger and isinstance(atom, Apply):
+                named = [e for e in atom.args if not _obscurity(e)]
+                stands = reduce(Expr.max, named) if named else min(atom.args, key=_obscurity)
+            term = term * stands**power
+        total = total + term
+    return total
 
 
 def _evaluated(size: Expr, known: Known) -> Number | None:
