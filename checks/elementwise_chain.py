@@ -367,6 +367,8 @@ class _Reading:
 
     def may_change(self, node: Node) -> bool:
         """Whether a value that may be a number may be another one at the next call."""
+        if node.op == "item" and isinstance(node.attrs.get("index"), int):
+            node = node.inputs[0]  # `self.weights[0]`
         return node.op not in ("attr", "global")
 
     def reads_the_same(self, a: Node, b: Node) -> bool:
