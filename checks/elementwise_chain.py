@@ -55,7 +55,7 @@ from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.tape import same_shape
 from fuselint.graph.trace import trace
-from fuselint.graph.worth import changes, is_few, is_lowest, is_rare
+from fuselint.graph.worth import changes, counts, is_few, is_lowest, is_rare
 from fuselint.rulebook import Example, FusedKernel, Match
 from fuselint.source.layout import one_line
 from fuselint.traffic.kernels import Kernel, kernels
@@ -256,8 +256,10 @@ class _Reading:
             return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation, coordinates
         if self.is_normalisation(found):
             return False  # an image or a latent, once
-        if is_few(self.graph, root) or (not self.is_gated() and is_rare(self.graph, self.chain.nodes)):
+        if is_few(self.graph, root) or is_rare(self.graph, self.chain.nodes, gated=self.is_gated()):
             return False
+        if self.origins.of(root) == {"identity"} or counts(self.graph, self.chain.nodes):
+            return False  # lengths and positions
         if any(map(_is_short_literal, arrays)):
             return False  # rows of coordinates or colours
         if not any(self.origins.of(n) & {"computed", "given"} for n in arrays if facts.kind(n) == "array"):
