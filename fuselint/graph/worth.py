@@ -62,6 +62,24 @@ def counts(graph: Graph, nodes: Sequence[Node]) -> bool:
     return any(r.op in ("add", "subtract") for n in made for r in graph.users.get(n, ()) if r in inside)
 
 
+def is_beside_layers(graph: Graph, root: Node) -> bool:
+    """Whether a value is made once for each pass through a whole model: outside of all loops, in a method that runs
+    once, or that goes through the layers."""
+    if _innermost_loop(root) is not None:
+        return False
+    if graph.context.qualname in graph.module.seldom:
+        return True
+    held = graph.module.layers.get(graph.context.class_name or "", frozenset())
+    return any(_goes_through(s.cst, held) for s in graph.statements)
+
+
+def _goes_through(statement: cst.CSTNode, held: frozenset[str]) -> bool:
+    """`for layer in self.layers`, `for layer, c in zip(self.layers, cache)`"""
+    if not isinstance(statement, cst.For):
+        return False
+    return any(isinstance(n, cst.Attribute) and n.attr.value in held for n in walk(statement.iter))
+
+
 def is_lowest(node: Node) -> bool:
     """`mx.finfo(dtype).min`: what fills masked scores."""
     called = node.inputs[0].attrs.get("target") if node.op == "attr" and node.inputs else None

@@ -150,6 +150,8 @@ class ModuleSummary:
     functions, classes: by qualname, nested ones too. constants: module-level literals that are never rebound.
     compiled: functions that only run inside mx.compile. compilations: every place that compiles.
     cold: why a function is not on the hot path.
+    layers: of each class that is a whole model, the attributes that hold its layers. seldom: the methods of models that
+        run once for each pass.
     calls, references: which functions of this file each function (or MODULE) calls, and which it otherwise names.
     attribute_reads, names: how often an attribute, or any name, is read in the file; a string that spells one counts.
     bound: all module-level names. unclear: those that are bound in several ways: they resolve to nothing.
@@ -167,6 +169,8 @@ class ModuleSummary:
     compilations: tuple[Compilation, ...] = ()
     calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cold: Mapping[str, str] = field(default_factory=dict)
+    layers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    seldom: frozenset[str] = frozenset()
     attribute_reads: Mapping[str, int] = field(default_factory=dict)
     names: Mapping[str, int] = field(default_factory=dict)
     references: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
