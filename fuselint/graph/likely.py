@@ -35,7 +35,12 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
     if source is None:
         return shape
     found = None
-    if node.op == "index":
+    if node.op in TABLE and TABLE[node.op].kind == "binary":
+        found = next((likely(n, facts, depth + 1) for n in node.inputs if _is_of_a_step(n)), None)
+    elif _is_a_step(node):
+        tail = (likely(source, facts, depth + 1) or Shape(f"%{source.id}", ())).tail(3)
+        found = None if tail is None else Shape(None, (tail[0], tail[2]))
+    elif node.op == "index":
         found = _indexed(likely(source, facts, depth + 1), node.attrs.get("index"))
     elif node.op == "item" and _is_picked(node, source, facts):
         found = SCALAR
@@ -44,12 +49,33 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
     elif node.attrs.get("keepdims") is True:
         found = _kept(likely(source, facts, depth + 1), node.attrs.get("axis"))
     elif node.op == "item" and source.op == "split":
-        found = _split(likely(source.inputs[0], facts, depth + 1), source.attrs.get("axis"), node)
+        found = _split(likely(source.inputs[0], facts, depth + 1), source.attrs.get("axis"), node, shape)
     elif node.op == "reshape":
         found = _reshaped(node.attrs.get("shape"), facts, depth)
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
         found = likely(source, facts, depth + 1)
     return found if found is not None and (shape is None or found.lead is None) else shape
+
+
+def _is_a_step(node: Node) -> bool:
+    """`x[..., t, :]`, `x[:, t]` for the t of a loop: one of a sequence."""
+    index = node.attrs.get("index") if node.op == "index" else None
+    if not isinstance(index, tuple) or sum(isinstance(p, Node) for p in index) != 1:
+        return False
+    at = next(i for i, p in enumerate(index) if isinstance(p, Node))
+    return at == 1 and index[1].op == "item" and not isinstance(index[1].attrs.get("index"), int) and len(index) < 4
+
+
+def _is_of_a_step(node: Node, deepest: int = 8) -> bool:
+    """Whether a value is computed of one of a sequence, value by value."""
+    op = TABLE.get(node.op)
+    if _is_a_step(node) or not node.inputs or not deepest:
+        return _is_a_step(node)
+    if node.op == "item" and node.inputs[0].op == "split":
+        return _is_of_a_step(node.inputs[0].inputs[0], deepest - 1)
+    if op is None or op.kind not in (*SAME_SHAPE, "binary"):
+        return False
+    return any(_is_of_a_step(n, deepest - 1) for n in node.inputs)
 
 
 def _is_picked(node: Node, source: Node, facts: Facts) -> bool:
@@ -108,11 +134,12 @@ def _expanded(shape: Shape | None, axis: Any) -> Shape | None:
     return _indexed(shape, (*[Slice()] * axis, None))
 
 
-def _split(shape: Shape | None, axis: Any, node: Node) -> Shape | None:
+def _split(shape: Shape | None, axis: Any, node: Node, known: Shape | None) -> Shape | None:
     back = shape.from_end(axis) if shape is not None and isinstance(axis, int) else None
     if shape is None or back is None:
         return None
-    return shape.replace(back, (Expr.name(f"%{node.id}.shape[{back}]"),))
+    size = known.axis(back) if known is not None and len(known.dims) >= -back else None
+    return shape.replace(back, (size if size is not None else Expr.name(f"%{node.id}.shape[{back}]"),))
 
 
 def _reshaped(sizes: Any, facts: Facts, depth: int) -> Shape | None:

@@ -31,7 +31,7 @@ def is_rare(graph: Graph, nodes: Sequence[Node], *, gated: bool = False) -> bool
     """Whether a chain runs once for each pass through a model, or once for all. A gated one is no solver's step."""
     inside = set(nodes)
     outside = [k for n in nodes for k in n.inputs if k not in inside]
-    if any(_is_drawn(k) or is_of_a_schedule(graph, k) for k in outside):
+    if any(_is_drawn(k) or is_of_a_schedule(graph, k) for k in outside) or _normalises_latents(graph, outside):
         return True
     if any(n.op in SIGNAL for n in nodes) or any(_is_of_a_spectrogram(graph, n) for n in (nodes[-1], *outside)):
         return True
@@ -121,6 +121,8 @@ def is_of_a_schedule(graph: Graph, node: Node, deepest: int = 8) -> bool:
         if kind == "array" and (_is_a_layer(graph) or (facts.rank(base) or 1) > 1):
             return False  # a row of a table
         return one and base.op == "attr" and isinstance(parts[0], Node) and changes(graph, parts[0])
+    if node.op == "phi" and deepest > 0:
+        return any(is_of_a_schedule(graph, k, deepest - 1) for k in node.inputs)
     op = TABLE.get(node.op)
     if node.op != "call" and (op is None or op.kind not in ONE_BY_ONE or (kind == "array" and facts.rank(node) != 0)):
         return False
@@ -193,6 +195,18 @@ def _is_of_a_spectrogram(graph: Graph, node: Node) -> bool:
             return True
         stack.extend(n.inputs)
     return False
+
+
+STATISTICS = frozenset({"running_mean", "running_var"})
+"""What MLX's batch norm calls those of its training."""
+
+
+def _normalises_latents(graph: Graph, outside: Sequence[Node]) -> bool:
+    """Whether a function that is no layer takes another model's statistics: `(x - vae.bn.running_mean) / ...`, once."""
+    if _is_a_layer(graph):
+        return False
+    made = (n for k in outside for n in _sources(k))
+    return any(n.op == "attr" and n.attrs.get("name") in STATISTICS and n.inputs[0].op == "attr" for n in made)
 
 
 def _interpolates(graph: Graph, nodes: Sequence[Node]) -> bool:

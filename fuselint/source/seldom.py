@@ -14,6 +14,9 @@ from fuselint.source.project import ModuleSummary
 from fuselint.source.scopes import Scope, Scopes
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+CACHES = frozenset({"make_cache", "make_prompt_cache"})
+"""What mlx-lm, and models after its example, call what makes the caches of all layers."""
+
 PARTS = 2
 """A layer is made of so many modules at least: a list of convolutions is none of layers."""
 
@@ -34,9 +37,10 @@ def layers(module: ModuleSummary) -> dict[str, frozenset[str]]:
 
 
 def seldom(known: Scopes, module: ModuleSummary, models: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The methods of models that run once for each pass."""
+    """The methods of models that run once for each pass, and what makes the caches of one generation."""
+    makers = frozenset(s.qualname for s in known.functions if not _is_entry(_last(s.qualname)) and _makes_caches(s))
     if not models:
-        return frozenset()
+        return makers
     named: dict[str, list[Scope]] = {}
     for scope in known.functions:
         named.setdefault(_last(scope.qualname), []).append(scope)
@@ -49,7 +53,7 @@ def seldom(known: Scopes, module: ModuleSummary, models: Mapping[str, frozenset[
             new = [s for s in named[name] if s.qualname not in often]
             often.update(s.qualname for s in new)
             waiting += new
-    return frozenset(
+    return makers | frozenset(
         s.qualname
         for s in known.functions
         if s.qualname not in often
@@ -58,6 +62,11 @@ def seldom(known: Scopes, module: ModuleSummary, models: Mapping[str, frozenset[
         and module.functions[s.qualname].class_name in models
         and _takes_self(s, module)
     )
+
+
+def _makes_caches(scope: Scope) -> bool:
+    called = (c.func for c in scope.calls)
+    return any((f.id if isinstance(f, ast.Name) else getattr(f, "attr", "")) in CACHES for f in called)
 
 
 def _layer_lists(qualname: str, module: ModuleSummary) -> frozenset[str]:

@@ -271,6 +271,8 @@ SILENT = {
     "decays that all pairs are made of": "c = mx.cumsum(mx.log(mx.clip(x * 2, 1e-6, 1.0)), axis=-1)\n"
     "return mx.exp(c[..., :, None] - c[..., None, :]) @ (mx.exp(c)[..., None] * y)",
     "gates of heads": "return z * (2 * mx.sigmoid(x @ y))[..., None]",
+    "latents of another model": "m = z.norm.running_mean.reshape(1, -1, 1).astype(x.dtype)\n"
+    "return (x - m) / mx.sqrt(z.norm.running_var.reshape(1, -1, 1) + z.norm.eps).astype(x.dtype) * 2 + y",
     "a number a token": "h = (x @ y).reshape(4, 64, 1).squeeze(-1)\nreturn mx.log(1 + mx.exp(h * 2)) @ z",
     "numbers of rows": "return z * (mx.exp(x * 2) + y)[..., None]",
     "some entries": "v = x[:, z]\nx[:, z] = mx.where(v < 0, v * y, v / 3)\nreturn x",
@@ -316,6 +318,7 @@ SCHEDULES = {
     "an element of a list of the object": ("s = (o.sigmas[i + 1] - o.sigmas[i]) / 2", 0),
     "what lies between two elements": ("u = mx.linspace(0, 1, 9)\ns = u[k + 1] - u[k]", 0),
     "an element of an array that is kept": ("s = self.sigmas[k]", 0),
+    "an element, or the last one": ("s = self.sigmas[k] if k < 8 else self.last", 0),
     "a number that gets axes": ("s = mx.array(k)\nwhile s.ndim < x.ndim:\n    s = mx.expand_dims(s, -1)", 0),
     "a number that stays": ("s = mx.array(0.3)", 1),
     "a row": ("s = mx.ones((9, 64))[k]", 1),
@@ -328,6 +331,7 @@ def test_numbers_of_a_schedule_make_steps(made: str, count: int) -> None:
     source = f"""{HEAD}class Scheduler:
     def __init__(self):
         self.sigmas = mx.linspace(0, 1, 9)
+        self.last = mx.array(1.0)
 
     def step(self, x: mx.array, y: mx.array, t: list, k: int, i: int, o):
         {body}

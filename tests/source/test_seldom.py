@@ -101,3 +101,22 @@ METHODS = {
 def test_what_neither_loops_nor_layers_call_runs_seldom(methods: str, expected: set[str]) -> None:
     found = summary(LAYER + model("[Layer(d) for _ in range(n)]", f"\n    {methods}"))
     assert found.seldom == {f"Model.{name}" for name in expected}
+
+
+def test_what_makes_the_caches_of_a_generation_runs_once_for_it() -> None:
+    functions = """from mlx_lm.models.cache import make_prompt_cache
+
+
+def warm(model, x):
+    cache = make_prompt_cache(model)
+    return model(x, cache=cache)
+
+
+class Wrapper:
+    def start(self, x):
+        return self.model(x, self.model.make_cache())
+
+    def __call__(self, x, cache=None):
+        return self.model(x, cache or self.model.make_cache())
+"""
+    assert summary(functions).seldom == {"warm", "Wrapper.start"}

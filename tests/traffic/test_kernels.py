@@ -267,6 +267,17 @@ def test_a_number_of_a_configurations_list_is_one() -> None:
     assert [str(a.shape) for a in product.reads] == ["()", "(*x,)"]
 
 
+@pytest.mark.parametrize("step", ["x[..., t, :]", "x[:, t]"])
+def test_a_step_of_a_sequence_has_one_row_of_each_of_the_batch(step: str) -> None:
+    graph = graph_of(
+        f"{HEAD}def f(x: mx.array, w: mx.array, h: mx.array):\n    for t in range(9):\n"
+        f"        a, b = mx.split({step} + h @ w, 2, axis=-1)\n        h = mx.tanh(a) * b\n    return h\n"
+    )
+    (product,) = kernels([n for n in graph.nodes if n.op == "multiply"], graph.facts)
+    sizes = Sizes.of(a.shape for a in (*product.reads, *product.writes))
+    assert str(sizes.elements(product.writes[0].shape)).startswith("B*")
+
+
 def test_complex_pairs_that_a_table_of_one_head_turns_keep_their_rows() -> None:
     graph = graph_of(
         f"{HEAD}def f(x: mx.array, table: mx.array):\n"
