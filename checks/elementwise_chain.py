@@ -9,8 +9,9 @@ where three would do; a gelu written out moves eighteen where two would do.
 
 When not to: where the code is compiled already, where it runs once (loading, tables), and for a function that is called
 with another Python number at every call, which `mx.compile` would compile again each time. Not reported is what runs
-once for each pass through a whole model (a sampler's step, the noise of a sample, a spectrum before its transform) and
-what is small: numbers of a row, coordinates, codes, the gate of a channel.
+once for each pass through a whole model (a sampler's step, guidance, the noise of a sample, an image that is resized,
+decibels, work beside the loop over the layers, methods of a model that neither a layer nor a loop calls) and what is
+small: numbers of a row, lengths, positions, coordinates, codes, the gate of a channel.
 
 Fix safety: the compiled helper runs the same operations in the same order and dtypes. On the CPU the values are
 bit-identical but for `x**2` and `x**-1` in float32, which a compiler writes as a product and a quotient: at most the
