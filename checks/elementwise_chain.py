@@ -9,8 +9,9 @@ where three would do; a gelu written out moves eighteen where two would do.
 
 When not to: where the code is compiled already, where it runs once (loading, tables), and for a function that is called
 with another Python number at every call, which `mx.compile` would compile again each time. Not reported is what runs
-once for each pass through a whole model (a sampler's step, the noise of a sample, a spectrum before its transform) and
-what is small: numbers of a row, coordinates, codes, the gate of a channel.
+once for each pass through a whole model (a sampler's step, guidance, the noise of a sample, an image that is resized,
+decibels, work beside the loop over the layers, methods of a model that neither a layer nor a loop calls) and what is
+small: numbers of a row, lengths, positions, coordinates, codes, the gate of a channel.
 
 Fix safety: the compiled helper runs the same operations in the same order and dtypes. On the CPU the values are
 bit-identical but for `x**2` and `x**-1` in float32, which a compiler writes as a product and a quotient: at most the
@@ -56,7 +57,7 @@ from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.tape import same_shape
 from fuselint.graph.trace import trace
-from fuselint.graph.worth import changes, is_few, is_lowest, is_rare
+from fuselint.graph.worth import changes, counts, is_beside_layers, is_few, is_lowest, is_rare
 from fuselint.rulebook import Example, FusedKernel, Match
 from fuselint.source.layout import one_line
 from fuselint.traffic.kernels import Kernel, kernels
@@ -260,8 +261,12 @@ class _Reading:
             return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation, coordinates
         if self.is_normalisation(found):
             return False  # an image or a latent, once
-        if is_few(self.graph, root) or (not self.is_gated() and is_rare(self.graph, self.chain.nodes)):
+        if is_few(self.graph, root) or is_rare(self.graph, self.chain.nodes, gated=self.is_gated()):
             return False
+        if is_beside_layers(self.graph, root):
+            return False
+        if self.origins.of(root) == {"identity"} or counts(self.graph, self.chain.nodes):
+            return False  # lengths and positions
         if any(map(_is_short_literal, arrays)):
             return False  # rows of coordinates or colours
         if not any(self.origins.of(n) & {"computed", "given"} for n in arrays if facts.kind(n) == "array"):
@@ -371,6 +376,8 @@ class _Reading:
 
     def may_change(self, node: Node) -> bool:
         """Whether a value that may be a number may be another one at the next call."""
+        if node.op == "item" and isinstance(node.attrs.get("index"), int):
+            node = node.inputs[0]  # `self.weights[0]`
         return node.op not in ("attr", "global")
 
     def reads_the_same(self, a: Node, b: Node) -> bool:

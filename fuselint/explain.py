@@ -54,6 +54,8 @@ def _lines(work: Analysis, graph: Graph, line: int, screened: bool) -> Iterator[
         yield "  holds no MLX work of its own: `check` passes it by"
     if context.cold:
         yield f"  cold: {context.cold}"
+    if context.qualname in graph.module.seldom:
+        yield "  runs once for each pass through a whole model"
     if context.compiled:
         yield f"  runs under mx.compile{' (shapeless)' if context.shapeless else ''}"
     if context.partly:

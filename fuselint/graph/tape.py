@@ -123,9 +123,11 @@ def joined(a: Shape | None, b: Shape | None) -> Shape | None:
     if a.lead is None and b.lead is None:
         return Shape(None, _meet(a.dims, b.dims))
     if a.lead is not None and b.lead is not None:
-        deep = max(len(a.dims), len(b.dims))
-        lead = a.lead if len(a.dims) == deep else b.lead
-        return Shape(lead, _meet(a.tail(deep) or (), b.tail(deep) or ()))
+        long, short = (a, b) if len(a.dims) >= len(b.dims) else (b, a)
+        deep, count = len(long.dims), max(len(short.dims), 1)
+        if any(d == 1 for d in long.dims[: max(deep - count, 0)]):
+            return Shape(short.lead, _meet(short.dims, long.dims[deep - count :]) if short.dims else ())
+        return Shape(long.lead, _meet(long.dims, short.tail(deep) or ()))
     more, less = (a, b) if a.lead is None else (b, a)
     if len(more.dims) <= max(len(less.dims), 1):
         return broadcast(a, b)  # a weight, and an activation of unknown rank

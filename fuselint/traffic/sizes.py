@@ -15,7 +15,7 @@ from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
 from fuselint.traffic.known import BY_RANK, LETTER_OF, Known, Number, Source, role
 
-ROWS, FEATURES, BATCH, LENGTH = "T", "D", "B", "L"
+ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
 
 ANY_LETTER = "NMKPQRUVW"
 
@@ -131,11 +131,18 @@ class Sizes:
                 self.meanings[FEATURES] = self.features
 
     def _name_outer_axes(self, listed: list[Shape | None]) -> None:
-        """`x.shape[-3]` of an x of unknown rank is its batch, `x.shape[-2]` its length."""
+        """`x.shape[-3]` of an x of unknown rank is its batch, `x.shape[-2]` its length; of four axes, the third of
+        them from the end is the heads, or a length where the second is 1."""
+        depths: dict[str, dict[int, str]] = {}
         for name in {n for s in listed if s is not None for d in s.dims for n in d.names}:
-            outer = re.fullmatch(r".*\.shape\[-([2-9])\]", name)
+            outer = re.fullmatch(r"(.*)\.shape\[-([2-9])\]", name)
             if outer is not None:
-                self.renamed.setdefault(name, Expr.name(LENGTH if outer.group(1) == "2" else BATCH))
+                depths.setdefault(outer.group(1), {})[int(outer.group(2))] = name
+        for named in depths.values():
+            deepest = max(named)
+            for depth, name in named.items():
+                letter = LENGTH if depth == min(named) and depth < max(deepest, 3) else HEADS
+                self.renamed.setdefault(name, Expr.name(BATCH if depth == max(deepest, 3) else letter))
 
     def _note_roles(self, shape: Shape) -> None:
         dims = shape.dims
@@ -173,6 +180,8 @@ class Sizes:
         if shape.lead is None:
             return count
         if len(shape.dims) > 1:
+            if all(d == 1 for d in shape.dims[:-1]):
+                return Expr.name(LENGTH) * count  # of the heads of a token
             length, *rest = map(self._named, shape.dims)
             if length == Expr.name(LENGTH) and len(rest) == 1 and rest[0] != length:
                 return Expr.name(ROWS) * rest[0]  # the rows of a batch are its rows

@@ -234,17 +234,58 @@ AXES = {
     "a new axis of a part": "mx.split(y[:, None], 2, axis=2)[0]",
     "an axis by its number": "mx.expand_dims(y, 1)",
     "an activation of it": "mx.tanh(mx.expand_dims(y, axis=1))",
+    "what a sum leaves": "mx.sum(y, axis=1, keepdims=True)",
+    "a mean of what a sum leaves": "mx.mean(mx.sum(y, axis=1, keepdims=True), axis=-1, keepdims=True)",
+    "a sum over two axes": "mx.sum(y, axis=(1, 2), keepdims=True)",
+    "an axis by an argument's default": "mx.expand_dims(y, axis)",
+    "half of an axis after it": "y[:, None, :].reshape(*y[:, None, :].shape[:-1], n, 2)[..., 0]",
+    "a table's row for all heads": "mx.cos(mx.expand_dims(mx.expand_dims(y, -1), -1) / mx.arange(64))",
     "as many axes of one as it takes": "y.reshape(n, 1, *([1] * (x.ndim - 2)))",
 }
 
 
 @pytest.mark.parametrize("gate", AXES.values(), ids=AXES)
 def test_an_axis_that_the_code_makes_holds_one(gate: str) -> None:
-    graph = graph_of(f"{HEAD}def f(x: mx.array, y: mx.array, n: int):\n    return x * {gate}\n")
+    graph = graph_of(f"{HEAD}def f(x: mx.array, y: mx.array, n: int, axis: int = 1):\n    return x * {gate}\n")
     (product,) = (k for k in kernels([graph.returns[0][1]], graph.facts) if k.op == "Multiply")
     sizes = Sizes.of(a.shape for a in (*product.reads, *product.writes))
     assert "T" not in sizes.elements(product.reads[1].shape).names
-    assert str(sizes.elements(product.writes[0].shape)) == "T*D"
+    assert str(sizes.elements(product.writes[0].shape)) in ("T*D", "64*T")
+
+
+def test_a_number_of_a_configurations_list_is_one() -> None:
+    source = f"""{HEAD}class M(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.weights = config.weights
+
+    def __call__(self, x: mx.array):
+        return self.weights[0] * x
+"""
+    graph = graph_of(source, "M.__call__")
+    (product,) = kernels([graph.returns[0][1]], graph.facts)
+    assert [str(a.shape) for a in product.reads] == ["()", "(*x,)"]
+
+
+@pytest.mark.parametrize("step", ["x[..., t, :]", "x[:, t]"])
+def test_a_step_of_a_sequence_has_one_row_of_each_of_the_batch(step: str) -> None:
+    graph = graph_of(
+        f"{HEAD}def f(x: mx.array, w: mx.array, h: mx.array):\n    for t in range(9):\n"
+        f"        a, b = mx.split({step} + h @ w, 2, axis=-1)\n        h = mx.tanh(a) * b\n    return h\n"
+    )
+    (product,) = kernels([n for n in graph.nodes if n.op == "multiply"], graph.facts)
+    sizes = Sizes.of(a.shape for a in (*product.reads, *product.writes))
+    assert str(sizes.elements(product.writes[0].shape)).startswith("B*")
+
+
+def test_complex_pairs_that_a_table_of_one_head_turns_keep_their_rows() -> None:
+    graph = graph_of(
+        f"{HEAD}def f(x: mx.array, table: mx.array):\n"
+        "    pairs = x.reshape(*x.shape[:-1], -1, 2)\n"
+        "    return (pairs[..., 0] + 1j * pairs[..., 1]) * mx.expand_dims(table, axis=-2)\n"
+    )
+    (product,) = (k for k in kernels([graph.returns[0][1]], graph.facts) if k.op == "Multiply")
+    assert str(product.writes[0].shape) == "(*x[:-1], x.shape[-1]//2)"
 
 
 @pytest.mark.parametrize("body", ["x[:, 0, 1, 2]", "x[[0, 1]]", "x[:, [0, 1], :]", "mx.take_along_axis(x, w, axis=-1)"])
