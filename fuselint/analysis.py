@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -343,7 +344,8 @@ def identified(file: FileText, proposals: Sequence[Proposal]) -> list[Proposal]:
     for p in proposals:
         f = p.finding
         snippet = file.text[file.offset(f.line, f.column) : file.offset(f.end_line, f.end_column)]
-        key = "\0".join([f.code, f.function, "".join(snippet.split())])
+        layout = re.sub(r",(?=[)\]}])", "", "".join(snippet.split()))
+        key = "\0".join([f.code, f.function, layout])
         name = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
         seen[key] += 1
         out.append(replace(p, finding=replace(f, id=name)))

@@ -106,6 +106,8 @@ shared_options = _options(
     facts_options,
     showing_options,
     click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout."),
+    click.option("--baseline", type=click.Path(path_type=Path), help="Known findings [.fuselint-baseline.json]."),
+    click.option("--no-baseline", is_flag=True, help="Show what is known, too."),
     click.option("--stdin-filename", metavar="PATH", help="The name of what is read from stdin (path `-`)."),
     click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [as many as it pays]."),
     click.option("--no-cache", is_flag=True, help="Neither read nor write a cache."),
@@ -119,6 +121,9 @@ shared_options = _options(
 
 @main.command()
 @shared_options
+@click.option(
+    "--add-noqa", is_flag=False, flag_value="", metavar="[REASON]", help="Silence all that is found, by comments."
+)
 @click.pass_context
 def check(ctx: click.Context, /, **options: Any) -> None:
     """Report what could be fused in PATHS (default: the current folder).
@@ -134,14 +139,18 @@ def check(ctx: click.Context, /, **options: Any) -> None:
     if stdin is not None:
         results = [check_file(stdin, layers.of(stdin.path))]
     else:
-        results = list(check_paths(_files(options, layers), layers, options["jobs"]))
+        files = _files(options, layers)
+        if options["add_noqa"] is not None:
+            ctx.exit(_add_noqa(files, layers, options))
+        results = list(check_paths(files, layers, options["jobs"]))
+    results, known = _without_known(results, options)
     findings = [f for r in results for f in r.findings]
     if settings.model_config is not None:
         findings.sort(key=summary.by_saving)
     _report(findings, results, settings, options)
     _errors(results, options["verbose"])
     if not options["quiet"]:
-        for line in (*summary.models(results, settings), summary.closing(results)):
+        for line in (*summary.models(results, settings), summary.closing(results, known)):
             _say(line)
     ctx.exit(_exit_code(results, findings, options["exit_zero"]))
 
@@ -174,7 +183,7 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
     else:
         files = _files(options, layers)
         fixed = fix_paths(files, layers, write=options["apply"], verify=verify, jobs=options["jobs"])
-    results = [f.remaining for f in fixed]
+    results, known = _without_known([f.remaining for f in fixed], options)
     findings = [f for r in results for f in r.findings]
     diff = "".join(f.diff for f in fixed)
     if stdin is not None and not options["diff"]:
@@ -187,11 +196,65 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
         _say(line)
     _errors(results, options["verbose"])
     if not options["quiet"]:
-        _say(summary.fix_closing(fixed, written=options["apply"] and stdin is None))
+        _say(summary.fix_closing(fixed, options["apply"] and stdin is None, known))
     if options["apply"]:
         ctx.exit(_exit_code(results, findings, options["exit_zero"]))
     failed = any(r.errors for r in results)
     ctx.exit(2 if failed else 1 if diff and not options["exit_zero"] else 0)
+
+
+def _add_noqa(files: Sequence[str], layers: Layers, options: dict[str, Any]) -> int:
+    from fuselint.engine import add_noqa
+    from fuselint.report import plural
+
+    added, errors = add_noqa(files, layers, options["add_noqa"], options["jobs"])
+    for e in errors:
+        _say(e)
+    if not options["quiet"]:
+        _say(f"{plural(sum(added.values()), 'comment')} added to {plural(len(added), 'file')}")
+    return 2 if errors else 0
+
+
+def _without_known(results: list[FileResult], options: dict[str, Any]) -> tuple[list[FileResult], int]:
+    """The results without the findings of the baseline, and how many these are."""
+    from fuselint import baseline
+
+    path = options["baseline"] or baseline.find(Path.cwd())
+    if options["no_baseline"] or path is None:
+        return results, 0
+    return baseline.load(path).new(results)
+
+
+@main.command()
+@click.argument("paths", nargs=-1, type=click.Path())
+@selecting_options
+@walk_options
+@facts_options
+@click.option("--file", type=click.Path(dir_okay=False, path_type=Path), help="The baseline [.fuselint-baseline.json].")
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [as many as it pays].")
+@click.option("-q", "--quiet", is_flag=True, help="No closing line.")
+@click.pass_context
+def baseline(ctx: click.Context, /, **options: Any) -> None:
+    """Record what is found in PATHS today (default: the baseline's folder): `check` shows only what is new.
+
+    Findings are known by their rule, function and text, so that they may move. With PATHS, those of other files stay.
+    """
+    from fuselint import baseline as baselines
+    from fuselint.engine import check_paths
+    from fuselint.report import plural
+
+    path = options["file"] or baselines.find(Path.cwd()) or Path.cwd() / baselines.FILE
+    old = baselines.load(path) if path.is_file() else baselines.Baseline(path.resolve().parent)
+    options["paths"] = options["paths"] or (os.path.relpath(old.root),)
+    layers = _layers(options)
+    results = list(check_paths(_files(options, layers), layers, options["jobs"]))
+    _errors(results, verbose=False)
+    new = old.taken(results, options["paths"])
+    baselines.save(new, path)
+    if not options["quiet"]:
+        fresh = sum(len(r.findings) for r in old.new(results)[0])
+        _say(f"{plural(len(new), 'finding')} recorded in {os.path.relpath(path)}; {fresh} of them new")
+    ctx.exit(2 if any(r.errors for r in results) else 0)
 
 
 @main.command()

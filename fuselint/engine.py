@@ -16,12 +16,13 @@ from fuselint.config import Configuration, Settings
 from fuselint.errors import FuselintError, UnreadableFile
 from fuselint.finding import Edit, Finding, Verification
 from fuselint.package import Package
-from fuselint.rulebook import UNREADABLE, UNUSED, NoFix, chosen_codes
+from fuselint.rulebook import OWN, UNREADABLE, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
+from fuselint.source.suppress import noqa
 from fuselint.source.text import FileText, read, write_atomic
 from fuselint.unreadable import unreadable
 
-__all__ = ["FileResult", "FixedFile", "check_file", "check_paths", "each", "fix_paths", "fix_text"]
+__all__ = ["FileResult", "FixedFile", "add_noqa", "check_file", "check_paths", "each", "fix_paths", "fix_text"]
 
 POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
@@ -100,6 +101,32 @@ def _settings(paths: Sequence[str], configuration: Configuration) -> list[Settin
     for distinct in {id(s): s for s in (configuration.of_folder("."), *settings)}.values():
         chosen_codes(distinct)
     return settings
+
+
+def add_noqa(
+    paths: Sequence[str], configuration: Configuration, reason: str = "", jobs: int | None = None
+) -> tuple[dict[str, int], list[str]]:
+    """Write a `# noqa` comment to each statement that holds a finding: how many by file, and what went wrong."""
+    added: dict[str, int] = {}
+    errors: list[str] = []
+    for result in check_paths(paths, configuration, jobs):
+        errors += result.errors
+        wanted: dict[int, set[str]] = {}
+        for f in result.findings:
+            if f.code not in OWN:
+                wanted.setdefault(f.end_line, set()).add(f.code)
+        if not wanted:
+            continue
+        try:
+            file = read(result.path)
+            if file.text != result.text:
+                raise FuselintError(f"{result.path}: changed on disk since it was read; nothing was written to it")
+            edits = noqa(file, wanted, reason)
+            write_atomic(file.path, file.encode(apply(file.text, edits)), expected=file.encode(file.text))
+            added[file.path] = len(edits)
+        except FuselintError as e:
+            errors.append(str(e))
+    return added, errors
 
 
 def unified(path: str, before: str, after: str) -> str:

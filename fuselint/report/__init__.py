@@ -11,8 +11,6 @@ from typing import Protocol, cast
 
 from fuselint.finding import Finding
 
-FORMATS = ("full", "concise", "json")
-
 Source = Callable[[str], str]
 """Path -> the text that the finding's lines and columns count in."""
 

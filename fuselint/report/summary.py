@@ -17,8 +17,11 @@ MOST_REASONS = 3
 """Of functions that were not understood, on the closing line."""
 
 
-def closing(results: Sequence[FileResult]) -> str:
-    """Files, functions with MLX work, those not understood and why, findings, and how many are too small to show."""
+def closing(results: Sequence[FileResult], known: int = 0) -> str:
+    """Files, functions with MLX work, those not understood and why, findings, and how many are too small to show.
+
+    known: findings that the baseline has.
+    """
     findings = [f for r in results for f in r.findings]
     levels = Counter[str](f.fix.applicability for f in findings if f.fix)
     kinds = [f"{levels[level]} {name}" for level, name in LEVELS if levels[level]]
@@ -31,6 +34,7 @@ def closing(results: Sequence[FileResult]) -> str:
             f"{reasons.total()} not understood{_in_brackets(top)}",
             f"{plural(len(findings), 'finding')}{_in_brackets(kinds)}",
             f"{sum(r.below_min_saving for r in results)} below --min-saving",
+            *([f"{known} in the baseline"] if known else []),
         ]
     )
 
@@ -69,8 +73,8 @@ def models(results: Iterable[FileResult], settings: Settings) -> Iterator[str]:
 LEVELS = (("safe", "safe"), ("unsafe", "unsafe"), ("none", "advice"))
 
 
-def fix_closing(fixed: Sequence[FixedFile], written: bool) -> str:
-    """What was fixed and how sure that is, and what remains."""
+def fix_closing(fixed: Sequence[FixedFile], written: bool, known: int = 0) -> str:
+    """What was fixed and how sure that is, and what remains. known: of that, what the baseline has."""
     outcomes = Counter[str](v.outcome for f in fixed for x in f.applied if (v := verification(x)))
     checked = [f"{outcomes[o]} {name}" for o, name in (("passed", "verified"), ("not verifiable",) * 2) if outcomes[o]]
     count = sum(len(f.applied) for f in fixed)
@@ -82,7 +86,9 @@ def fix_closing(fixed: Sequence[FixedFile], written: bool) -> str:
         [
             f"{plural(count, 'fix')} {where}{_in_brackets(checked)}",
             f"{plural(len(remaining), 'finding')} {'remains' if len(remaining) == 1 else 'remain'}"
-            + _in_brackets([f"{unsafe} with --unsafe-fixes"] if unsafe else []),
+            + _in_brackets(
+                [f"{unsafe} with --unsafe-fixes"] * bool(unsafe) + [f"{known} in the baseline"] * bool(known)
+            ),
         ]
     )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from fuselint.config import FORMATS
 from fuselint.finding import (
     Edit,
     Finding,
@@ -18,7 +19,7 @@ from fuselint.finding import (
     Traffic,
     Verification,
 )
-from fuselint.report import FORMATS, duration, percent, renderer, size
+from fuselint.report import duration, percent, renderer, size
 
 SOURCE = """\
 def _norm(x):
