@@ -142,7 +142,7 @@ def check(ctx: click.Context, /, **options: Any) -> None:
         files = _files(options, layers)
         if options["add_noqa"] is not None:
             ctx.exit(_add_noqa(files, layers, options))
-        results = list(check_paths(files, layers, options["jobs"]))
+        results = _watched(check_paths(files, layers, options["jobs"]), len(files), options)
     results, known = _without_known(results, options)
     findings = [f for r in results for f in r.findings]
     if settings.model_config is not None:
@@ -189,7 +189,7 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
     if stdin is not None and not options["diff"]:
         _write(fixed[0].after, options["output_file"])
     elif options["diff"] or not options["apply"]:
-        _write(_colored(diff, options), options["output_file"])
+        _write(_for_people(diff, options), options["output_file"])
     else:
         _report(findings, results, layers.of_folder("."), options)
     for line in summary.unverified(fixed):
@@ -201,6 +201,20 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
         ctx.exit(_exit_code(results, findings, options["exit_zero"]))
     failed = any(r.errors for r in results)
     ctx.exit(2 if failed else 1 if diff and not options["exit_zero"] else 0)
+
+
+LONG = 50
+"""Files from which a terminal is shown how far the work is."""
+
+
+def _watched(results: Iterable[FileResult], number: int, options: dict[str, Any]) -> list[FileResult]:
+    """The results; on a terminal, with a bar on stderr meanwhile."""
+    if options["quiet"] or number < LONG or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return list(results)
+    with click.progressbar(results, length=number, label="checking", file=sys.stderr, update_min_steps=5) as bar:
+        done = list(bar)
+    click.echo("\x1b[1A\x1b[2K", nl=False, err=True)
+    return done
 
 
 def _add_noqa(files: Sequence[str], layers: Layers, options: dict[str, Any]) -> int:
@@ -247,7 +261,8 @@ def baseline(ctx: click.Context, /, **options: Any) -> None:
     old = baselines.load(path) if path.is_file() else baselines.Baseline(path.resolve().parent)
     options["paths"] = options["paths"] or (os.path.relpath(old.root),)
     layers = _layers(options)
-    results = list(check_paths(_files(options, layers), layers, options["jobs"]))
+    files = _files(options, layers)
+    results = _watched(check_paths(files, layers, options["jobs"]), len(files), options)
     _errors(results, verbose=False)
     new = old.taken(results, options["paths"])
     baselines.save(new, path)
@@ -295,11 +310,12 @@ def config(path: Path, form: str, **options: Any) -> None:
 def explain(place: str, **options: Any) -> None:
     """Show what is known at a place: the function's graph, facts, canonical form, kernels and obligations."""
     from fuselint.explain import explain as explained
+    from fuselint.report import escape
 
     path, colon, line = place.rpartition(":")
     if not colon or not line.isdecimal():
         raise ConfigError(f"explain: expected FILE:LINE, such as model.py:12, not {place!r}")
-    click.echo(explained(path, int(line), _layers(options).of(path)), nl=False)
+    click.echo(escape.lines(explained(path, int(line), _layers(options).of(path))), nl=False)
 
 
 @main.command()
@@ -442,7 +458,7 @@ def _report(
     from fuselint.report import renderer, summary
 
     if options["statistics"]:
-        _write(summary.statistics(findings), options["output_file"])
+        _write(summary.statistics(findings, settings.output_format), options["output_file"])
         return
     texts = {r.path: r.text for r in results}
     shown = [*findings, *(n for r in results for n in r.near_misses)]
@@ -454,7 +470,7 @@ def _report(
 def _write(text: str, path: Path | None) -> None:
     if path is not None:
         try:
-            path.write_text(text, encoding="utf-8", newline="")
+            path.write_bytes(text.encode("utf-8", "surrogateescape"))
         except OSError as e:
             raise FuselintError(f"{path}: can't be written: {e.strerror}") from e
         return
@@ -469,7 +485,9 @@ def _write(text: str, path: Path | None) -> None:
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    from fuselint.report import escape
+
+    click.echo(escape.lines(text), err=True)
 
 
 def _color(options: dict[str, Any]) -> bool:
@@ -477,17 +495,22 @@ def _color(options: dict[str, Any]) -> bool:
         return bool(options["color"] == "always")
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
 
 
-def _colored(diff: str, options: dict[str, Any]) -> str:
-    if not _color(options) or options["output_file"] is not None:
+def _for_people(diff: str, options: dict[str, Any]) -> str:
+    """A diff as a terminal shows it; what goes to a file or a pipe stays as it is, so that it can be applied."""
+    from fuselint.report import escape
+
+    colored = _color(options)
+    if options["output_file"] is not None or not (colored or sys.stdout.isatty()):
         return diff
     colors = {"+": "32", "-": "31", "@": "36"}
 
     def line(text: str) -> str:
         number = "1" if text.startswith(("+++", "---")) else colors.get(text[:1])
-        return f"\x1b[{number}m{text}\x1b[0m" if number else text
+        shown = escape.line(text.removesuffix("\r"))
+        return f"\x1b[{number}m{shown}\x1b[0m" if number and colored else shown
 
     return "\n".join(map(line, diff.split("\n")))
 

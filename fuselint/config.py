@@ -21,7 +21,7 @@ DTYPES = {"f32": 4, "f16": 2, "bf16": 2}
 PHASES = ("prefill", "decode", "train")
 """What a model may be doing: see docs/traffic.md."""
 
-FORMATS = ("full", "concise", "json")
+FORMATS = ("full", "concise", "grouped", "json", "jsonl", "sarif", "github", "gitlab", "junit", "markdown")
 """Of findings: one module each in `report/`."""
 
 DEFAULT_CHIP = "m3-max"

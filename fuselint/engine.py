@@ -14,9 +14,9 @@ from typing import TypeVar
 from fuselint.analysis import FileResult, Proposal, analyse
 from fuselint.config import Configuration, Settings
 from fuselint.errors import FuselintError, UnreadableFile
-from fuselint.finding import Edit, Finding, Verification
+from fuselint.finding import UNREADABLE, Edit, Finding, Verification
 from fuselint.package import Package
-from fuselint.rulebook import OWN, UNREADABLE, UNUSED, NoFix, chosen_codes
+from fuselint.rulebook import OWN, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
 from fuselint.source.suppress import noqa
 from fuselint.source.text import FileText, read, write_atomic

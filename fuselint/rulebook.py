@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fuselint.config import Selection, Settings, nearest, selections
 from fuselint.errors import ConfigError, FuselintError
-from fuselint.finding import Numerics, Obligation, RegionInput
+from fuselint.finding import UNREADABLE, Numerics, Obligation, RegionInput
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.values import Value
 from fuselint.source.discovery import covers
@@ -36,8 +36,8 @@ class Synthesised:
     operands: Mapping[str, Node] = field(default_factory=dict)
 
 
-UNREADABLE, UNUSED = "FUS000", "FUS900"
-"""The codes of the engine's own findings, which no rule makes: fuselint/unreadable.py and unused.py."""
+UNUSED = "FUS900"
+"""With UNREADABLE the codes of the engine's own findings, which no rule makes: fuselint/unreadable.py and unused.py."""
 
 OWN = {UNREADABLE: "fuselint.unreadable", UNUSED: "fuselint.unused"}
 

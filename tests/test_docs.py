@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from fuselint.config import READERS
+from fuselint.config import FORMATS, READERS
 from support import Ran
 
 toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -58,6 +58,7 @@ def test_the_commands_of_the_readme_are_those_that_ci_runs() -> None:
     [
         ("README.md", ("check", "fix", "budget")),
         ("docs/configuration.md", ("check", "fix")),
+        ("docs/output.md", ("check", "fix")),
         ("docs/suppression.md", ("check", "baseline")),
         ("docs/trace.md", ("trace",)),
         ("docs/budget.md", ("budget",)),
@@ -74,6 +75,10 @@ def test_settings_of_the_pages_exist(page: str) -> None:
     block = re.search(r"```toml\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert block
     assert set(toml.loads(block[1])["tool"]["fuselint"]) <= set(READERS)
+
+
+def test_every_format_is_documented() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/output.md").read_text(), re.M) == list(FORMATS)
 
 
 def test_every_setting_is_documented() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from fuselint.report import duration, plural, size
+from fuselint.report import duration, escape, plural, size
 
 if TYPE_CHECKING:
     from fuselint.config import Settings
@@ -109,18 +110,43 @@ def verification(finding: Finding) -> Verification | None:
     return finding.fix.verification if finding.fix else None
 
 
-def statistics(findings: Iterable[Finding]) -> str:
-    """By rule: how many, how many with a fix, and what they would save together."""
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The findings of one rule: how many, how many with a fix, and what they would save together."""
+
+    code: str
+    name: str
+    count: int
+    fixable: int
+    bytes: int
+    launches: int
+
+
+def counts(findings: Iterable[Finding]) -> list[Count]:
+    """By rule, the most frequent first."""
     rows: dict[tuple[str, str], list[Finding]] = {}
     for f in findings:
         rows.setdefault((f.code, f.name), []).append(f)
-    lines = []
-    for (code, name), found in sorted(rows.items(), key=lambda row: (-len(row[1]), row[0])):
+    out = []
+    for (code, name), found in rows.items():
         fixable = sum(bool(f.fix and f.fix.edits) for f in found)
-        saved = size(sum(f.traffic.saved_at or 0 for f in found if f.traffic))
+        saved = sum(f.traffic.saved_at or 0 for f in found if f.traffic)
         launches = sum(f.traffic.kernels_now - f.traffic.kernels_fused for f in found if f.traffic)
-        lines.append(f"{len(found):>6}  {code}  {name:<26} {fixable:>5} fixable {saved:>9} {launches:>5} launches\n")
-    return "".join(lines)
+        out.append(Count(code, name, len(found), fixable, saved, launches))
+    return sorted(out, key=lambda c: (-c.count, c.code))
+
+
+def statistics(findings: Iterable[Finding], form: str = "full") -> str:
+    """The counts as columns, or where the findings would be JSON, as JSON."""
+    rows = counts(findings)
+    if form == "json":
+        return escape.dumps([asdict(c) for c in rows], indent=1) + "\n"
+    if form == "jsonl":
+        return "".join(escape.dumps(asdict(c)) + "\n" for c in rows)
+    return "".join(
+        f"{c.count:>6}  {c.code}  {c.name:<26} {c.fixable:>5} fixable {size(c.bytes):>9} {c.launches:>5} launches\n"
+        for c in rows
+    )
 
 
 def _in_brackets(parts: Sequence[str]) -> str:
