@@ -59,6 +59,7 @@ def test_the_commands_of_the_readme_are_those_that_ci_runs() -> None:
         ("README.md", ("check", "fix", "budget")),
         ("docs/configuration.md", ("check", "fix")),
         ("docs/output.md", ("check", "fix")),
+        ("docs/ci.md", ("check", "fix")),
         ("docs/suppression.md", ("check", "baseline")),
         ("docs/trace.md", ("trace",)),
         ("docs/budget.md", ("budget",)),
