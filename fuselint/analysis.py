@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import os
+import re
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,8 @@ from fuselint.config import Settings
 from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligation, Region, Related, Traffic
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
-from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, claim, rules, selectors
+from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
+from fuselint.source.cold import overridden
 from fuselint.source.edit import place
 from fuselint.source.modules import Modules
 from fuselint.source.project import ModuleSummary, summarise
@@ -87,7 +89,8 @@ def analyse(
         return FileResult(file.path, tuple(p.finding for p in idle), text=file.text if idle else ""), idle
     modules = modules or Modules()
     with modules.noting() as notes:
-        program = Program(file, _compiled(file, summarise(file, screened.tree), modules), modules)
+        summary = overridden(_compiled(file, summarise(file, screened.tree), modules), settings.hot, settings.cold)
+        program = Program(file, summary, modules)
         result, proposals = Analysis(file, settings, is_read, program, screened.tree).run(
             [span.qualname for span in screened.functions]
         )
@@ -189,7 +192,7 @@ class Analysis:
         self, matches: Sequence[tuple[Graph, Match]], suppressions: Suppressions
     ) -> Iterator[tuple[Graph, Match]]:
         """Without what isn't selected, what a comment silences, and elementwise chains too short to report."""
-        codes = chosen_codes(self.settings)
+        codes = chosen_codes(self.settings, self.file.path)
         for graph, match in matches:
             if match.code not in codes:
                 continue
@@ -230,7 +233,7 @@ class Analysis:
 
     def is_fixed(self, graph: Graph, match: Match) -> bool:
         """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""
-        if match.code not in chosen_codes(self.settings):
+        if match.code not in chosen_codes(self.settings, self.file.path):
             return True
         if self.is_short(match):
             return False
@@ -260,7 +263,7 @@ class Analysis:
         """What would match if a single thing were otherwise."""
         from fuselint.nearly import near_misses
 
-        codes, suppressions = chosen_codes(self.settings), Suppressions.of(self.file)
+        codes, suppressions = chosen_codes(self.settings, self.file.path), Suppressions.of(self.file)
         rules = [r for r in self.by_code.values() if r.code in codes]
         tree = parse(self.file)
         for graph, matches in found:
@@ -350,7 +353,7 @@ def idle_comments(
     file: FileText, settings: Settings, suppressions: Suppressions, spared: Sequence[range]
 ) -> list[Proposal]:
     """The suppressions that silence nothing. spared: lines whose findings are not known."""
-    found = unused(file, suppressions, chosen_codes(settings), spared)
+    found = unused(file, suppressions, chosen_codes(settings, file.path), spared)
     return identified(file, [Proposal(f) for f in found])
 
 
@@ -361,7 +364,8 @@ def identified(file: FileText, proposals: Sequence[Proposal]) -> list[Proposal]:
     for p in proposals:
         f = p.finding
         snippet = file.text[file.offset(f.line, f.column) : file.offset(f.end_line, f.end_column)]
-        key = "\0".join([f.code, f.function, "".join(snippet.split())])
+        layout = re.sub(r",(?=[)\]}])", "", "".join(snippet.split()))
+        key = "\0".join([f.code, f.function, layout])
         name = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
         seen[key] += 1
         out.append(replace(p, finding=replace(f, id=name)))
@@ -380,11 +384,6 @@ def _computing(graph: Graph, match: Match, changed: Sequence[tuple[int, int]]) -
 def _is_alias(stmt: Statement | None) -> bool:
     """`y = x`."""
     return stmt is not None and isinstance(stmt.cst, cst.Assign) and isinstance(stmt.cst.value, cst.Name)
-
-
-def chosen_codes(settings: Settings) -> frozenset[str]:
-    """The codes that --select and --ignore leave. Raises ConfigError for one that no rule has."""
-    return selectors(settings.select or ("ALL",), "select") - selectors(settings.ignore, "ignore")
 
 
 def applicability(match: Match, wanted: Replacement, placing: str) -> tuple[Applicability, tuple[str, ...]]:

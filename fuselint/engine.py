@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from fuselint.analysis import FileResult, Proposal, analyse, chosen_codes
-from fuselint.config import Settings
+from fuselint.analysis import FileResult, Proposal, analyse
+from fuselint.config import Configuration, Settings
 from fuselint.errors import FuselintError, UnreadableFile
-from fuselint.finding import Edit, Finding, Verification
+from fuselint.finding import UNREADABLE, Edit, Finding, Verification
 from fuselint.package import Package
-from fuselint.rulebook import UNREADABLE, UNUSED, NoFix
+from fuselint.rulebook import OWN, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
+from fuselint.source.suppress import noqa
 from fuselint.source.text import FileText, read, write_atomic
 from fuselint.unreadable import unreadable
 
-__all__ = ["FileResult", "FixedFile", "check_file", "check_paths", "each", "fix_paths", "fix_text"]
+__all__ = ["FileResult", "FixedFile", "add_noqa", "check_file", "check_paths", "each", "fix_paths", "fix_text"]
 
 POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
@@ -58,37 +59,74 @@ def check_file(file: FileText, settings: Settings) -> FileResult:
     return _propose((file, settings, Package()))[0]
 
 
-def check_paths(paths: Sequence[str], settings: Settings, jobs: int | None = None) -> Iterator[FileResult]:
+def check_paths(paths: Sequence[str], configuration: Configuration, jobs: int | None = None) -> Iterator[FileResult]:
     """The findings of files, in their order. A file that can't be read costs one line, never the run."""
-    chosen_codes(settings)  # a wrong selection is an error, also where there is nothing to check
     package = Package()
-    yield from each(_check, [(path, settings, package) for path in paths], jobs)
+    settings = _settings(paths, configuration)
+    yield from each(_check, [(path, s, package) for path, s in zip(paths, settings, strict=True)], jobs)
 
 
 def fix_text(file: FileText, settings: Settings, verify: bool = False) -> FixedFile:
     """The fixed text; nothing is written."""
-    work = [_work(file)]
-    _rounds(work, settings, verify, jobs=1)
+    work = [_work(file, settings)]
+    _rounds(work, verify, jobs=1)
     return work[0].result()
 
 
 def fix_paths(
-    paths: Sequence[str], settings: Settings, write: bool = False, verify: bool = False, jobs: int | None = None
+    paths: Sequence[str],
+    configuration: Configuration,
+    write: bool = False,
+    verify: bool = False,
+    jobs: int | None = None,
 ) -> list[FixedFile]:
     """Fix files, in rounds over all of them: a round's fixes don't touch, and are verified together."""
-    chosen_codes(settings)
     work = []
-    for path in paths:
+    for path, settings in zip(paths, _settings(paths, configuration), strict=True):
         try:
-            work.append(_work(read(path)))
+            work.append(_work(read(path), settings))
         except UnreadableFile as e:
             nothing = FileText(path, "")
-            work.append(_Work(nothing, nothing, _unreadable(e, settings), done=True))
-    _rounds(work, settings, verify, jobs)
+            work.append(_Work(nothing, nothing, _unreadable(e, settings), settings, done=True))
+    _rounds(work, verify, jobs)
     if write:
         for w in work:
-            _write(w, settings, verify)
+            _write(w, verify)
     return [w.result() for w in work]
+
+
+def _settings(paths: Sequence[str], configuration: Configuration) -> list[Settings]:
+    """The settings of each file. A wrong selection is an error, also where there is nothing to check."""
+    settings = [configuration.of(path) for path in paths]
+    for distinct in {id(s): s for s in (configuration.of_folder("."), *settings)}.values():
+        chosen_codes(distinct)
+    return settings
+
+
+def add_noqa(
+    paths: Sequence[str], configuration: Configuration, reason: str = "", jobs: int | None = None
+) -> tuple[dict[str, int], list[str]]:
+    """Write a `# noqa` comment to each statement that holds a finding: how many by file, and what went wrong."""
+    added: dict[str, int] = {}
+    errors: list[str] = []
+    for result in check_paths(paths, configuration, jobs):
+        errors += result.errors
+        wanted: dict[int, set[str]] = {}
+        for f in result.findings:
+            if f.code not in OWN:
+                wanted.setdefault(f.end_line, set()).add(f.code)
+        if not wanted:
+            continue
+        try:
+            file = read(result.path)
+            if file.text != result.text:
+                raise FuselintError(f"{result.path}: changed on disk since it was read; nothing was written to it")
+            edits = noqa(file, wanted, reason)
+            write_atomic(file.path, file.encode(apply(file.text, edits)), expected=file.encode(file.text))
+            added[file.path] = len(edits)
+        except FuselintError as e:
+            errors.append(str(e))
+    return added, errors
 
 
 def unified(path: str, before: str, after: str) -> str:
@@ -134,7 +172,7 @@ def _few_collections() -> Iterator[None]:
 
 
 def _unreadable(e: UnreadableFile, settings: Settings, text: str = "") -> FileResult:
-    return FileResult(e.path, (unreadable(e),) if UNREADABLE in chosen_codes(settings) else (), text=text)
+    return FileResult(e.path, (unreadable(e),) if UNREADABLE in chosen_codes(settings, e.path) else (), text=text)
 
 
 def each(call: Callable[[T], R], tasks: Sequence[T], jobs: int | None) -> Iterator[R]:
@@ -163,6 +201,7 @@ class _Work:
     file: FileText
     now: FileText
     latest: FileResult
+    settings: Settings
     done: bool = False
     applied: list[Finding] = field(default_factory=list)
     withheld: dict[str, Finding] = field(default_factory=dict)
@@ -174,33 +213,33 @@ class _Work:
         return FixedFile(self.file.path, self.file.text, self.now.text, tuple(self.applied), withheld, remaining)
 
 
-def _work(file: FileText) -> _Work:
-    return _Work(file, file, FileResult(file.path))
+def _work(file: FileText, settings: Settings) -> _Work:
+    return _Work(file, file, FileResult(file.path), settings)
 
 
-def _rounds(work: Sequence[_Work], settings: Settings, verify: bool, jobs: int | None) -> None:
+def _rounds(work: Sequence[_Work], verify: bool, jobs: int | None) -> None:
     for _ in range(MOST_ROUNDS):
         busy = [w for w in work if not w.done]
         if not busy:
             return
-        chosen = _round(busy, work, settings, jobs)
-        for w, proposals in zip(busy, _verified(busy, chosen, settings) if verify else chosen, strict=True):
+        chosen = _round(busy, work, jobs)
+        for w, proposals in zip(busy, _verified(busy, chosen) if verify else chosen, strict=True):
             _make(w, proposals)
-    _round([w for w in work if not w.done], work, settings, jobs)
+    _round([w for w in work if not w.done], work, jobs)
     for w in work:
         if not w.done:
             w.errors.append(f"{w.file.path}: still changing after {MOST_ROUNDS} rounds; fix it again")
 
 
-def _round(busy: Sequence[_Work], work: Sequence[_Work], settings: Settings, jobs: int | None) -> list[list[Proposal]]:
+def _round(busy: Sequence[_Work], work: Sequence[_Work], jobs: int | None) -> list[list[Proposal]]:
     """Analyse what may still change, and choose the fixes of this round for each file."""
     package = Package({os.path.abspath(w.file.path): w.now.text for w in work if w.now is not w.file})
     out = []
     for w, (result, proposals) in zip(
-        busy, each(_propose, [(w.now, settings, package) for w in busy], jobs), strict=True
+        busy, each(_propose, [(w.now, w.settings, package) for w in busy], jobs), strict=True
     ):
         w.latest = result
-        chosen = choose([p for p in proposals if p.finding.id not in w.withheld], settings)
+        chosen = choose([p for p in proposals if p.finding.id not in w.withheld], w.settings)
         w.done = not chosen
         out.append(chosen)
     return out
@@ -237,13 +276,13 @@ def is_allowed(finding: Finding, settings: Settings) -> bool:
     return fix.applicability == "safe" or (fix.applicability == "unsafe" and settings.unsafe_fixes)
 
 
-def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]], settings: Settings) -> list[list[Proposal]]:
+def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]]) -> list[list[Proposal]]:
     """Without the fixes that compute something else than the code they replace. The others say what running showed."""
     from fuselint.verify import verify
 
     flat = [(w, p) for w, proposals in zip(busy, chosen, strict=True) for p in proposals]
     regions = [p.region for _, p in flat if p.region is not None]
-    outcomes = iter(verify(regions, cache=CACHE if settings.cache else None))
+    outcomes = iter(verify(regions, cache=CACHE if all(w.settings.cache for w in busy) else None))
     kept: dict[int, list[Proposal]] = {id(w): [] for w in busy}
     for w, p in flat:
         if p.finding.code == UNUSED:  # a comment: there is nothing to run
@@ -299,7 +338,7 @@ def _guarded(text: str, proposals: Sequence[Proposal]) -> str | NoFix:
     return guard(text, made, edits, [span for p in proposals for span in p.statements]) or made
 
 
-def _write(w: _Work, settings: Settings, verify: bool) -> None:
+def _write(w: _Work, verify: bool) -> None:
     """Write a changed file in one step. Where it was edited since it was read, it is read and fixed again."""
     for _ in range(MOST_ROUNDS):
         if w.now.text == w.file.text:
@@ -316,8 +355,8 @@ def _write(w: _Work, settings: Settings, verify: bool) -> None:
                 w.errors.append(str(e))
                 w.now, w.applied = w.file, []
                 return
-            fresh = _work(again)
-            _rounds([fresh], settings, verify, jobs=1)
+            fresh = _work(again, w.settings)
+            _rounds([fresh], verify, jobs=1)
             w.file, w.now, w.latest, w.done = fresh.file, fresh.now, fresh.latest, fresh.done
             w.applied, w.withheld, w.errors = fresh.applied, fresh.withheld, fresh.errors
     w.errors.append(f"{w.file.path}: keeps changing on disk; nothing was written to it")

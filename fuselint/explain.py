@@ -12,6 +12,7 @@ from fuselint.graph.program import Program
 from fuselint.graph.show import show
 from fuselint.package import Package
 from fuselint.rulebook import Match, claim
+from fuselint.source.cold import overridden
 from fuselint.source.project import MODULE, ModuleSummary, summarise
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, read
@@ -25,7 +26,7 @@ def explain(path: str, line: int, settings: Settings) -> str:
     screened = screen(file)
     if not screened.mlx or screened.tree is None:
         raise FuselintError(f"{path}: does not import MLX")
-    summary = summarise(file, screened.tree)
+    summary = overridden(summarise(file, screened.tree), settings.hot, settings.cold)
     qualname = _function(file, summary, line)
     program = Program(file, summary, Package().modules())
     graph = program.graph(qualname)

@@ -65,6 +65,9 @@ class Fix:
     verification: Verification | None = None
 
 
+UNREADABLE = "FUS000"
+"""The code of files that can't be analysed."""
+
 Source = Literal["stated", "config", "phase", "assumed"]
 """Where a number comes from: --shape, --model-config, --phase, or nowhere."""
 

@@ -14,11 +14,12 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fuselint.config import nearest
+from fuselint.config import Selection, Settings, nearest, selections
 from fuselint.errors import ConfigError, FuselintError
-from fuselint.finding import Numerics, Obligation, RegionInput
+from fuselint.finding import UNREADABLE, Numerics, Obligation, RegionInput
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.values import Value
+from fuselint.source.discovery import covers
 
 if TYPE_CHECKING:
     from fuselint.traffic.kernels import Kernel
@@ -35,8 +36,8 @@ class Synthesised:
     operands: Mapping[str, Node] = field(default_factory=dict)
 
 
-UNREADABLE, UNUSED = "FUS000", "FUS900"
-"""The codes of the engine's own findings, which no rule makes: fuselint/unreadable.py and unused.py."""
+UNUSED = "FUS900"
+"""With UNREADABLE the codes of the engine's own findings, which no rule makes: fuselint/unreadable.py and unused.py."""
 
 OWN = {UNREADABLE: "fuselint.unreadable", UNUSED: "fuselint.unused"}
 
@@ -314,16 +315,51 @@ def documented() -> tuple[Rule, ...]:
 
 def selectors(chosen: Iterable[str], where: str) -> frozenset[str]:
     """The codes that codes, prefixes of codes, names of rules and ALL stand for."""
-    known = {r.code: r.name for r in documented()}
-    codes: set[str] = set()
+    return frozenset(code for text in chosen for code in _selected(text.strip(), where))
+
+
+def _selected(text: str, where: str) -> dict[str, int]:
+    """The codes that one selector stands for, with how exactly it names them."""
+    hits = {}
+    for code, name in ((r.code, r.name) for r in documented()):
+        if text.upper() == "ALL":
+            hits[code] = 0
+        elif (text and code.startswith(text.upper())) or name == text.lower():
+            hits[code] = min(len(text), len(code))
+    if not hits:
+        known = [word for r in documented() for word in (r.code, r.name)]
+        raise ConfigError(f'{where}: no rule "{text}"{nearest(text, known)}')
+    return hits
+
+
+def chosen_codes(settings: Settings, path: str | None = None) -> frozenset[str]:
+    """The codes that are on, in a file. Raises ConfigError for a selector that stands for no rule."""
+    codes = _layered(selections(settings))
+    off = [i for i in settings.per_file_ignores if path is None or covers(i.glob, path)]
+    if path is None:  # only to hear of wrong selectors
+        for i in off:
+            selectors(i.codes, f"{i.where}: per-file-ignores")
+        return codes
+    return codes - selectors([c for i in off for c in i.codes], "per-file-ignores") if off else codes
+
+
+@cache
+def _layered(layers: tuple[Selection, ...]) -> frozenset[str]:
+    """Layer by layer; within one, the selector that names a code most exactly decides, and to ignore before select."""
+    codes = selectors(["ALL"], "")
+    for layer in layers:
+        if layer.select:
+            codes = frozenset()
+        on = _strongest((*layer.select, *layer.extend_select), f"{layer.where}: select".removeprefix(": "))
+        off = _strongest(layer.ignore, f"{layer.where}: ignore".removeprefix(": "))
+        codes |= {code for code, exact in on.items() if exact > off.get(code, -1)}
+        codes -= {code for code, exact in off.items() if exact >= on.get(code, -1)}
+    return codes
+
+
+def _strongest(chosen: Iterable[str], where: str) -> dict[str, int]:
+    out: dict[str, int] = {}
     for text in chosen:
-        wanted = text.strip()
-        hits = [
-            code
-            for code, name in known.items()
-            if wanted.upper() == "ALL" or (wanted and code.startswith(wanted.upper())) or name == wanted.lower()
-        ]
-        if not hits:
-            raise ConfigError(f'{where}: no rule "{wanted}"{nearest(wanted, [*known, *known.values()])}')
-        codes.update(hits)
-    return frozenset(codes)
+        for code, exact in _selected(text.strip(), where).items():
+            out[code] = max(exact, out.get(code, 0))
+    return out

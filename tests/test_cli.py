@@ -240,3 +240,36 @@ def test_near_misses_say_what_is_against_them(fuselint: Run, tmp_path: Path, mon
     ran = fuselint("check", "--near-misses")
     assert ran.code == 0
     assert "near miss: hand-written RMSNorm" in ran.out and "not so: it may be (it may not)" in ran.out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no pseudo-terminals there")
+def test_a_terminal_is_shown_color_and_how_far_the_work_is(tmp_path: Path) -> None:
+    import pty
+
+    for number in range(60):
+        (tmp_path / f"m{number}.py").write_text(NORM if number == 7 else PLAIN)
+    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+
+    def run(term: str, *options: str) -> str:
+        parent, child = pty.openpty()
+        command = [sys.executable, "-m", "fuselint", "check", "-j", "1", *options]
+        with subprocess.Popen(
+            command, cwd=tmp_path, stdout=child, stderr=child, env={**environment, "TERM": term}
+        ) as process:
+            os.close(child)
+            shown = b""
+            while True:
+                try:
+                    data = os.read(parent, 65536)
+                except OSError:  # the other side is closed
+                    break
+                if not data:
+                    break
+                shown += data
+        os.close(parent)
+        assert process.returncode == 1
+        return shown.decode()
+
+    shown = run("xterm")
+    assert "\x1b[1mm7.py:14:16\x1b[0m" in shown and "checking" in shown and "100%" in shown
+    assert "\x1b" not in run("dumb", "--quiet")

@@ -4,13 +4,12 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from fuselint.config import Settings
+from fuselint.config import FORMATS, READERS
 from support import Ran
 
 toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -58,6 +57,10 @@ def test_the_commands_of_the_readme_are_those_that_ci_runs() -> None:
     ("page", "commands"),
     [
         ("README.md", ("check", "fix", "budget")),
+        ("docs/configuration.md", ("check", "fix")),
+        ("docs/output.md", ("check", "fix")),
+        ("docs/ci.md", ("check", "fix")),
+        ("docs/suppression.md", ("check", "baseline")),
         ("docs/trace.md", ("trace",)),
         ("docs/budget.md", ("budget",)),
     ],
@@ -68,10 +71,20 @@ def test_options_of_the_pages_exist(fuselint: Callable[..., Ran], page: str, com
         assert option in known, option
 
 
-def test_settings_of_the_readme_exist() -> None:
-    readme = (ROOT / "README.md").read_text()
-    settings = toml.loads(re.search(r"```toml\n(.*?)```", readme, re.S)[1])  # type: ignore[index]
-    assert {k.replace("-", "_") for k in settings["tool"]["fuselint"]} <= {f.name for f in fields(Settings)}
+@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+def test_settings_of_the_pages_exist(page: str) -> None:
+    block = re.search(r"```toml\n(.*?)```", (ROOT / page).read_text(), re.S)
+    assert block
+    assert set(toml.loads(block[1])["tool"]["fuselint"]) <= set(READERS)
+
+
+def test_every_format_is_documented() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/output.md").read_text(), re.M) == list(FORMATS)
+
+
+def test_every_setting_is_documented() -> None:
+    table = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs/configuration.md").read_text(), re.M)
+    assert {name for cell in table for name in re.findall(r"`([^`]+)`", cell)} == set(READERS)
 
 
 def test_the_sample_model_runs() -> None:

@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
-from fuselint.finding import Finding
-
-FORMATS = ("full", "concise", "json")
+from fuselint.finding import UNREADABLE, Finding
 
 Source = Callable[[str], str]
 """Path -> the text that the finding's lines and columns count in."""
@@ -55,3 +53,28 @@ def percent(share: float) -> str:
 
 def plural(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}{'es' if word.endswith(('ch', 'x', 's')) else 's'}"
+
+
+def by_file(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    """Files in the order of their first findings, however these are sorted."""
+    groups: dict[str, list[Finding]] = {}
+    for f in findings:
+        groups.setdefault(f.path, []).append(f)
+    return groups
+
+
+def level(f: Finding) -> str:
+    """How much a finding weighs, in SARIF's words: error, warning, note."""
+    if f.code == UNREADABLE:
+        return "error"
+    return "warning" if f.counts else "note"
+
+
+def advice(f: Finding) -> list[str]:
+    """What can be done, and what is not proven of it, a line each."""
+    if f.fix is None:
+        return []
+    if f.fix.applicability == "none":
+        return [f"no fix: {f.fix.message}"]
+    needs = [f"needs: {'; '.join(f.fix.needs)}"] if f.fix.needs else []
+    return [f"fix ({f.fix.applicability}, {f.fix.numerics}): {f.fix.message}", *needs]

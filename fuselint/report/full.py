@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from fuselint.finding import Finding, Fix, ModelSaving, Seconds, Traffic
-from fuselint.report import Source, duration, percent, plural, size
+from fuselint.report import Source, duration, escape, percent, plural, size
 from fuselint.report.style import Style
 
 MOST_LINES = 6
@@ -20,7 +20,8 @@ def render(findings: Sequence[Finding], source: Source, color: bool = False) -> 
 
 
 def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
-    yield f"{style.bold(f'{f.path}:{f.line}:{f.column}')} {style.code(f.code)} {f.message}"
+    place = f"{escape.line(f.path)}:{f.line}:{f.column}"
+    yield f"{style.bold(place)} {style.code(f.code)} {escape.line(f.message)}"
     lines = re.split(r"\r\n|\r|\n", text)
     shown = range(f.line - 1 if f.line > 1 else 1, min(f.end_line, len(lines)) + 1)
     width = max(3, len(str(f.end_line)))
@@ -36,16 +37,16 @@ def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
                 skipped = True
                 continue
             line = lines[number - 1].replace("\f", " ")
-            yield style.frame(f"{number:>{width - 1}} |") + f" {line.expandtabs(4)}".rstrip()
+            yield style.frame(f"{number:>{width - 1}} |") + f" {_shown(line)}".rstrip()
             if number == f.line == f.end_line or (number == f.end_line and f.end_line > f.line):
                 yield f"{bar} {style.mark(_carets(f, line))}{' ' + note if note else ''}"
     elif note:
         yield f"{bar} {note}"
     for r in f.related[1:] if note else f.related:
-        yield f"{bar} {_place(r.path, r.line, f.path)}: {r.message}"
+        yield f"{bar} {_place(r.path, r.line, f.path)}: {escape.line(r.message)}"
     if f.traffic is not None:
-        yield from (f"{bar} {line}" for line in _saving(f.traffic))
-    yield from (" " * width + line for line in _advice(f))
+        yield from (f"{bar} {escape.line(line)}" for line in _saving(f.traffic))
+    yield from (" " * width + escape.line(line) for line in _advice(f))
 
 
 def _note(f: Finding) -> str:
@@ -53,11 +54,16 @@ def _note(f: Finding) -> str:
     if not f.related:
         return ""
     first = f.related[0]
-    return f"{first.message} ({_place(first.path, first.line, f.path)})"
+    return f"{escape.line(first.message)} ({_place(first.path, first.line, f.path)})"
 
 
 def _place(path: str, line: int, here: str) -> str:
-    return f"line {line}" if path == here else f"{path}:{line}"
+    return f"line {line}" if path == here else f"{escape.line(path)}:{line}"
+
+
+def _shown(line: str) -> str:
+    """A source line as it is printed. What comes before a place is printed the same whatever follows it."""
+    return escape.line(line).expandtabs(4)
 
 
 def _cells(text: str) -> int:
@@ -67,8 +73,8 @@ def _cells(text: str) -> int:
 
 def _carets(f: Finding, line: str) -> str:
     first = f.column - 1 if f.line == f.end_line else len(line) - len(line.lstrip())
-    before = line[:first].expandtabs(4)
-    marked = line[: f.end_column - 1].expandtabs(4)[len(before) :]
+    before = _shown(line[:first])
+    marked = _shown(line[: f.end_column - 1])[len(before) :]
     return " " * _cells(before) + "^" * max(1, _cells(marked))
 
 

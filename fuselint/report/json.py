@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from fuselint.finding import Finding, Fix, Traffic
-from fuselint.report import Source
+from fuselint.report import Source, escape
 
 
 def render(findings: Sequence[Finding], source: Source, color: bool = False) -> str:
-    return json.dumps([finding(f) for f in findings], indent=1, ensure_ascii=False) + "\n"
+    return escape.dumps([finding(f) for f in findings], indent=1) + "\n"
 
 
 def finding(f: Finding) -> dict[str, Any]:

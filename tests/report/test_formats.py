@@ -1,4 +1,4 @@
-"""The three formats, on findings made by hand."""
+"""The formats, on findings made by hand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from fuselint.config import FORMATS
 from fuselint.finding import (
     Edit,
     Finding,
@@ -18,7 +19,7 @@ from fuselint.finding import (
     Traffic,
     Verification,
 )
-from fuselint.report import FORMATS, duration, percent, renderer, size
+from fuselint.report import duration, percent, renderer, size
 
 SOURCE = """\
 def _norm(x):
@@ -206,10 +207,18 @@ def test_json_has_the_documented_keys_in_order() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_only_people_get_color_and_nothing_gives_nothing(name: str) -> None:
-    assert json.loads(render(name) or "[]") == []
-    assert ("\x1b[" in render(name, FINDING, color=True)) == (name != "json")
+def test_only_people_get_color(name: str) -> None:
+    for_people = name in ("full", "concise", "grouped")
+    assert ("\x1b[" in render(name, FINDING, color=True)) == for_people
     assert "\x1b[" not in render(name, FINDING)
+
+
+def test_nothing_gives_nothing_or_an_empty_report() -> None:
+    for name in ("full", "concise", "grouped", "jsonl", "github"):
+        assert render(name) == ""
+    assert json.loads(render("json")) == json.loads(render("gitlab")) == []
+    assert json.loads(render("sarif"))["runs"][0]["results"] == []
+    assert render("markdown") == "### fuselint: 0 findings\n"
 
 
 def test_sizes_for_people() -> None:
