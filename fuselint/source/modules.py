@@ -419,11 +419,15 @@ def package_folder(folder: str) -> str:
 def python_files(folder: str) -> list[str]:
     """The Python files of a package, in order; those of the folder alone, where it is none."""
     if not os.path.isfile(os.path.join(folder, "__init__.py")):
-        return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".py")]
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            return []  # the name of what stdin holds, in a folder that isn't there
+        return [os.path.join(folder, name) for name in names if name.endswith(".py")]
     out: list[str] = []
-    for at, folders, names in os.walk(folder):
+    for at, folders, held in os.walk(folder):
         folders.sort()
-        out += [os.path.join(at, name) for name in sorted(names) if name.endswith(".py")]
+        out += [os.path.join(at, name) for name in sorted(held) if name.endswith(".py")]
     return out
 
 
