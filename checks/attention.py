@@ -356,6 +356,8 @@ def _match(graph: Graph, found: Attention) -> Match | None:
     root = found.root
     sinks = [found.sinks] if found.sinks is not None else []
     arrays = [found.q, found.k, found.v]
+    if found.mask in arrays:
+        return None  # broadcast as the one, of rank 4 as the other
     mask = _cast_to_queries(graph, found)
     masks = [n for n in _mask_nodes(mask) if n is not found.q]
     scale_nodes = _scale_nodes(found.scale)

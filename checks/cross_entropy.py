@@ -173,6 +173,8 @@ def _made(graph: Graph, root: Node, x: Node, targets: Node, negative: bool, keep
     facts = graph.facts
     if facts.kind(root) != "array" or facts.kind(x) != "array" or facts.dtype(x).floating is False:
         return None
+    if x.op == "astype" and graph.facts.dtype(x) == graph.facts.dtype(targets):
+        return None  # cast to integers
     inside = region(root, [x, targets])
     own = set(inside)
     if any(
@@ -260,6 +262,12 @@ EXAMPLES = [
 ]
 
 COUNTEREXAMPLES = [
+    Example(
+        HEAD + "def loss(logits: mx.array, targets: mx.array):\n"
+        "    logp = mx.log(mx.softmax(logits.astype(targets.dtype), axis=-1))\n"
+        "    return -mx.take_along_axis(logp, targets[..., None], axis=-1)\n",
+        why="logits that are cast to integers",
+    ),
     Example(
         HEAD + "def confidence(logits: mx.array, token: mx.array):\n"
         "    picked = mx.take_along_axis(logits, token[..., None], axis=-1)[..., 0]\n"

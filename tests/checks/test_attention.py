@@ -274,3 +274,8 @@ def f(q, k, v):
     return mx.softmax(scores, axis=-1) @ v
 """
     assert "scaled_dot_product_attention" not in fix_text(FileText("m.py", source), Settings(unsafe_fixes=True)).after
+
+
+def test_queries_that_are_the_mask_too_are_broadcast() -> None:
+    before = attend("w = mx.softmax(0.3 * (mask @ k.swapaxes(-1, -2)) + mask, axis=-1)\nreturn w @ v", "k, v, mask")
+    assert fixed(before) == (before, [])
