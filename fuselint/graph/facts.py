@@ -76,6 +76,7 @@ class Facts:
         self.reach = reach or Reach()
         self.chain, self.mark = chain, mark
         self.init: Facts | None = None
+        self.arguments: dict[Node, tuple[Facts, Node]] = {}  # of parameters, where a call is followed
         self._given: dict[Node, Fact] = {}
         self._facts: dict[Node, Fact] = {}
         self._names: dict[Any, str] = {}
@@ -848,7 +849,9 @@ class Facts:
         known = self.truth(test) if isinstance(test, Node) else None
         if known is not None:
             return self.of(node.inputs[0 if known else 1])
-        return self._sized(node, replace(self.joined([self.of(n) for n in node.inputs], node), why="a join of branches"))
+        return self._sized(
+            node, replace(self.joined([self.of(n) for n in node.inputs], node), why="a join of branches")
+        )
 
     def _sized(self, node: Node, fact: Fact) -> Fact:
         """A whole number that is one of several is a size of its own name."""

@@ -18,17 +18,21 @@ import libcst as cst
 from fuselint.config import DTYPES, Settings
 from fuselint.graph import ops
 from fuselint.graph.across import Inside, call_arguments
+from fuselint.graph.likely import likely
 from fuselint.graph.model import Block, Frame, Graph, Node, Statement
-from fuselint.graph.trace import Trace, trace
+from fuselint.graph.tape import Array
+from fuselint.graph.trace import OPAQUE, Trace, trace
 from fuselint.source.instances import UNKNOWN, Made, Objects
 from fuselint.source.layout import one_line
 from fuselint.traffic import gates_of, met, ones
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
 from fuselint.traffic.known import Known, role
+from fuselint.traffic.layout import ATTENTION
 from fuselint.traffic.sizes import Sizes
 
 if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
+    from fuselint.graph.shapes import Shape
     from fuselint.graph.symbols import Expr
     from fuselint.source.function import FunctionSource
 
@@ -76,9 +80,9 @@ class Pass:
         kernels, measure = self._kernels(inside, nodes)
         out = [Launch(k, measure(k), self.rounds(inside, k.node)) for k in kernels]
         for node in nodes:
-            if node.op == "call":
-                times = self.rounds(inside, node)
-                out += [replace(x, times=x.times * times) for x in self.called(inside, node)]
+            found = self.called(inside, node) if node.op == "call" else []
+            times = self.rounds(inside, node) if found else 1
+            out += [replace(x, times=x.times * times) for x in found]
         return out
 
     def _kernels(self, inside: Inside, nodes: list[Node]) -> tuple[list[Kernel], Measure]:
@@ -89,7 +93,7 @@ class Pass:
             outputs = [n for _, v in graph.returns for n in (v.inputs if v.op in ("tuple", "list") else (v,))]
             found = compiled_kernels(nodes, outputs, facts, graph.context.shapeless, gates)
         else:
-            traced = trace(nodes, facts, eager=True, gates=gates, made=_layer)
+            traced = trace(nodes, facts, eager=True, gates=gates, made=self._made)
             traced.gates = replace(gates, ones=ones(traced, self.known))
             found = launches(traced)
         shapes = [a.shape for k in found for a in (*k.reads, *k.writes)]
@@ -121,6 +125,33 @@ class Pass:
             return
         if any(inside.facts.kind(i) in ("array", "unknown") for i in node.inputs):
             self.missed[target] += 1
+
+    def _made(self, traced: Trace, node: Node) -> bool:
+        """Makes the value of a call of a layer of MLX that another function chose, or of one that returns attention."""
+        if node.op != "call":
+            return False
+        call = _as_layer(traced.facts, node)
+        if call is not None:
+            traced.add(call)
+            traced.made[node] = traced.made[call]
+            return True
+        shape = next((s for f in traced.facts.into(node) if (s := self._attends(f)) is not None), None)
+        if shape is not None:
+            traced.tracer.node = node
+            arrays = [a for n in node.inputs if isinstance(a := traced.operand(n), Array)]
+            traced.made[node] = traced.tracer.make(OPAQUE, arrays, shape, traced.dtype(node), ATTENTION)
+        return shape is not None
+
+    def _attends(self, inside: Inside) -> Shape | None:
+        """The shape of the attention that a function returns."""
+        stack = [n for _, n in inside.graph.returns if self.runs(inside, n)]
+        while stack:
+            node = stack.pop()
+            if node.op == "phi":
+                stack += [n for n in node.inputs if self.runs(inside, n)]
+            elif node.op == "fast.scaled_dot_product_attention":
+                return likely(node, inside.facts)
+        return None
 
     # -- what runs, and how often -------------------------------------------------------------------------------------
 
@@ -237,19 +268,6 @@ def _tests_absence(test: cst.BaseExpression) -> bool | None:
     if not isinstance(compared.comparator, cst.Name) or compared.comparator.value != "None":
         return None
     return {cst.Is: True, cst.IsNot: False}.get(type(compared.operator))
-
-
-# -- layers of MLX that another function made --------------------------------------------------------------------------
-
-
-def _layer(traced: Trace, node: Node) -> bool:
-    """Makes the value of a call of one: `self.rope` of a function that chooses among several."""
-    call = _as_layer(traced.facts, node) if node.op == "call" else None
-    if call is None:
-        return False
-    traced.add(call)
-    traced.made[node] = traced.made[call]
-    return True
 
 
 def _as_layer(facts: Facts, node: Node) -> Node | None:
