@@ -9,7 +9,7 @@ given, and what `hasattr` asks for as absent. Of several functions that a call m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,8 +18,10 @@ import libcst as cst
 from fuselint.config import DTYPES, Settings
 from fuselint.graph import ops
 from fuselint.graph.across import Inside, call_arguments
+from fuselint.graph.flow import callee
 from fuselint.graph.likely import likely
 from fuselint.graph.model import Block, Frame, Graph, Node, Statement
+from fuselint.graph.ops import TABLE
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import OPAQUE, Trace, trace
 from fuselint.source.instances import UNKNOWN, Made, Objects
@@ -76,7 +78,7 @@ class Pass:
 
     def launches(self, inside: Inside) -> list[Launch]:
         """The function's own and those of the calls that it makes."""
-        nodes = [n for n in inside.graph.nodes if self.runs(inside, n)]
+        nodes = [n for n in inside.graph.nodes if self.runs(inside, n) and not _is_a_number(inside.facts, n)]
         kernels, measure = self._kernels(inside, nodes)
         out = [Launch(k, measure(k), self.rounds(inside, k.node)) for k in kernels]
         for node in nodes:
@@ -105,7 +107,8 @@ class Pass:
     def called(self, inside: Inside, node: Node) -> list[Launch]:
         """What a call launches that isn't counted elsewhere."""
         functions = inside.facts.into(node)
-        if _as_layer(inside.facts, node) is not None or any(self.is_apart(f.graph) for f in functions):
+        graphs = [f.graph for f in functions] or [g for g in (callee(inside.graph, node),) if g is not None]
+        if _as_layer(inside.facts, node) is not None or any(map(self.is_apart, graphs)):
             return []
         found = []
         for inner in functions:
@@ -243,6 +246,31 @@ def _blocks(node: Node) -> Iterator[tuple[Block, FunctionSource, int]]:
         stmt, frame = frame.stmt, frame.parent
 
 
+Sides = tuple[tuple[Statement, str], ...]
+"""The `if` statements around a value, from the outermost, each with the side that it is on."""
+
+
+def sides(node: Node) -> Sides:
+    found = [
+        (block.owner, block.kind)
+        for block, _, _ in _blocks(node)
+        if block.kind in ("then", "else") and block.owner is not None and isinstance(block.owner.cst, cst.If)
+    ]
+    return tuple(reversed(found))
+
+
+def most(counts: Sequence[tuple[Sides, int]]) -> int:
+    """The sum of counts, but of the two sides of an `if` only the larger one's."""
+    total = sum(n for place, n in counts if not place)
+    for owner in dict.fromkeys(place[0][0] for place, _ in counts if place):
+        each = [
+            most([(place[1:], n) for place, n in counts if place and place[0] == (owner, kind)])
+            for kind in ("then", "else")
+        ]
+        total += max(each)
+    return total
+
+
 def _loops(stmt: Statement | None, frame: Frame) -> Iterator[tuple[cst.BaseExpression, FunctionSource]]:
     """What the loops around a statement go over."""
     while True:
@@ -268,6 +296,15 @@ def _tests_absence(test: cst.BaseExpression) -> bool | None:
     if not isinstance(compared.comparator, cst.Name) or compared.comparator.value != "None":
         return None
     return {cst.Is: True, cst.IsNot: False}.get(type(compared.operator))
+
+
+def _is_a_number(facts: Facts, node: Node, deepest: int = 8) -> bool:
+    """Whether nothing but numbers and attributes of which nothing is known are computed with: `self.rank + 1`."""
+    if facts.kind(node) == "scalar" or node.op == "const":
+        return True
+    if facts.kind(node) != "unknown" or deepest == 0:
+        return False
+    return node.op == "attr" or (node.op in TABLE and all(_is_a_number(facts, n, deepest - 1) for n in node.inputs))
 
 
 def _as_layer(facts: Facts, node: Node) -> Node | None:
