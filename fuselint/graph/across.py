@@ -455,7 +455,7 @@ class Across:
             if name in this:
                 inner.give(node, this[name])
             elif given is not None and name in given:
-                maker, argument = given[name]
+                maker, argument = inner.arguments[node] = given[name]
                 inner.give(node, maker.of(argument), maker.name_of(argument))
             elif given is not None and isinstance(default, Node):
                 inner.give(node, inner.of(default))

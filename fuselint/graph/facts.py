@@ -76,6 +76,7 @@ class Facts:
         self.reach = reach or Reach()
         self.chain, self.mark = chain, mark
         self.init: Facts | None = None
+        self.arguments: dict[Node, tuple[Facts, Node]] = {}  # of parameters, where a call is followed
         self._given: dict[Node, Fact] = {}
         self._facts: dict[Node, Fact] = {}
         self._names: dict[Any, str] = {}

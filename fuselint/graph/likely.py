@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fuselint.graph.model import Node, Slice
 from fuselint.graph.ops import TABLE
+from fuselint.graph.ops_rules import same
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
 
@@ -31,6 +32,9 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
     shape = facts.shape(node)
     if (shape is not None and shape.lead is None) or depth > DEEPEST:
         return shape
+    if node in facts.arguments:
+        outer, argument = facts.arguments[node]
+        return likely(argument, outer, depth + 1) or shape
     source = node.inputs[0] if node.inputs else None
     if source is None:
         return shape
@@ -50,6 +54,15 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
         found = _kept(likely(source, facts, depth + 1), node.attrs.get("axis"))
     elif node.op == "item" and source.op == "split":
         found = _split(likely(source.inputs[0], facts, depth + 1), source.attrs.get("axis"), node, shape)
+    elif node.op == "item" and source.op == "call":
+        found = _cached(node, source, facts, depth)
+    elif node.op == "call" and any(c.op is not None and c.op.shape is same for c in facts.callees(node)):
+        found = likely(source, facts, depth + 1)
+    elif node.op == "phi":
+        sides = [likely(n, facts, depth + 1) for n in node.inputs]
+        found = next((s for s in reversed(sides) if s is not None and s.lead is None), None)
+    elif node.op == "fast.scaled_dot_product_attention":
+        found = likely(source, facts, depth + 1)
     elif node.op == "reshape":
         found = _reshaped(node.attrs.get("shape"), facts, depth)
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
@@ -140,6 +153,21 @@ def _split(shape: Shape | None, axis: Any, node: Node, known: Shape | None) -> S
         return None
     size = known.axis(back) if known is not None and len(known.dims) >= -back else None
     return shape.replace(back, (size if size is not None else Expr.name(f"%{node.id}.shape[{back}]"),))
+
+
+def _cached(node: Node, call: Node, facts: Facts, depth: int) -> Shape | None:
+    """`k, v = cache.update(k, v)`: a method that is given arrays and gives back as many, which may be longer."""
+    index, method = node.attrs.get("index"), call.attrs.get("callee")
+    if not isinstance(index, int) or not isinstance(method, Node) or method.op != "attr":
+        return None
+    given = [n for n in call.inputs if facts.kind(n) == "array"]
+    if len(given) < 2 or len(given) != node.attrs.get("count") or not 0 <= index < len(given):
+        return None
+    shape = likely(given[index], facts, depth + 1)
+    if shape is None or shape.lead is not None or len(shape.dims) != 4:
+        return None
+    name = facts.graph.bound_names.get(node, "values")
+    return shape.replace(2, (Expr.name(f"cached_{name}.shape[2]"),))
 
 
 def _reshaped(sizes: Any, facts: Facts, depth: int) -> Shape | None:

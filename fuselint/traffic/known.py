@@ -104,10 +104,10 @@ HEADED = frozenset({"heads", "kv_heads", "group", "head"})
 def _of_axis(name: str, at: str) -> str:
     """Of `x.shape[1]`, of which the code says no more."""
     axis = name.rstrip("]'").rsplit("[", 1)[-1]
-    if axis in ("2", "-2") and PAST.match(name):
-        return "keys"
     if at in HEADED:
         return at
+    if axis in ("2", "-2") and PAST.match(name):
+        return "keys"
     return {"0": "batch", "1": "length", "-1": "features", "-2": "length", "-3": "batch"}.get(axis, at)
 
 

@@ -17,6 +17,9 @@ from fuselint.graph.tape import FUSABLE, RESHAPES, Array
 from fuselint.traffic.sizes import reduced
 
 ONE, ZERO = Expr.of(1), Expr.of(0)
+
+ATTENTION = "ScaledDotProductAttention"
+"""Also the key of what stands for the result of a function that returns attention."""
 Sizes = tuple[Expr, ...]
 
 
@@ -119,7 +122,7 @@ class Layout:
             return _along_axis(a, self.of(a.inputs[0]))
         if a.primitive.startswith("Compiled"):
             return self.kernel(a, a.inputs)
-        special = SPECIAL.get(a.primitive)
+        special = SPECIAL.get(ATTENTION if a.key == ATTENTION else a.primitive)
         return fresh(a) if special is None else special(self, a)
 
     def _reshape(self, a: Array) -> Place:
@@ -442,7 +445,7 @@ def _attention(layout: Layout, a: Array) -> Place:
 
 SPECIAL: dict[str, Callable[[Layout, Array], Place]] = {
     "Full": _full, "Softmax": _row_wise, "RMSNorm": _row_wise, "LayerNorm": _row_wise, "LogSumExp": _log_sum_exp,
-    "ScaledDotProductAttention": _attention,
+    ATTENTION: _attention,
 }  # fmt: skip
 
 KEEPING: dict[Backend, frozenset[str]] = {

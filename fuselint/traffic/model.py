@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from fuselint.config import Settings
 from fuselint.finding import ModelSaving, ModelTraffic, Traffic
 from fuselint.graph.across import Inside
-from fuselint.graph.model import Block, Graph, Node
+from fuselint.graph.model import Graph, Node
 from fuselint.source.instances import Made, Objects
 from fuselint.traffic import Region, band, chips, count, report
 from fuselint.traffic.known import Known, known
-from fuselint.traffic.passes import Launch, Measure, Pass
+from fuselint.traffic.passes import Launch, Measure, Pass, most, sides
 
 if TYPE_CHECKING:
     from fuselint.graph.program import Program
@@ -65,7 +65,7 @@ class Model:
 
     def calls(self, maker: Made, child: Made, made: int) -> int:
         """How often one call of an object calls another that it holds: once for each place that holds it, if nothing
-        says otherwise; more often in a loop, or where several statements of one suite call it."""
+        says otherwise; more often in a loop, or where several statements call it."""
         graph = self.graph(maker.class_name)
         total, seen = 0, 0
         for name, value in maker.attributes.items():
@@ -76,11 +76,8 @@ class Model:
 
     def _calls_of(self, graph: Graph, path: str, maker: Made) -> int:
         inside, run = Inside(graph, graph.facts), self.run(maker)
-        by_suite: Counter[Block | None] = Counter()
-        for n in graph.nodes:
-            if n.op == "call" and n.attrs.get("path") == path and run.runs(inside, n):
-                by_suite[n.top_stmt.block if n.top_stmt is not None else None] += run.rounds(inside, n)
-        return max(by_suite.values(), default=1)
+        sites = [n for n in graph.nodes if n.op == "call" and n.attrs.get("path") == path and run.runs(inside, n)]
+        return most([(sides(n), run.rounds(inside, n)) for n in sites]) if sites else 1
 
     def graph(self, class_name: str) -> Graph | None:
         """The call of a class's objects, where it is understood."""

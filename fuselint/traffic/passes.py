@@ -9,7 +9,7 @@ given, and what `hasattr` asks for as absent. Of several functions that a call m
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -18,17 +18,23 @@ import libcst as cst
 from fuselint.config import DTYPES, Settings
 from fuselint.graph import ops
 from fuselint.graph.across import Inside, call_arguments
+from fuselint.graph.flow import callee
+from fuselint.graph.likely import likely
 from fuselint.graph.model import Block, Frame, Graph, Node, Statement
-from fuselint.graph.trace import Trace, trace
+from fuselint.graph.ops import TABLE
+from fuselint.graph.tape import Array
+from fuselint.graph.trace import OPAQUE, Trace, trace
 from fuselint.source.instances import UNKNOWN, Made, Objects
 from fuselint.source.layout import one_line
 from fuselint.traffic import gates_of, met, ones
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
 from fuselint.traffic.known import Known, role
+from fuselint.traffic.layout import ATTENTION
 from fuselint.traffic.sizes import Sizes
 
 if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
+    from fuselint.graph.shapes import Shape
     from fuselint.graph.symbols import Expr
     from fuselint.source.function import FunctionSource
 
@@ -72,13 +78,13 @@ class Pass:
 
     def launches(self, inside: Inside) -> list[Launch]:
         """The function's own and those of the calls that it makes."""
-        nodes = [n for n in inside.graph.nodes if self.runs(inside, n)]
+        nodes = [n for n in inside.graph.nodes if self.runs(inside, n) and not _is_a_number(inside.facts, n)]
         kernels, measure = self._kernels(inside, nodes)
         out = [Launch(k, measure(k), self.rounds(inside, k.node)) for k in kernels]
         for node in nodes:
-            if node.op == "call":
-                times = self.rounds(inside, node)
-                out += [replace(x, times=x.times * times) for x in self.called(inside, node)]
+            found = self.called(inside, node) if node.op == "call" else []
+            times = self.rounds(inside, node) if found else 1
+            out += [replace(x, times=x.times * times) for x in found]
         return out
 
     def _kernels(self, inside: Inside, nodes: list[Node]) -> tuple[list[Kernel], Measure]:
@@ -89,7 +95,7 @@ class Pass:
             outputs = [n for _, v in graph.returns for n in (v.inputs if v.op in ("tuple", "list") else (v,))]
             found = compiled_kernels(nodes, outputs, facts, graph.context.shapeless, gates)
         else:
-            traced = trace(nodes, facts, eager=True, gates=gates, made=_layer)
+            traced = trace(nodes, facts, eager=True, gates=gates, made=self._made)
             traced.gates = replace(gates, ones=ones(traced, self.known))
             found = launches(traced)
         shapes = [a.shape for k in found for a in (*k.reads, *k.writes)]
@@ -101,7 +107,8 @@ class Pass:
     def called(self, inside: Inside, node: Node) -> list[Launch]:
         """What a call launches that isn't counted elsewhere."""
         functions = inside.facts.into(node)
-        if _as_layer(inside.facts, node) is not None or any(self.is_apart(f.graph) for f in functions):
+        graphs = [f.graph for f in functions] or [g for g in (callee(inside.graph, node),) if g is not None]
+        if _as_layer(inside.facts, node) is not None or any(map(self.is_apart, graphs)):
             return []
         found = []
         for inner in functions:
@@ -121,6 +128,33 @@ class Pass:
             return
         if any(inside.facts.kind(i) in ("array", "unknown") for i in node.inputs):
             self.missed[target] += 1
+
+    def _made(self, traced: Trace, node: Node) -> bool:
+        """Makes the value of a call of a layer of MLX that another function chose, or of one that returns attention."""
+        if node.op != "call":
+            return False
+        call = _as_layer(traced.facts, node)
+        if call is not None:
+            traced.add(call)
+            traced.made[node] = traced.made[call]
+            return True
+        shape = next((s for f in traced.facts.into(node) if (s := self._attends(f)) is not None), None)
+        if shape is not None:
+            traced.tracer.node = node
+            arrays = [a for n in node.inputs if isinstance(a := traced.operand(n), Array)]
+            traced.made[node] = traced.tracer.make(OPAQUE, arrays, shape, traced.dtype(node), ATTENTION)
+        return shape is not None
+
+    def _attends(self, inside: Inside) -> Shape | None:
+        """The shape of the attention that a function returns."""
+        stack = [n for _, n in inside.graph.returns if self.runs(inside, n)]
+        while stack:
+            node = stack.pop()
+            if node.op == "phi":
+                stack += [n for n in node.inputs if self.runs(inside, n)]
+            elif node.op == "fast.scaled_dot_product_attention":
+                return likely(node, inside.facts)
+        return None
 
     # -- what runs, and how often -------------------------------------------------------------------------------------
 
@@ -212,6 +246,31 @@ def _blocks(node: Node) -> Iterator[tuple[Block, FunctionSource, int]]:
         stmt, frame = frame.stmt, frame.parent
 
 
+Sides = tuple[tuple[Statement, str], ...]
+"""The `if` statements around a value, from the outermost, each with the side that it is on."""
+
+
+def sides(node: Node) -> Sides:
+    found = [
+        (block.owner, block.kind)
+        for block, _, _ in _blocks(node)
+        if block.kind in ("then", "else") and block.owner is not None and isinstance(block.owner.cst, cst.If)
+    ]
+    return tuple(reversed(found))
+
+
+def most(counts: Sequence[tuple[Sides, int]]) -> int:
+    """The sum of counts, but of the two sides of an `if` only the larger one's."""
+    total = sum(n for place, n in counts if not place)
+    for owner in dict.fromkeys(place[0][0] for place, _ in counts if place):
+        each = [
+            most([(place[1:], n) for place, n in counts if place and place[0] == (owner, kind)])
+            for kind in ("then", "else")
+        ]
+        total += max(each)
+    return total
+
+
 def _loops(stmt: Statement | None, frame: Frame) -> Iterator[tuple[cst.BaseExpression, FunctionSource]]:
     """What the loops around a statement go over."""
     while True:
@@ -239,17 +298,13 @@ def _tests_absence(test: cst.BaseExpression) -> bool | None:
     return {cst.Is: True, cst.IsNot: False}.get(type(compared.operator))
 
 
-# -- layers of MLX that another function made --------------------------------------------------------------------------
-
-
-def _layer(traced: Trace, node: Node) -> bool:
-    """Makes the value of a call of one: `self.rope` of a function that chooses among several."""
-    call = _as_layer(traced.facts, node) if node.op == "call" else None
-    if call is None:
+def _is_a_number(facts: Facts, node: Node, deepest: int = 8) -> bool:
+    """Whether nothing but numbers and attributes of which nothing is known are computed with: `self.rank + 1`."""
+    if facts.kind(node) == "scalar" or node.op == "const":
+        return True
+    if facts.kind(node) != "unknown" or deepest == 0:
         return False
-    traced.add(call)
-    traced.made[node] = traced.made[call]
-    return True
+    return node.op == "attr" or (node.op in TABLE and all(_is_a_number(facts, n, deepest - 1) for n in node.inputs))
 
 
 def _as_layer(facts: Facts, node: Node) -> Node | None:

@@ -146,6 +146,7 @@ class Sizes:
 
     def _note_roles(self, shape: Shape) -> None:
         dims = shape.dims
+        self._note_heads(shape)
         if len(dims) == 3 and shape.lead is None and str(dims[1].substitute(self.renamed)) in ("S", "T"):
             self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
         places = BY_RANK.get(len(dims) if shape.lead is None else 3, ())
@@ -155,6 +156,15 @@ class Sizes:
             alone = len(size.names) == 1 and len(list(size.terms)) == 1  # `2 * width` is a width, too
             for name in size.names:
                 self.roles.setdefault(name, role(name, place if alone else "other"))
+
+    def _note_heads(self, shape: Shape) -> None:
+        """`(y.shape[0], L, y.shape[1], y.shape[3])`: beside a length, the inner axis of another array is its heads."""
+        dims = [str(d).strip("()") for d in shape.dims]
+        if shape.lead is not None or len(dims) != 4 or not any(role(d) == "length" for d in dims if ".shape[" not in d):
+            return
+        for name in dims:
+            if re.search(r"\.shape\[[12]\]$", name):
+                self.roles.setdefault(name, "heads")
 
     def _letter(self) -> None:
         """`x.shape[0]` prints as B, if nothing else is called so."""

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from fuselint.graph.model import Statement
+from fuselint.traffic.passes import most
 from tests.support import Ran
 from tests.traffic.models import HEAD, KEYS, LLAMA
 
@@ -207,3 +209,63 @@ def test_a_share_is_never_more_than_all(fuselint: Run, tmp_path: Path) -> None:
     (attention,) = [f["traffic"]["model"] for f in json.loads(ran.out) if f["code"] == "FUS211"]
     assert attention["objects"] == 2
     assert 0 < attention["share"] < 1
+
+
+BASE = """
+import mlx.core as mx
+import mlx.nn as nn
+
+
+def halved(x, cache=None):
+    if hasattr(cache, "bits"):
+        return mx.exp(x)
+    return x * 0.5
+
+
+class Squared(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.weight = mx.ones((dims,))
+
+    def __call__(self, x):
+        return mx.square(x) * self.weight
+"""
+
+OTHER_FILES = LLAMA.replace("import mlx.nn as nn\n", "import mlx.nn as nn\n\nfrom .base import Squared, halved\n", 1)
+
+
+def test_calls_into_other_files_count(fuselint: Run, tmp_path: Path) -> None:
+    """A function, and an object of a class that stands there."""
+    package = tmp_path / "models"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "base.py").write_text(BASE)
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+
+    def moved(source: str) -> tuple[int, str]:
+        (package / "model.py").write_text(source)
+        ran = fuselint(
+            "check", "models/model.py", "--output-format", "json", "--model-config", "config.json", "--no-cache"
+        )
+        (found,) = [f for f in json.loads(ran.out) if f["code"] == "FUS301"]
+        return found["traffic"]["model"]["moved"], ran.err
+
+    before, _ = moved(OTHER_FILES)
+    made = OTHER_FILES.replace(
+        "        self.mlp = MLP(", "        self.square = Squared(args.hidden_size)\n        self.mlp = MLP("
+    )
+    after, said = moved(
+        made.replace("return h + self.mlp(", "h = halved(self.square(h), None)\n        return h + self.mlp(")
+    )
+    elements = 2048 * 64
+    assert after - before == 2 * (2 * elements * 2 + (2 * elements + 64) * 2 + 2 * elements * 2)
+    assert "not counted" not in said
+
+
+def test_of_the_two_sides_of_an_if_the_larger_counts() -> None:
+    a, b = Statement(0, None, None, None), Statement(1, None, None, None)  # type: ignore[arg-type]
+    then, other, inner = ((a, "then"),), ((a, "else"),), ((a, "else"), (b, "then"))
+    assert most([]) == 0
+    assert most([((), 2), ((), 1)]) == 3
+    assert most([((), 2), (then, 1), (other, 4)]) == 6
+    assert most([(then, 3), (then, 3), (other, 2), (inner, 5)]) == 7
