@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import os
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +21,10 @@ from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligati
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, claim, rules, selectors
+from fuselint.source.compiled import in_package
 from fuselint.source.edit import place
 from fuselint.source.modules import Modules
-from fuselint.source.project import ModuleSummary, summarise
+from fuselint.source.project import summarise
 from fuselint.source.screen import parse, screen
 from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
@@ -86,23 +86,18 @@ def analyse(
         idle = idle_comments(file, settings, Suppressions.of(file, ours=True), ())
         return FileResult(file.path, tuple(p.finding for p in idle), text=file.text if idle else ""), idle
     modules = modules or Modules()
+    qualnames = [span.qualname for span in screened.functions]
     with modules.noting() as notes:
-        program = Program(file, _compiled(file, summarise(file, screened.tree), modules), modules)
-        result, proposals = Analysis(file, settings, is_read, program, screened.tree).run(
-            [span.qualname for span in screened.functions]
-        )
+        summary = summarise(file, screened.tree)
+        program = Program(file, summary, modules)
+        result, proposals = Analysis(file, settings, is_read, program, screened.tree).run(qualnames)
+        told = result.findings or result.near_misses or result.below_min_saving
+        if told or any(c.how == "called" for c in summary.compiled.values()):
+            known = in_package(file, summary, modules)  # not asked for where it can't matter: it is read of many files
+            if known is not summary:
+                program = Program(file, known, modules)
+                result, proposals = Analysis(file, settings, is_read, program, screened.tree).run(qualnames)
     return replace(result, reads=tuple(sorted(notes.items()))), proposals
-
-
-def _compiled(file: FileText, summary: ModuleSummary, modules: Modules) -> ModuleSummary:
-    """The summary with what the whole package says of what runs compiled."""
-    path = os.path.abspath(file.path)
-    modules.know(path, file, summary)
-    found = modules.compiled(path)
-    compiled = {q: info for q, info in summary.compiled.items() if q not in dict(found.partly)}
-    summary = replace(summary, compiled={**dict(found.compiled), **compiled}, partly=dict(found.partly))
-    modules.know(path, file, summary)
-    return summary
 
 
 @dataclass(slots=True)

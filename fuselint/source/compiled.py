@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from fuselint.source.modules import Definition, Modules
 from fuselint.source.project import MODULE, CompileInfo, ModuleSummary
 from fuselint.source.switches import Switches
+from fuselint.source.text import FileText
 from fuselint.source.values import TESTS, Evaluation, Values, Where
 
 MOST = 4000
@@ -23,6 +24,18 @@ MOST = 4000
 
 FARTHEST = 2
 """Objects inside one another, through whose classes' files a call from outside is looked for."""
+
+
+def in_package(file: FileText, summary: ModuleSummary, modules: Modules) -> ModuleSummary:
+    """The summary with what the whole package says of what runs compiled; the same one where it says nothing new."""
+    path = os.path.abspath(file.path)
+    modules.know(path, file, summary)
+    found = modules.compiled(path)
+    partly = {q: both for q, both in found.partly if q not in summary.compiled or summary.compiled[q].how == "called"}
+    compiled = {**dict(found.compiled), **{q: c for q, c in summary.compiled.items() if q not in partly}}
+    if not partly and compiled.keys() == summary.compiled.keys():
+        return summary
+    return replace(summary, compiled=compiled, partly=partly)
 
 
 @dataclass(frozen=True, slots=True)
