@@ -53,8 +53,8 @@ COMPILED = "from .model import Model\ndef sample(model: Model, x):\n    step = m
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    folder = tmp_path / "pack"
-    folder.mkdir()
+    folder = tmp_path / "examples" / "pack"
+    folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("")
     write(folder, layers=LAYERS, model=MODEL)
     return folder
@@ -255,6 +255,19 @@ def test_calls_of_tests_do_not_count(package: Path) -> None:
     (package / "tests" / "__init__.py").write_text("")
     (package / "tests" / "other.py").write_text(EAGER.replace(".model", "..model"))
     write(package, run=COMPILED, test_model=EAGER)
+    assert compiled(package) == {"MLP.__call__"}
+
+
+def test_what_only_a_test_compiles_is_not_compiled(package: Path) -> None:
+    write(package, test_model=COMPILED)
+    modules = Modules()
+    for name in ("test_model", "layers"):
+        assert not modules.compiled(str(package / f"{name}.py")).compiled
+    assert len(found(package)) == 1
+
+
+def test_a_call_of_module_level_code_does_not_count(package: Path) -> None:
+    write(package, run=COMPILED, other="from .model import Model\nmodel = Model(8)\nprint(model(mx.ones((2, 8))))\n")
     assert compiled(package) == {"MLP.__call__"}
 
 
