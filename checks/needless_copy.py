@@ -68,10 +68,16 @@ def nearly(graph: Graph) -> Iterator[Node]:
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return
+    entries: dict[Node, list[Node]] = {}
     for node in graph.nodes:
-        match = _zeros(graph, node) or _row(graph, node) or _there_and_back(graph, node)
+        if _is_copied_entry(graph, node):
+            entries.setdefault(node.inputs[0], []).append(node)
+            continue
+        match = _zeros(graph, node) or _there_and_back(graph, node)
         if match is not None:
             yield match
+    for x, taken in entries.items():
+        yield _entries(graph, x, taken)
 
 
 def _read_once(graph: Graph, node: Node) -> bool:
@@ -112,7 +118,7 @@ def _zeros(graph: Graph, root: Node) -> Match | None:
             fused=(FusedKernel(root.op, tuple(reads), root),),
             shapes={"x": ("...", "D"), "m": ("...", "D")},
             dtypes={"m": "bool"},
-            data={"template": f"{{mx}}.{root.op}({given})"},
+            data={"parts": [(root, f"{{mx}}.{root.op}({given})")]},
         )
     return None
 
@@ -131,31 +137,52 @@ AXES = {2: ("L", "D"), 3: ("B", "L", "D"), 4: ("B", "H", "L", "D"), 5: ("N", "B"
 """What the axes of an array are called, by its rank."""
 
 
-def _row(graph: Graph, root: Node) -> Match | None:
+def _is_copied_entry(graph: Graph, node: Node) -> bool:
     """x[0]: MLX gathers one entry of the first axis, and copies it. `x[0, ...]` is a view."""
-    if root.op not in ("index", "item") or len(root.inputs) != 1 or not isinstance(root.cst, cst.Subscript):
-        return None
-    if root.stmt is not None and isinstance(root.stmt.cst, cst.AugAssign) and root.stmt.cst.target is root.cst:
-        return None  # it is assigned to
-    x, index = root.inputs[0], root.attrs.get("index")
+    if node.op not in ("index", "item") or len(node.inputs) != 1 or not isinstance(node.cst, cst.Subscript):
+        return False
+    if node.stmt is not None and isinstance(node.stmt.cst, cst.AugAssign) and node.stmt.cst.target is node.cst:
+        return False  # it is assigned to
+    rank = graph.facts.rank(node.inputs[0])
+    if _at(node) is None or graph.facts.kind(node.inputs[0]) != "array" or rank is None or rank < 2:
+        return False
+    if graph.context.shapeless or node.frame.depth or node in graph.escaping:
+        return False
+    return _is_used_up(graph, node)
+
+
+def _at(node: Node) -> int | None:
+    """The int that is the only index."""
+    index = node.attrs.get("index")
     at = index[0] if isinstance(index, tuple) and len(index) == 1 else index
+    return at if type(at) is int else None
+
+
+def _entries_needed(taken: list[Node]) -> int:
+    """How long the first axis is at least."""
+    found = [at for n in taken if (at := _at(n)) is not None]
+    return max(at + 1 if at >= 0 else -at for at in found)
+
+
+def _entries(graph: Graph, x: Node, taken: list[Node]) -> Match:
+    """The entries of one array: `q, k, v = qkv[0], qkv[1], qkv[2]` is one change."""
     rank = graph.facts.rank(x)
-    if type(at) is not int or graph.facts.kind(x) != "array" or rank is None or rank < 2:
-        return None
-    if graph.context.shapeless or root.frame.depth or root in graph.escaping or not _is_used_up(graph, root):
-        return None
+    assert rank is not None
+    many, axes = len(taken) > 1, AXES.get(rank) or (*(f"A{i}" for i in range(rank - 4)), *AXES[4])
     return Match(
         code=CODE,
-        root=root,
+        root=taken[0],
         holes={"x": x},
-        message="an int as the only index gathers, which copies the entry",
+        message=f"an int as the only index gathers, which copies {'each entry' if many else 'the entry'}",
         obligations=[
             Obligation("the array has two axes or more", "proven", graph.facts.why(x)),
             Obligation("the view does not outlive the function", "proven", "it is only computed with"),
         ],
-        region=frozenset({root}),
-        shapes={"x": AXES.get(rank) or (*(f"A{i}" for i in range(rank - 4)), *AXES[4])},
-        data={"template": f"{{x}}[{at}, ...]"},
+        region=frozenset(taken),
+        shapes={"x": (str(_entries_needed(taken)), *axes[1:])},
+        others=tuple(taken[1:]),
+        related=[(n, "and here") for n in taken[1:]],
+        data={"parts": [(n, f"{{x}}[{_at(n)}, ...]") for n in taken]},
     )
 
 
@@ -201,7 +228,7 @@ def _there_and_back(graph: Graph, root: Node) -> Match | None:
         ],
         region=frozenset({root, wide}),
         shapes={"x": ("...", "D")},
-        data={"template": "{x}"},
+        data={"parts": [(root, "{x}")]},
     )
 
 
@@ -213,8 +240,16 @@ def _entry(result: str, entry: str) -> str:
     return HEAD + f"def f(x: mx.array, y: mx.array):\n    B, L, D = x.shape\n    first = {entry}\n    return {result}\n"
 
 
+def _three(entries: str) -> str:
+    return (
+        HEAD + f"def f(x: mx.array):\n    _, B, L, D = x.shape\n    q, k, v = {entries}\n"
+        "    return mx.softmax(q @ k.swapaxes(-1, -2), axis=-1) @ v\n"
+    )
+
+
 EXAMPLES = [
     Example(_entry("mx.exp(first + y)", "x[0]"), fixed=_entry("mx.exp(first + y)", "x[0, ...]")),
+    Example(_three("x[0], x[1], x[2]"), fixed=_three("x[0, ...], x[1, ...], x[2, ...]")),
     Example(_example("mx.where(m, x, mx.zeros_like(x))"), fixed=_example("mx.where(m, x, 0)")),
     Example(_example("mx.where(m, mx.zeros_like(x), x)"), fixed=_example("mx.where(m, 0, x)")),
     Example(_example("mx.maximum(x, mx.zeros_like(x))"), fixed=_example("mx.maximum(x, 0)")),

@@ -135,6 +135,7 @@ def _match(
         probe=names.probe if repeated(graph, k_root, HEADS) else None,
         numerics="bit-identical",
         related=[(attention, "the attention that reads them")],
+        others=(v_root,),
         data={"roots": (k_root, v_root), "requires": (requires,) if requires else ()},
     )
     if match.probe is None:

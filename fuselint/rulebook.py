@@ -99,6 +99,7 @@ class Match:
     data: the rule's own notes for its fixer.
     has_traffic: whether the finding is about bytes and kernels; a fault of correctness is not.
     launches: the kernels now and after, where the region and `fused` don't say them.
+    others: further values that the fix replaces, where it computes nothing for them that `fused` doesn't say.
     is_shared: advice on a change of several functions: it owns nothing, so that others may mend parts meanwhile.
     """
 
@@ -119,6 +120,7 @@ class Match:
     data: dict[str, Any] = field(default_factory=dict)
     has_traffic: bool = True
     launches: Launches | None = None
+    others: tuple[Node, ...] = ()
     is_shared: bool = False
 
     @property

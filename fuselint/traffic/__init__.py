@@ -80,7 +80,9 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
     if match.launches is not None:
         return list(match.launches.now), list(match.launches.after)
     gates = traced.gates
-    outputs = list(dict.fromkeys([match.root, *(k.writes for k in match.fused), *_read_elsewhere(graph, match)]))
+    outputs = list(
+        dict.fromkeys([match.root, *match.others, *(k.writes for k in match.fused), *_read_elsewhere(graph, match)])
+    )
     if graph.context.compiled:
         before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless, gates)
     else:
@@ -263,8 +265,8 @@ def _fused(match: Match, traced: Trace) -> list[Kernel]:
 
 
 def _read_elsewhere(graph: Graph, match: Match) -> list[Node]:
-    """Values of the region, besides those that the fused kernels write, that something outside reads."""
-    inside, written = match.region, {match.root, *(k.writes for k in match.fused)}
+    """Values of the region, besides those that the fix replaces, that something outside reads."""
+    inside, written = match.region, {match.root, *match.others, *(k.writes for k in match.fused)}
     return [
         n
         for n in sorted(inside, key=lambda n: n.id)

@@ -125,3 +125,10 @@ def test_nothing_is_saved_where_attention_has_no_kernel() -> None:
     assert (steps.kernels_now, steps.kernels_fused) == (4, 4)
     scores = 2 * 8 * 512 * 512
     assert (fused.saved_at, steps.saved_at) == (6 * scores, 2 * scores - 2 * 2 * 8 * 512 * 100)  # it scales q instead
+
+
+def test_all_copies_that_a_fix_takes_away_count() -> None:
+    copies = "    k = mx.repeat(k, 4, axis=1)\n    v = mx.repeat(v, 4, axis=1)\n"
+    call = "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125)\n"
+    (t,) = savings("def f(q: mx.array, k: mx.array, v: mx.array):\n" + copies + call, "FUS101")
+    assert (t.kernels_now, t.kernels_fused, t.bytes_fused) == (2, 0, "0")
