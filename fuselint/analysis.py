@@ -24,7 +24,7 @@ from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, claim, rul
 from fuselint.source.compiled import in_package
 from fuselint.source.edit import place
 from fuselint.source.modules import Modules
-from fuselint.source.project import summarise
+from fuselint.source.project import ModuleSummary, summarise
 from fuselint.source.screen import parse, screen
 from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
@@ -89,14 +89,15 @@ def analyse(
     qualnames = [span.qualname for span in screened.functions]
     with modules.noting() as notes:
         summary = summarise(file, screened.tree)
-        program = Program(file, summary, modules)
-        result, proposals = Analysis(file, settings, is_read, program, screened.tree).run(qualnames)
+        analysis = Analysis(file, settings, is_read, Program(file, summary, modules), screened.tree)
+        result, proposals = analysis.run(qualnames)
         told = result.findings or result.near_misses or result.below_min_saving
-        if told or any(c.how == "called" for c in summary.compiled.values()):
-            known = in_package(file, summary, modules)  # not asked for where it can't matter: it is read of many files
+        if told or any(c.how == "called" for c in summary.compiled.values()):  # elsewhere it can't matter
+            known = analysis.in_package(summary, modules)
+            result = replace(result, errors=tuple(analysis.errors))
             if known is not summary:
-                program = Program(file, known, modules)
-                result, proposals = Analysis(file, settings, is_read, program, screened.tree).run(qualnames)
+                analysis = Analysis(file, settings, is_read, Program(file, known, modules), screened.tree)
+                result, proposals = analysis.run(qualnames)
     return replace(result, reads=tuple(sorted(notes.items()))), proposals
 
 
@@ -147,6 +148,14 @@ class Analysis:
             ),
             shown,
         )
+
+    def in_package(self, summary: ModuleSummary, modules: Modules) -> ModuleSummary:
+        """The summary with what other files of the package compile: many of them are read for that."""
+        try:
+            return in_package(self.file, summary, modules)
+        except Exception as e:
+            self.fault("following what the package compiles", e)
+            return summary
 
     def graph(self, qualname: str) -> Graph | None:
         try:

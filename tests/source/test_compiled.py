@@ -73,8 +73,8 @@ def partly(folder: Path, name: str = "layers") -> dict[str, str]:
     return dict(Modules().compiled(str(folder / f"{name}.py")).partly)
 
 
-def found(folder: Path, name: str = "layers") -> list[Finding]:
-    (result,) = check_paths([str(folder / f"{name}.py")], Settings(select=("FUS301",)))
+def found(folder: Path, name: str = "layers", code: str = "FUS301") -> list[Finding]:
+    (result,) = check_paths([str(folder / f"{name}.py")], Settings(select=(code,)))
     assert not result.errors
     return list(result.findings)
 
@@ -233,6 +233,23 @@ def test_overridden_methods_are_those_of_the_object(package: Path) -> None:
 def test_a_parameter_that_nothing_tells_of_is_left_alone(package: Path) -> None:
     write(package, run="def sample(model, x):\n    return mx.compile(model)(x)\n")
     assert not compiled(package) and len(found(package)) == 1
+
+
+ROTATION = """
+def rotate(x: mx.array, cos: mx.array, sin: mx.array):
+    B, L, H, D = x.shape
+    y = x.astype(mx.float32).reshape(B, L, H, D // 2, 2)
+    return cos * y[..., 0] - sin * y[..., 1]
+"""
+
+
+def test_cuts_of_kernels_are_left_to_the_file_that_compiles(package: Path) -> None:
+    write(package, rope=ROTATION.replace("def rotate", "@mx.compile\ndef rotate"))
+    assert len(found(package, "rope", "FUS302")) == 1
+    write(package, rope=ROTATION)
+    assert not found(package, "rope", "FUS302") and len(found(package, "rope")) == 1
+    write(package, run="from .rope import rotate\n@mx.compile\ndef f(x, a, b):\n    return rotate(x, a, b) + x\n")
+    assert not found(package, "rope", "FUS302") and not found(package, "rope")
 
 
 # -- both ways --------------------------------------------------------------------------------------------------------
