@@ -7,7 +7,8 @@ scale, rotary application. Operations are grouped exactly as `mx.compile` groups
 Why: each operation reads its operands from memory and writes its result back. `nn.silu(gate) * up` moves five tensors
 where three would do; a gelu written out moves eighteen where two would do.
 
-When not to: where the code is compiled already, where it runs once (loading, tables), and for a function that is called
+When not to: where the code is compiled already, also by another file of the package (of code that runs both ways, the
+finding says where it does which), where it runs once (loading, tables), and for a function that is called
 with another Python number at every call, which `mx.compile` would compile again each time. Not reported is what runs
 once for each pass through a whole model (a sampler's step, guidance, the noise of a sample, an image that is resized,
 decibels, work beside the loop over the layers, methods of a model that neither a layer nor a loop calls) and what is

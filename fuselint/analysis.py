@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import os
 import re
 import traceback
 from collections import Counter
@@ -24,6 +23,7 @@ from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
 from fuselint.source.cold import overridden
+from fuselint.source.compiled import in_package
 from fuselint.source.edit import place
 from fuselint.source.modules import Modules
 from fuselint.source.project import ModuleSummary, summarise
@@ -88,24 +88,19 @@ def analyse(
         idle = idle_comments(file, settings, Suppressions.of(file, ours=True), ())
         return FileResult(file.path, tuple(p.finding for p in idle), text=file.text if idle else ""), idle
     modules = modules or Modules()
+    qualnames = [span.qualname for span in screened.functions]
     with modules.noting() as notes:
-        summary = overridden(_compiled(file, summarise(file, screened.tree), modules), settings.hot, settings.cold)
-        program = Program(file, summary, modules)
-        result, proposals = Analysis(file, settings, is_read, program, screened.tree).run(
-            [span.qualname for span in screened.functions]
-        )
+        summary = overridden(summarise(file, screened.tree), settings.hot, settings.cold)
+        analysis = Analysis(file, settings, is_read, Program(file, summary, modules), screened.tree)
+        result, proposals = analysis.run(qualnames)
+        told = result.findings or result.near_misses or result.below_min_saving
+        if told or any(c.how == "called" for c in summary.compiled.values()):  # elsewhere it can't matter
+            known = analysis.in_package(summary, modules)
+            result = replace(result, errors=tuple(analysis.errors))
+            if known is not summary:
+                analysis = Analysis(file, settings, is_read, Program(file, known, modules), screened.tree)
+                result, proposals = analysis.run(qualnames)
     return replace(result, reads=tuple(sorted(notes.items()))), proposals
-
-
-def _compiled(file: FileText, summary: ModuleSummary, modules: Modules) -> ModuleSummary:
-    """The summary with what the whole package says of what runs compiled."""
-    path = os.path.abspath(file.path)
-    modules.know(path, file, summary)
-    found = modules.compiled(path)
-    compiled = {q: info for q, info in summary.compiled.items() if q not in dict(found.partly)}
-    summary = replace(summary, compiled={**dict(found.compiled), **compiled}, partly=dict(found.partly))
-    modules.know(path, file, summary)
-    return summary
 
 
 @dataclass(slots=True)
@@ -155,6 +150,14 @@ class Analysis:
             ),
             shown,
         )
+
+    def in_package(self, summary: ModuleSummary, modules: Modules) -> ModuleSummary:
+        """The summary with what other files of the package compile: many of them are read for that."""
+        try:
+            return in_package(self.file, summary, modules)
+        except Exception as e:
+            self.fault("following what the package compiles", e)
+            return summary
 
     def graph(self, qualname: str) -> Graph | None:
         try:

@@ -13,6 +13,7 @@ from fuselint.graph.show import show
 from fuselint.package import Package
 from fuselint.rulebook import Match, claim
 from fuselint.source.cold import overridden
+from fuselint.source.compiled import in_package
 from fuselint.source.project import MODULE, ModuleSummary, summarise
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, read
@@ -28,7 +29,8 @@ def explain(path: str, line: int, settings: Settings) -> str:
         raise FuselintError(f"{path}: does not import MLX")
     summary = overridden(summarise(file, screened.tree), settings.hot, settings.cold)
     qualname = _function(file, summary, line)
-    program = Program(file, summary, Package().modules())
+    modules = Package().modules()
+    program = Program(file, in_package(file, summary, modules), modules)
     graph = program.graph(qualname)
     if graph is None:
         reason = program.too_complex.get(qualname, "its text is not found")

@@ -10,19 +10,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from fuselint.source.links import Expr
 from fuselint.source.modules import Definition, Modules
 from fuselint.source.project import MODULE, CompileInfo, ModuleSummary
 from fuselint.source.switches import Switches
-from fuselint.source.values import TESTS, Evaluation, Values, Where
+from fuselint.source.text import FileText
+from fuselint.source.values import Evaluation, Values, Where
 
 MOST = 4000
 """Functions that are followed from the places that compile."""
 
 FARTHEST = 2
 """Objects inside one another, through whose classes' files a call from outside is looked for."""
+
+
+def in_package(file: FileText, summary: ModuleSummary, modules: Modules) -> ModuleSummary:
+    """The summary with what the whole package says of what runs compiled; the same one where it says nothing new."""
+    path = os.path.abspath(file.path)
+    modules.know(path, file, summary)
+    found = modules.compiled(path)
+    partly = {q: both for q, both in found.partly if q not in summary.compiled or summary.compiled[q].how == "called"}
+    compiled = {**dict(found.compiled), **{q: c for q, c in summary.compiled.items() if q not in partly}}
+    if not partly and compiled.keys() == summary.compiled.keys():
+        return summary
+    return replace(summary, compiled=compiled, partly=partly)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +61,13 @@ class Origin:
 
 @dataclass
 class Reached:
-    """What runs from some places on. calls: whom each calls. makers: the functions where each is compiled."""
+    """What runs from some places on. owners: of methods, the classes of the objects that they are called on.
+
+    makers: the functions where each is compiled.
+    """
 
     origins: dict[Definition, Origin] = field(default_factory=dict)
-    calls: dict[Definition, set[Definition]] = field(default_factory=dict)
+    owners: dict[Definition, set[Definition]] = field(default_factory=dict)
     makers: dict[Definition, set[Definition]] = field(default_factory=dict)
     seen: set[Where] = field(default_factory=set)
 
@@ -58,13 +75,13 @@ class Reached:
 class Compiled:
     """What runs compiled in a package. compiling, differentiating: its files that may do so with something."""
 
-    def __init__(self, modules: Modules, compiling: Iterable[str], differentiating: Iterable[str]) -> None:
+    def __init__(self, modules: Modules, top: str, compiling: Iterable[str], differentiating: Iterable[str]) -> None:
         self.modules = modules
-        self.evaluation = Evaluation(modules)
+        self.evaluation = Evaluation(modules, top)
         self._differentiating = differentiating
         self._callers: dict[Definition, tuple[str, set[Definition]]] = {}
         self._entries: dict[str, dict[Definition, list[tuple[str, int]]]] = {}
-        self._read_of = {p for p in compiling if not TESTS.search(p)}
+        self._read_of = {p for p in compiling if not self.evaluation.is_test(p)}
         self._note_rebound(sorted(self._read_of))
         self.inside = Reached()
         self._reach(self.inside, sorted(self._read_of), "compiled")
@@ -73,13 +90,14 @@ class Compiled:
     def gradients(self) -> Reached:
         """What runs under a gradient."""
         out = Reached()
-        self._reach(out, [p for p in self._differentiating if not TESTS.search(p)], "differentiated")
+        self._reach(out, [p for p in self._differentiating if not self.evaluation.is_test(p)], "differentiated")
         return out
 
     def of(self, path: str) -> Verdict:
         """What is to be said of the functions of a file."""
         summary = self.modules.summary(path)
-        if path not in self._read_of and summary is not None and summary.compilations:
+        is_new = path not in self._read_of and not self.evaluation.is_test(path)
+        if is_new and summary is not None and summary.compilations:
             self._read_of.add(path)  # what it compiles stays in the file
             self._reach(self.inside, [path], "compiled")
             self._callers.clear()
@@ -107,16 +125,15 @@ class Compiled:
             for site in links.compiled if how == "compiled" else links.differentiated:
                 if switches.is_on(site):
                     origin = Origin(Definition(path, site.by), site.line, site.shapeless)
-                    for at in list(self._entered(path, site.by, site.given, inside=True)):
+                    for at in list(self._entered(path, site.by, site.given)):
                         out.makers.setdefault(at.found, set()).add(origin.by)
                         self._follow(out, at, origin)
             for call in (c for calls in links.calls.values() for c in calls if c.within == how):
-                for at in list(self._entered(path, call.by, call.called, inside=True)):
+                for at in list(self._entered(path, call.by, call.called)):
                     self._follow(out, at, Origin(Definition(path, call.by), call.line))
 
-    def _entered(self, path: str, by: str, called: object, inside: bool) -> Iterator[Where]:
-        values = self.evaluation.of(path, called, self.evaluation.owner(path, by))  # type: ignore[arg-type]
-        return self.evaluation.entered(values, inside)
+    def _entered(self, path: str, by: str, called: Expr) -> Iterator[Where]:
+        return self.evaluation.entered(self.evaluation.of(path, called, self.evaluation.owner(path, by)), inside=True)
 
     def _follow(self, out: Reached, first: Where, origin: Origin) -> None:
         waiting = [first]
@@ -126,9 +143,9 @@ class Compiled:
                 continue
             out.seen.add(at)
             out.origins.setdefault(at.found, origin)
-            called = [*self._called(at), *self._inner(at)]
-            out.calls.setdefault(at.found, set()).update(w.found for w in called)
-            waiting += called
+            if at.owner is not None:
+                out.owners.setdefault(at.found, set()).add(at.owner)
+            waiting += [*self._called(at), *self._inner(at)]
 
     def _called(self, at: Where) -> Iterator[Where]:
         """What a function calls."""
@@ -181,7 +198,7 @@ class Compiled:
                 around = self._compiled_around(path, by, module)
                 if around is not None:
                     inside.add(around)
-                elif Definition(path, by) not in makers and module is not None and self._counts(path, by, module):
+                elif Definition(path, by) not in makers and module is not None and self._counts(path, by, line, module):
                     name = "module-level code" if by == MODULE else by
                     return f"{name} ({os.path.basename(path)}{f':{line}' if line else ''})", inside
         return "", inside
@@ -200,7 +217,7 @@ class Compiled:
         function = self.modules.function(found)
         files = dict.fromkeys(self.evaluation.users(found))
         yield from files
-        classes = {w.owner for w in self.inside.seen if w.found == found and w.owner is not None}
+        classes = set(self.inside.owners.get(found, ()))
         if function is not None and function.class_name is not None:
             classes.add(Definition(found.path, function.class_name))
         level = classes
@@ -225,7 +242,7 @@ class Compiled:
                 yield Definition(path, name)
 
     def _entered_in(self, path: str) -> dict[Definition, list[tuple[str, int]]]:
-        """The functions that a file calls, or hands on: where, and in which line."""
+        """The functions that a file calls, or hands on: where, and in which line, 0 for those that it hands on."""
         if path not in self._entries:
             out: dict[Definition, list[tuple[str, int]]] = {}
             for by, line, values in self._read(path):
@@ -247,10 +264,10 @@ class Compiled:
             values = self.evaluation.of(path, named, self.evaluation.owner(path, by))
             yield by, 0, frozenset(v for v in values if v.kind in ("function", "wrapped"))
 
-    def _counts(self, path: str, by: str, module: ModuleSummary) -> bool:
-        """Whether what a function calls runs outside: it isn't cold, under a gradient, or dead."""
+    def _counts(self, path: str, by: str, line: int, module: ModuleSummary) -> bool:
+        """Whether what a function calls runs outside, often: it isn't cold, under a gradient, or dead."""
         if by == MODULE:
-            return True
+            return not line  # what it hands on, others call
         if by in module.cold or self._is_dead(path, by, module):
             return False
         at: str | None = by

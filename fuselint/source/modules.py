@@ -303,7 +303,7 @@ class Modules:
         if top not in self._compiled:
             index = self._index(top)
             with self.noting():  # the answer stands for all that was read for it
-                self._compiled[top] = Compiled(self, index.compiling, index.differentiating)
+                self._compiled[top] = Compiled(self, top, index.compiling, index.differentiating)
         found = self._compiled[top].of(path)
         self._note(f"compiled in {path}", repr(found))
         return found

@@ -7,6 +7,7 @@ package give it. What none of these tells is left out: nothing is assumed of it.
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -55,10 +56,10 @@ class Where:
 
 
 class Evaluation:
-    """What expressions of the files of a package stand for."""
+    """What expressions of the files of a package stand for. top: its folder."""
 
-    def __init__(self, modules: Modules) -> None:
-        self.modules = modules
+    def __init__(self, modules: Modules, top: str) -> None:
+        self.modules, self._top = modules, top
         self._known: dict[tuple[str, Expr, Definition | None], Values] = {}
         self._open: dict[tuple[str, Expr, Definition | None], int] = {}  # what is being worked out, in order
         self._lowest = math.inf  # the first of those that the current one needs
@@ -207,9 +208,13 @@ class Evaluation:
         """The files that may call a function: its own, and where it is no inner one, those that import it."""
         if found not in self._users:
             inner = "<locals>" in found.name
-            others = () if inner else (p for p in self.modules.users(found) if not TESTS.search(p))
+            others = () if inner else (p for p in self.modules.users(found) if not self.is_test(p))
             self._users[found] = [found.path, *others]
         return self._users[found]
+
+    def is_test(self, path: str) -> bool:
+        """Whether the calls of a file don't count."""
+        return TESTS.search(os.path.relpath(path, self._top)) is not None
 
     def owner(self, path: str, scope: str) -> Definition | None:
         """The class whose method a function is or lies in."""

@@ -53,8 +53,8 @@ COMPILED = "from .model import Model\ndef sample(model: Model, x):\n    step = m
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    folder = tmp_path / "pack"
-    folder.mkdir()
+    folder = tmp_path / "examples" / "pack"
+    folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("")
     write(folder, layers=LAYERS, model=MODEL)
     return folder
@@ -73,8 +73,8 @@ def partly(folder: Path, name: str = "layers") -> dict[str, str]:
     return dict(Modules().compiled(str(folder / f"{name}.py")).partly)
 
 
-def found(folder: Path, name: str = "layers") -> list[Finding]:
-    (result,) = check_paths([str(folder / f"{name}.py")], Settings(select=("FUS301",)))
+def found(folder: Path, name: str = "layers", code: str = "FUS301") -> list[Finding]:
+    (result,) = check_paths([str(folder / f"{name}.py")], Settings(select=(code,)))
     assert not result.errors
     return list(result.findings)
 
@@ -235,6 +235,23 @@ def test_a_parameter_that_nothing_tells_of_is_left_alone(package: Path) -> None:
     assert not compiled(package) and len(found(package)) == 1
 
 
+ROTATION = """
+def rotate(x: mx.array, cos: mx.array, sin: mx.array):
+    B, L, H, D = x.shape
+    y = x.astype(mx.float32).reshape(B, L, H, D // 2, 2)
+    return cos * y[..., 0] - sin * y[..., 1]
+"""
+
+
+def test_cuts_of_kernels_are_left_to_the_file_that_compiles(package: Path) -> None:
+    write(package, rope=ROTATION.replace("def rotate", "@mx.compile\ndef rotate"))
+    assert len(found(package, "rope", "FUS302")) == 1
+    write(package, rope=ROTATION)
+    assert not found(package, "rope", "FUS302") and len(found(package, "rope")) == 1
+    write(package, run="from .rope import rotate\n@mx.compile\ndef f(x, a, b):\n    return rotate(x, a, b) + x\n")
+    assert not found(package, "rope", "FUS302") and not found(package, "rope")
+
+
 # -- both ways --------------------------------------------------------------------------------------------------------
 
 EAGER = "from .model import Model\ndef check(model: Model, x):\n    return model(x)\n"
@@ -255,6 +272,19 @@ def test_calls_of_tests_do_not_count(package: Path) -> None:
     (package / "tests" / "__init__.py").write_text("")
     (package / "tests" / "other.py").write_text(EAGER.replace(".model", "..model"))
     write(package, run=COMPILED, test_model=EAGER)
+    assert compiled(package) == {"MLP.__call__"}
+
+
+def test_what_only_a_test_compiles_is_not_compiled(package: Path) -> None:
+    write(package, test_model=COMPILED)
+    modules = Modules()
+    for name in ("test_model", "layers"):
+        assert not modules.compiled(str(package / f"{name}.py")).compiled
+    assert len(found(package)) == 1
+
+
+def test_a_call_of_module_level_code_does_not_count(package: Path) -> None:
+    write(package, run=COMPILED, other="from .model import Model\nmodel = Model(8)\nprint(model(mx.ones((2, 8))))\n")
     assert compiled(package) == {"MLP.__call__"}
 
 
