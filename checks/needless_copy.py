@@ -29,7 +29,7 @@ import libcst as cst
 from fuselint.finding import Obligation
 from fuselint.graph.dtypes import HALF
 from fuselint.graph.facts import FITS
-from fuselint.graph.model import PROPERTIES, Graph, Node, Statement
+from fuselint.graph.model import PROPERTIES, Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.graph.trace import trace
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
@@ -148,12 +148,12 @@ def _rows(graph: Graph) -> Iterator[Match]:
 
     `q, k, v = qkv[0], qkv[1], qkv[2]` is one finding.
     """
-    found: dict[tuple[Node, Statement | None], list[tuple[Node, int]]] = {}
+    found: dict[Node, list[tuple[Node, int]]] = {}
     for node in graph.nodes:
         at = _single_index(graph, node)
         if at is not None and _spares_a_copy(graph, node, at):
-            found.setdefault((node.inputs[0], node.stmt), []).append((node, at))
-    for (x, _), entries in found.items():
+            found.setdefault(node.inputs[0], []).append((node, at))
+    for x, entries in found.items():
         first, *others = [node for node, _ in entries]
         rank = graph.facts.rank(x) or 0
         axes = AXES.get(rank) or (*(f"A{i}" for i in range(rank - 4)), *AXES[4])
@@ -170,6 +170,7 @@ def _rows(graph: Graph) -> Iterator[Match]:
             ],
             region=frozenset({first, *others}),
             also=tuple(others),
+            related=[(n, "and here") for n in others],
             shapes={"x": (_length(graph, x, entries), *axes[1:])},
             data={"parts": tuple((node, f"{{x}}[{at}, ...]") for node, at in entries)},
         )
