@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fuselint.config import DTYPES, LONG_DTYPES
 from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
+from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import NEWEST, Gates, Version
 from fuselint.graph.model import Graph, Node, Statement, region
@@ -181,7 +182,8 @@ WORDS = {"B": "batch", "H": "heads", "G": "kv_heads", "L": "length", "S": "keys"
 def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr]]:
     """The graph's facts; where the rule knows its operands' shapes, with its names for the axes that the code gives no
     name to. And what those names mean."""
-    stated = dict(_shapes_of_holes(match))
+    stated = {node: shape for _, node, shape in _shapes_of_holes(match)}
+    dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
     if not stated:
         return graph.facts, {}
     facts = Facts(graph)
@@ -193,7 +195,8 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr]]:
     names = {**own, **{r: Expr.name(n) for r, n in called.items()}}
     for node, shape in stated.items():
         dims = tuple(d.substitute(names) for d in shape.dims)
-        facts.state(node, Shape(None, dims), graph.facts.dtype(node), "an operand of the rule")
+        dtype = DType({dtypes[node]}) if node in dtypes else graph.facts.dtype(node)
+        facts.state(node, Shape(None, dims), dtype, "an operand of the rule")
     return facts, {called[r]: e for r, e in axes.items() if r in called and not any("%" in n for n in e.names)}
 
 
@@ -205,14 +208,14 @@ def is_readable(size: Expr) -> bool:
     return size == Expr.name(name) and re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", name) is not None
 
 
-def _shapes_of_holes(match: Match) -> Iterator[tuple[Node, Shape]]:
-    """The operands whose rank the rule states, with the rule's names for their axes."""
+def _shapes_of_holes(match: Match) -> Iterator[tuple[str, Node, Shape]]:
+    """The operands whose rank the rule states, by its names for them, with its names for their axes."""
     for name, shape in match.shapes.items():
         hole, _, part = name.partition(".")
         held = match.holes.get(hole)
         node = held.operands.get(part) if isinstance(held, Synthesised) else held
         if isinstance(node, Node) and "..." not in shape:
-            yield node, Shape(None, tuple(map(_size, shape)))
+            yield name, node, Shape(None, tuple(map(_size, shape)))
 
 
 def _size(text: str) -> Expr:
@@ -226,7 +229,7 @@ def _size(text: str) -> Expr:
 
 def _axes(graph: Graph, match: Match) -> Iterator[tuple[str, Expr]]:
     """What the code calls the axes that the rule names, or their sizes."""
-    for node, shape in _shapes_of_holes(match):
+    for _, node, shape in _shapes_of_holes(match):
         own = graph.facts.shape(node)
         if own is not None and own.lead is None and len(own.dims) == len(shape.dims):
             for rule, code in zip(shape.dims, own.dims, strict=True):

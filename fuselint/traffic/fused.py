@@ -22,6 +22,8 @@ Fused = Callable[[Tracer, Gates, Sequence[Array], Array], "Array | None"]
 def kernels_of(op: str, reads: Sequence[Array], writes: Array, node: Node, gates: Gates) -> list[Kernel]:
     if op in ACTIVATIONS and reads:
         return _activation(op, reads[0], gates)
+    if op == "fast.rope" and reads:
+        return [Kernel(op, node, tuple(reads), (Array("", [], writes.shape, reads[0].dtype, node),))]
     expand = FUSED.get(op)
     t = Tracer(activation=gates.dtype, node=node)
     result = None if expand is None or not reads else expand(t, gates, reads, writes)

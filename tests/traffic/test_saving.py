@@ -91,9 +91,9 @@ def test_each_kernel_of_a_fix_spares_what_it_writes() -> None:
     (t,) = savings(ROTATIONS, "FUS221", "rotate")
     assert (t.kernels_now, t.kernels_fused) == (14, 2)
     assert (
-        t.bytes_now == "36*B*T*H*F + 36*B*T*G*F + 16*T*F"
-    )  # 4 products of 4, 2 sums of 6, a stack of 8; the half of 2*F is F
-    assert t.bytes_fused == "8*B*T*H*F + 8*B*T*G*F"
+        t.bytes_now == "72*B*T*H*F + 72*B*T*G*F + 32*T*F"
+    )  # float32, as the tables: 4 products of 8, 2 sums of 12, a stack of 16; the half of 2*F is F
+    assert t.bytes_fused == "16*B*T*H*F + 16*B*T*G*F"
 
 
 def test_casts_count_at_the_size_of_each_side() -> None:
@@ -238,3 +238,74 @@ def test_a_dtype_parameter_has_its_default() -> None:
     )
     (t,) = savings(source, "FUS106")
     assert (t.bytes_now, t.bytes_fused) == ("17*m*n", "9*m*n")  # float32: zeros 4; 1, 4 and 4, and 4
+
+
+def test_heads_are_heads_where_the_code_has_no_name_for_them() -> None:
+    source = (
+        "class A(nn.Module):\n    def __init__(self, n: int, groups: int):\n        super().__init__()\n"
+        "        self.n, self.groups = n, groups\n    def attend(self, q, k, v):\n"
+        "        k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)\n"
+        "        k = mx.repeat(k, self.n // self.groups, axis=1)\n"
+        "        v = mx.repeat(v, self.n // self.groups, axis=1)\n"
+        "        return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0)\n"
+    )
+    (t,) = savings(source, "FUS101", "A.attend")
+    assert t.at["G"] == 8
+
+
+def test_h_between_a_length_and_a_width_is_heads() -> None:
+    source = (
+        "def f(q: mx.array, k: mx.array):\n    b, t, h, d = q.shape\n"
+        "    return mx.sigmoid(q.reshape(b, t, h, d)) * 2 + k.reshape(b, t, h, d)\n"
+    )
+    (t,) = savings(source, "FUS301")
+    assert (t.at["h"], t.at["t"]) == (32, 2048)
+
+
+TABLES = """
+def halves(x):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([-b, a], axis=-1)
+
+
+class Tables(nn.Module):
+    def __init__(self, dims, base=10000.0):
+        super().__init__()
+        self.dims, self.base = dims, base
+
+    def __call__(self, x):
+        widths = self.base ** (mx.arange(0, self.dims, 2, dtype=mx.float32) / self.dims)
+        a = mx.outer(mx.arange(x.shape[1], dtype=mx.float32), 1.0 / widths)
+        a = mx.concatenate([a, a], axis=-1)
+        return mx.cos(a)[None, :, None, :], mx.sin(a)[None, :, None, :]
+
+
+class Attention(nn.Module):
+    def __init__(self, dims, heads):
+        super().__init__()
+        self.heads, self.hd = heads, dims // heads
+        self.q = nn.Linear(dims, dims)
+
+    def __call__(self, x: mx.array, tables):
+        B, L, _ = x.shape
+        q = self.q(x).reshape(B, L, self.heads, self.hd)
+        cos, sin = tables
+        return q * cos + halves(q) * sin
+
+
+class Model(nn.Module):
+    def __init__(self, dims, heads):
+        super().__init__()
+        self.rope = Tables(dims // heads)
+        self.attention = Attention(dims, heads)
+
+    def __call__(self, x):
+        return self.attention(x, self.rope(x))
+"""
+
+
+def test_float32_tables_widen_what_they_rotate() -> None:
+    (t,) = savings(TABLES, "FUS221", "Attention.__call__")
+    assert (t.kernels_now, t.kernels_fused) == (7, 1)  # -b, both halves; two casts and two products; the sum
+    assert t.bytes_now.startswith("92*B*L*F*heads")  # 4 + 8, 12 + 12 for casts, 16 + 16 for products, 24
+    assert t.bytes_fused == "8*B*L*F*heads"
