@@ -44,6 +44,7 @@ from fuselint.graph.norm_operands import (
     wide_operand,
 )
 from fuselint.graph.norms import LAST, readings, roots
+from fuselint.graph.worth import is_read_out
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 from fuselint.standing import is_value_of_its_call
 
@@ -110,6 +111,8 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     if norm.moments and numerics == "reassociated":
         numerics = "more accurate"
     moments = "; mean(x^2) - mean(x)^2 cancels" if norm.moments else ""
+    if is_read_out(graph, root):
+        return None
     return Match(
         code=CODE,
         root=root,
@@ -228,6 +231,13 @@ def _expression(expression: str, why: str, arguments: str = "x, w, b") -> Exampl
 CENTRED = "(x - mx.mean(x, axis=-1, keepdims=True))"
 
 COUNTEREXAMPLES = [
+    Example(
+        HEAD + "def levels(model, audio: mx.array):\n"
+        "    mean = mx.mean(audio, axis=-1, keepdims=True)\n"
+        "    audio = (audio - mean) / mx.sqrt(mx.var(audio, axis=-1, keepdims=True) + 1e-7)\n"
+        "    return model(audio).tolist()\n",
+        why="once for a whole input: the result goes to the host",
+    ),
     _expression("x * mx.rsqrt(mx.var(x, axis=-1, keepdims=True) + 1e-5) * w + b", "the numerator isn't centred"),
     _expression(f"{CENTRED} / (mx.std(x, axis=-1, keepdims=True) + 1e-5) * w + b", "eps outside the root"),
     _expression(f"{CENTRED} * mx.rsqrt(mx.var(x, axis=-1, keepdims=True, ddof=1) + 1e-5)", "an unbiased variance"),

@@ -26,6 +26,7 @@ from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.op import ELEMENTWISE
 from fuselint.graph.ops import TABLE
+from fuselint.graph.worth import is_read_out
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS231", "unfused-matmul-add"
@@ -113,6 +114,8 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         _fits(graph, scaled.value, c),
         _dtype(graph, a, b, c),
     ]
+    if is_read_out(graph, root):
+        return None
     return Match(
         code=CODE,
         root=root,
@@ -240,6 +243,12 @@ EXAMPLES = [
 ]
 
 COUNTEREXAMPLES = [
+    Example(
+        HEAD + "def ridge(x: mx.array, y: mx.array, amount: float):\n"
+        "    gram = x.T @ x + amount * mx.eye(64)\n"
+        "    return mx.linalg.solve(gram, x.T @ y, stream=mx.cpu)\n",
+        why="a decomposition on the CPU reads it: that is calibration",
+    ),
     Example(
         HEAD + "def f(x, w, b):\n    y = x @ w\n    return y + b, y\n",
         why="the product is returned as well",
