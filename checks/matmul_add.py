@@ -245,6 +245,7 @@ EXAMPLES = [
 COUNTEREXAMPLES = [
     Example(
         HEAD + "def ridge(x: mx.array, y: mx.array, amount: float):\n"
+        "    x = x.astype(mx.float32)\n"
         "    gram = x.T @ x + amount * mx.eye(64)\n"
         "    return mx.linalg.solve(gram, x.T @ y, stream=mx.cpu)\n",
         why="a decomposition on the CPU reads it: that is calibration",

@@ -304,7 +304,7 @@ COUNTEREXAMPLES = [
         HEAD
         + "def f(x: mx.array):\n"
         + HEADS.format("qkv[0], qkv[1], qkv[2]")
-        + "    q, k, v = (a.reshape(B * 8, N, -1) for a in (q, k, v))\n"
+        + "    q = q.reshape(B * 8, N, -1)\n    k = k.reshape(B * 8, N, -1)\n    v = v.reshape(B * 8, N, -1)\n"
         + "    return mx.exp(q * k - v)\n",
         why="heads of a batch aren't next to each other: the reshape would copy what the gather doesn't",
     ),
