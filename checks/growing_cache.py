@@ -159,16 +159,6 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
-        HEAD + "def attend(q, k: mx.array, v: mx.array, cache=None):\n"
-        '    if hasattr(cache, "update"):\n'
-        "        k, v = cache.update(k, v)\n"
-        "    elif cache is not None:\n"
-        "        k = mx.concatenate([cache[0], k], axis=2)\n"
-        "        v = mx.concatenate([cache[1], v], axis=2)\n"
-        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0), (k, v)\n",
-        why="a cache object is taken too: the tuple is there for other callers",
-    ),
-    Example(
         HEAD + "class Cache:\n"
         "    def grow(self, keys: mx.array, values: mx.array):\n"
         "        self.keys = mx.concatenate([self.keys, mx.zeros(keys.shape)], axis=2)\n"
@@ -189,5 +179,15 @@ COUNTEREXAMPLES = [
         "        self.values = mx.concatenate([self.values, values], axis=2)[:, :, -128:]\n"
         "        return self.keys, self.values\n",
         why="a window does not grow",
+    ),
+    Example(
+        HEAD + "def attend(q, k: mx.array, v: mx.array, cache=None):\n"
+        '    if hasattr(cache, "update"):\n'
+        "        k, v = cache.update(k, v)\n"
+        "    elif cache is not None:\n"
+        "        k = mx.concatenate([cache[0], k], axis=2)\n"
+        "        v = mx.concatenate([cache[1], v], axis=2)\n"
+        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0), (k, v)\n",
+        why="a cache object is taken too: the tuple is there for other callers",
     ),
 ]

@@ -231,13 +231,6 @@ def _expression(expression: str, why: str, arguments: str = "x, w, b") -> Exampl
 CENTRED = "(x - mx.mean(x, axis=-1, keepdims=True))"
 
 COUNTEREXAMPLES = [
-    Example(
-        HEAD + "def levels(model, audio: mx.array):\n"
-        "    mean = mx.mean(audio, axis=-1, keepdims=True)\n"
-        "    audio = (audio - mean) / mx.sqrt(mx.var(audio, axis=-1, keepdims=True) + 1e-7)\n"
-        "    return model(audio).tolist()\n",
-        why="once for a whole input: the result goes to the host",
-    ),
     _expression("x * mx.rsqrt(mx.var(x, axis=-1, keepdims=True) + 1e-5) * w + b", "the numerator isn't centred"),
     _expression(f"{CENTRED} / (mx.std(x, axis=-1, keepdims=True) + 1e-5) * w + b", "eps outside the root"),
     _expression(f"{CENTRED} * mx.rsqrt(mx.var(x, axis=-1, keepdims=True, ddof=1) + 1e-5)", "an unbiased variance"),
@@ -254,4 +247,11 @@ COUNTEREXAMPLES = [
     ),
     _expression(f"{CENTRED} * mx.rsqrt(mx.mean(x * x, axis=-1, keepdims=True) + 1e-5)", "the second moment of x"),
     _expression(f"-{CENTRED} * mx.rsqrt(mx.var(x, axis=-1, keepdims=True) + 1e-5)", "the negative"),
+    Example(
+        HEAD + "def levels(model, audio: mx.array):\n"
+        "    mean = mx.mean(audio, axis=-1, keepdims=True)\n"
+        "    audio = (audio - mean) / mx.sqrt(mx.var(audio, axis=-1, keepdims=True) + 1e-7)\n"
+        "    return model(audio).tolist()\n",
+        why="once for a whole input: the result goes to the host",
+    ),
 ]

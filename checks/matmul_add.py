@@ -244,13 +244,6 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
-        HEAD + "def ridge(x: mx.array, y: mx.array, amount: float):\n"
-        "    x = x.astype(mx.float32)\n"
-        "    gram = x.T @ x + amount * mx.eye(64)\n"
-        "    return mx.linalg.solve(gram, x.T @ y, stream=mx.cpu)\n",
-        why="a decomposition on the CPU reads it: that is calibration",
-    ),
-    Example(
         HEAD + "def f(x, w, b):\n    y = x @ w\n    return y + b, y\n",
         why="the product is returned as well",
     ),
@@ -269,5 +262,12 @@ COUNTEREXAMPLES = [
     Example(
         HEAD + "def f(x, w, b):\n    return (x @ w).astype(mx.float16) + b.astype(mx.float32)\n",
         why="a cast stands between",
+    ),
+    Example(
+        HEAD + "def ridge(x: mx.array, y: mx.array, amount: float):\n"
+        "    x = x.astype(mx.float32)\n"
+        "    gram = x.T @ x + amount * mx.eye(64)\n"
+        "    return mx.linalg.solve(gram, x.T @ y, stream=mx.cpu)\n",
+        why="a decomposition on the CPU reads it: that is calibration",
     ),
 ]
