@@ -136,7 +136,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
             kept,
         ],
         region=frozenset(owned),
-        fused=(FusedKernel("fast.rms_norm", (x,), root, made=(_scaled_weight(x, weight.nodes),)),),
+        fused=(FusedKernel("fast.rms_norm", (x,), root, made=(_scaled_weight(x, weight.nodes),), wide=cast),),
         shapes={"x": ("...", size), **({"weight": (size,)} if weight.hole is not None else {})},
         dtypes={"weight": "weight"} if weight.hole is not None else {},
         numerics=_numerics(graph, "none" if wide else policy, written if wide else x, kept, length),

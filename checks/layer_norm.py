@@ -127,7 +127,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
             kept,
         ],
         region=frozenset(owned),
-        fused=(FusedKernel("fast.layer_norm", (x, *weight.nodes, *bias.nodes), root),),
+        fused=(FusedKernel("fast.layer_norm", (x, *weight.nodes, *bias.nodes), root, wide=cast),),
         shapes={"x": ("...", "D"), **{name: ("D",) for name in learned}},
         dtypes={name: "weight" for name in learned},
         numerics=numerics,

@@ -40,6 +40,8 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
         found = _split(likely(source.inputs[0], facts, depth + 1), source.attrs.get("axis"), node)
     elif node.op == "reshape":
         found = _reshaped(node.attrs.get("shape"), facts)
+    elif node.op == "loop":
+        found = likely(source, facts, depth + 1)  # as it is before the first round
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
         found = likely(source, facts, depth + 1)
     return found if found is not None and (shape is None or found.lead is None) else shape

@@ -13,6 +13,7 @@ from fuselint.finding import Traffic
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import NEWEST, Gates, Version
+from fuselint.graph.likely import likely
 from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
@@ -194,6 +195,10 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr]]:
     called = {r: WORDS.get(r, r) if r in taken else r for r in letters}
     names = {**own, **{r: Expr.name(n) for r, n in called.items()}}
     for node, shape in stated.items():
+        own_shape = likely(node, graph.facts)
+        if own_shape is not None and own_shape.lead is None and graph.facts.rank(node) is None:
+            facts.state(node, own_shape, graph.facts.dtype(node), "before the loop")
+            continue
         dims = tuple(d.substitute(names) for d in shape.dims)
         dtype = DType({dtypes[node]}) if node in dtypes else graph.facts.dtype(node)
         facts.state(node, Shape(None, dims), dtype, "an operand of the rule")
@@ -289,7 +294,8 @@ def _fused(match: Match, traced: Trace) -> list[Kernel]:
         if isinstance(writes, Array):
             made = [_made(m, k, traced) for m in k.made]
             out.extend(made)
-            out.extend(kernels_of(k.op, [*reads, *(a for m in made for a in m.writes)], writes, k.writes, traced.gates))
+            reads += [a for m in made for a in m.writes]
+            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates, wide=k.wide))
     return out
 
 

@@ -19,19 +19,25 @@ Fused = Callable[[Tracer, Gates, Sequence[Array], Array], "Array | None"]
 """Of a tracer, what is fused, the operands, and the array that holds the result."""
 
 
-def kernels_of(op: str, reads: Sequence[Array], writes: Array, node: Node, gates: Gates) -> list[Kernel]:
+def kernels_of(
+    op: str, reads: Sequence[Array], writes: Array, node: Node, gates: Gates, *, wide: bool = False
+) -> list[Kernel]:
+    """wide: the first operand is cast to float32."""
     if op in ACTIVATIONS and reads:
         return _activation(op, reads[0], gates)
     if op == "fast.rope" and reads:
         return [Kernel(op, node, tuple(reads), (Array("", [], writes.shape, reads[0].dtype, node),))]
     expand = FUSED.get(op)
     t = Tracer(activation=gates.dtype, node=node)
+    if wide and reads:
+        reads = [t.astype(reads[0], "float32"), *reads[1:]]
     result = None if expand is None or not reads else expand(t, gates, reads, writes)
     if result is None:
         return [Kernel(op, node, tuple(reads), (writes,))]
     if result.shape is None or result.shape.lead is not None:
         result.shape = writes.shape
-    result = t.astype(result, writes.dtype)
+    if op not in NORMS:
+        result = t.astype(result, writes.dtype)
     return of_tape(t.arrays, gates, (result,))
 
 
@@ -73,6 +79,9 @@ def _log_softmax(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array)
     kept = None if x.shape is None else x.shape.replace(-1, (ONE,))
     return t.binary("Subtract", x, t.make("LogSumExp", (x,), kept, x.dtype, t.arguments))
 
+
+NORMS = ("fast.rms_norm", "fast.layer_norm")
+"""Fused ops whose result is taken as it is: in the dtype of what they are given."""
 
 FUSED: dict[str, Fused] = {
     "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm, "fast.scaled_dot_product_attention": _attention,

@@ -57,7 +57,7 @@ LETTER_OF: dict[str, str] = {
 
 NAMES: tuple[tuple[str, str], ...] = (
     (r"batch|^bsz$|^bs$|^bsize$", "batch"),
-    (r"(window|chunk|block|context|segment)_?size", "span"),
+    (r"(window|chunk|block|context|segment)_?size|^chunk(_len(gth)?)?$", "span"),
     (r"kernel|conv.*(size|width|dim)|(patch|group|buffer|cache|image|grid)_?size|stride", "other"),
     (r"kv.*heads?$|key_value_heads|heads?_kv|^n?_?kv$", "kv_heads"),
     (r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head", "head"),

@@ -309,3 +309,25 @@ def test_float32_tables_widen_what_they_rotate() -> None:
     assert (t.kernels_now, t.kernels_fused) == (7, 1)  # -b, both halves; two casts and two products; the sum
     assert t.bytes_now.startswith("92*B*L*F*heads")  # 4 + 8, 12 + 12 for casts, 16 + 16 for products, 24
     assert t.bytes_fused == "8*B*L*F*heads"
+
+
+def test_a_norm_that_is_not_cast_back_has_one_kernel() -> None:
+    source = (
+        "class N(nn.Module):\n    def __init__(self, dims):\n        super().__init__()\n"
+        "        self.weight = mx.ones((dims,))\n    def __call__(self, x: mx.array):\n"
+        "        mean = mx.mean(x.astype(mx.float32) ** 2, axis=-1, keepdims=True)\n"
+        "        return self.weight * (x * mx.rsqrt(mean + 1e-6))\n"
+    )
+    (t,) = savings(source, "FUS201", "N.__call__")
+    assert (t.kernels_fused, t.bytes_fused) == (1, "4*T*D")  # the result takes x's dtype, which the fix says
+
+
+def test_a_value_of_a_loop_has_the_shape_that_it_had_before() -> None:
+    source = (
+        "def f(q: mx.array, v: mx.array, n: int):\n"
+        "    B, H, L, K = q.shape\n    state = mx.zeros((B, H, K, K))\n    out = []\n"
+        "    for i in range(n):\n        out.append(q @ state + v)\n        state = state * 0.5 + q\n"
+        "    return mx.stack(out)\n"
+    )
+    (t,) = savings(source, "FUS231")
+    assert "4*B*H*K*K" in t.bytes_fused
