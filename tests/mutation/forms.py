@@ -33,7 +33,10 @@ ROTARY = "x: B H L D"
 PACKED = "w: uint V 16, scales: V 2, biases: V 2"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "FUS101": ("q: B H L D, k: B G S D, v: B G S D, n: =H//G, scale: =0.3",),
+    "FUS101": (
+        "q: B H L D, k: B G S D, v: B G S D, n: =H//G, scale: =0.3",
+        "q: B H L D, k: B G S D, v: B G S D, n: =H//G, scale: =0.3, mask: B 1 L S",
+    ),
     "FUS102": (
         *["q: B H L D, k: B H L D, v: B H L D, scale: =0.3"] * 2,
         *[f"{HEADS}, window: =2, scale: =0.3"] * 2,
@@ -57,7 +60,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "x: B L 8",
         "x: L 8",
     ),
-    "FUS106": ("x: B L D, y: L D", *["m: bool B L D, x: B L D"] * 4, "x: B L D"),
+    "FUS106": ("x: B L 48", "x: B L D, y: L D", *["m: bool B L D, x: B L D"] * 4, "x: B L D"),
     "FUS107": ("h: B L D | dims: =D, vocabulary: =V", f"{PACKED}, ids: int:B B L", "logits: B L V"),
     "FUS201": (
         *["x: B L D | dims: =D"] * 3,
