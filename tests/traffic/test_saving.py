@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 from fuselint.config import Settings
 from fuselint.finding import Traffic
+from fuselint.graph.symbols import Expr
 from fuselint.rulebook import rules
 from fuselint.traffic import saving
+from fuselint.traffic.known import Known
+from fuselint.traffic.sizes import Sizes
 from tests.graph.functions import HEAD, graph_of
 
 NORM = """
@@ -331,3 +334,11 @@ def test_a_value_of_a_loop_has_the_shape_that_it_had_before() -> None:
     )
     (t,) = savings(source, "FUS231")
     assert "4*B*H*K*K" in t.bytes_fused
+
+
+def test_pairs_of_a_head_are_few_where_the_code_does_not_say() -> None:
+    sizes = Sizes()
+    sizes.meanings["F"] = Expr.name("x.shape[-1]") // 2
+    sizes.meanings["D"] = Expr.name("x.shape[-1]")
+    assert sizes.number("F", Known()) == (64, "assumed")  # not half of a model's width
+    assert sizes.number("D", Known()) == (4096, "assumed")
