@@ -237,19 +237,6 @@ COUNTEREXAMPLES = [
         "x, w",
     ),
     Example(
-        HEAD + "def f(x, allowed=None):\n    if allowed is not None:\n"
-        "        x = mx.where(allowed, x, mx.array(-1e9))\n"
-        "    return mx.softmax(x.astype(mx.float32), axis=-1).astype(x.dtype)\n",
-        why="where a mask is given, the float32 array has made x float32 (FUS105), and both casts do nothing",
-    ),
-    Example(
-        HEAD
-        + "import mlx.nn as nn\n\n\nclass Mix(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
-        "        self.logits = mx.zeros((n,))\n\n    def __call__(self, x):\n"
-        "        return x * mx.softmax(self.logits.astype(mx.float32), axis=-1).astype(x.dtype)\n",
-        why="a parameter: a few numbers, the same at every call (FUS108)",
-    ),
-    Example(
         """import mlx.core as mx
 import mlx.nn as nn
 
@@ -263,5 +250,18 @@ class Norm(nn.Module):
         return mx.fast.rms_norm(x.astype(mx.float32), self.weight, 1e-6).astype(x.dtype)
 """,
         why="a weight that is meant to be float32",
+    ),
+    Example(
+        HEAD + "def f(x, allowed=None):\n    if allowed is not None:\n"
+        "        x = mx.where(allowed, x, mx.array(-1e9))\n"
+        "    return mx.softmax(x.astype(mx.float32), axis=-1).astype(x.dtype)\n",
+        why="where a mask is given, the float32 array has made x float32 (FUS105), and both casts do nothing",
+    ),
+    Example(
+        HEAD
+        + "import mlx.nn as nn\n\n\nclass Mix(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
+        "        self.logits = mx.zeros((n,))\n\n    def __call__(self, x):\n"
+        "        return x * mx.softmax(self.logits.astype(mx.float32), axis=-1).astype(x.dtype)\n",
+        why="a parameter: a few numbers, the same at every call (FUS108)",
     ),
 ]

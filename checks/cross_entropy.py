@@ -269,12 +269,6 @@ COUNTEREXAMPLES = [
         why="logits that are cast to integers",
     ),
     Example(
-        HEAD + "def confidence(logits: mx.array, token: mx.array):\n"
-        "    picked = mx.take_along_axis(logits, token[..., None], axis=-1)[..., 0]\n"
-        "    return mx.exp(picked - mx.logsumexp(logits, axis=-1))\n",
-        why="a probability, not a loss: the fused loss is cast and negated, and has no gradient to save",
-    ),
-    Example(
         HEAD + "def f(logits: mx.array, targets: mx.array):\n"
         '    return nn.losses.cross_entropy(logits, targets, reduction="none")\n',
         why="fused already",
@@ -309,5 +303,11 @@ COUNTEREXAMPLES = [
         "    picked = mx.take_along_axis(other, targets[..., None], axis=-1).squeeze(-1)\n"
         "    return mx.logsumexp(logits, axis=-1) - picked\n",
         why="two different logits",
+    ),
+    Example(
+        HEAD + "def confidence(logits: mx.array, token: mx.array):\n"
+        "    picked = mx.take_along_axis(logits, token[..., None], axis=-1)[..., 0]\n"
+        "    return mx.exp(picked - mx.logsumexp(logits, axis=-1))\n",
+        why="a probability, not a loss: the fused loss is cast and negated, and has no gradient to save",
     ),
 ]

@@ -41,6 +41,7 @@ from fuselint.graph.norm_operands import (
 )
 from fuselint.graph.norms import Axes, readings, roots
 from fuselint.graph.shapes import Shape
+from fuselint.graph.worth import is_read_out
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 from fuselint.standing import is_value_of_its_call
 
@@ -105,6 +106,8 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     owned = region(root, [n for h in holes.values() for n in held(h)])
     label = "llama" if policy == "float32" and kept.verdict == "proven" else policy
     numerics = numerics_of(graph, "none" if wide else policy, written if wide else x, kept)
+    if is_read_out(graph, root):
+        return None
     return Match(
         code=CODE,
         root=root,

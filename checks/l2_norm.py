@@ -43,6 +43,7 @@ from fuselint.graph.norm_operands import (
     wide_operand,
 )
 from fuselint.graph.norms import LAST, Norm, readings, roots
+from fuselint.graph.worth import is_read_out
 from fuselint.rulebook import Example, FusedKernel, Hole, Made, Match
 from fuselint.standing import is_value_of_its_call
 
@@ -120,6 +121,8 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     owned = region(root, [n for h in holes.values() for n in held(h)])
     size = "D" if length is None else str(length)
     label = "llama" if policy == "float32" and kept.verdict == "proven" else policy
+    if is_read_out(graph, root):
+        return None
     return Match(
         code=CODE,
         root=root,
@@ -133,7 +136,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
             kept,
         ],
         region=frozenset(owned),
-        fused=(FusedKernel("fast.rms_norm", (x,), root, made=(_scaled_weight(x, weight.nodes),)),),
+        fused=(FusedKernel("fast.rms_norm", (x,), root, made=(_scaled_weight(x, weight.nodes),), wide=cast),),
         shapes={"x": ("...", size), **({"weight": (size,)} if weight.hole is not None else {})},
         dtypes={"weight": "weight"} if weight.hole is not None else {},
         numerics=_numerics(graph, "none" if wide else policy, written if wide else x, kept, length),

@@ -24,6 +24,7 @@ from typing import Any
 from fuselint.finding import Obligation
 from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.worth import is_read_out
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS231", "unfused-matmul-add"
@@ -110,6 +111,8 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         _fits(graph, scaled.value, c),
         _dtype(graph, a, b, c),
     ]
+    if is_read_out(graph, root):
+        return None
     return Match(
         code=CODE,
         root=root,
@@ -239,5 +242,12 @@ COUNTEREXAMPLES = [
     Example(
         HEAD + "def f(x, w, b):\n    return (x @ w).astype(mx.float16) + b.astype(mx.float32)\n",
         why="a cast stands between",
+    ),
+    Example(
+        HEAD + "def ridge(x: mx.array, y: mx.array, amount: float):\n"
+        "    x = x.astype(mx.float32)\n"
+        "    gram = x.T @ x + amount * mx.eye(64)\n"
+        "    return mx.linalg.solve(gram, x.T @ y, stream=mx.cpu)\n",
+        why="a decomposition on the CPU reads it: that is calibration",
     ),
 ]

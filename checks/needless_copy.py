@@ -302,21 +302,6 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
-        HEAD
-        + "def f(x: mx.array):\n"
-        + HEADS.format("qkv[0], qkv[1], qkv[2]")
-        + "    q, k, v = (a.reshape(B * 8, N, -1) for a in (q, k, v))\n"
-        + "    return mx.exp(q * k - v)\n",
-        why="heads of a batch aren't next to each other: the reshape would copy what the gather doesn't",
-    ),
-    Example(
-        HEAD.rstrip() + "\nimport mlx.nn as nn\n\n\nclass Text(nn.Module):\n    def __init__(self, n, dims):\n"
-        "        super().__init__()\n        self.table = nn.Embedding(n, dims)\n\n"
-        "    def __call__(self, tokens: mx.array, dropped):\n"
-        "        tokens = mx.where(dropped, mx.zeros_like(tokens), tokens)\n        return self.table(tokens)\n",
-        why="tokens are small",
-    ),
-    Example(
         HEAD + "def f(x: mx.array):\n    B, L, D = x.shape\n    x[0] += 1.0\n    return mx.exp(x)\n",
         why="an entry that is assigned to",
     ),
@@ -345,4 +330,19 @@ COUNTEREXAMPLES = [
     Example(_example("x.astype(mx.float16).astype(x.dtype)", "x: mx.array"), why="float16 rounds"),
     Example(_example("x.astype(mx.float32).astype(mx.bfloat16)", "x: mx.array"), why="x may be float32"),
     Example(_example("mx.exp(x.astype(mx.float32)).astype(x.dtype)", "x: mx.array"), why="work in float32 between"),
+    Example(
+        HEAD
+        + "def f(x: mx.array):\n"
+        + HEADS.format("qkv[0], qkv[1], qkv[2]")
+        + "    q = q.reshape(B * 8, N, -1)\n    k = k.reshape(B * 8, N, -1)\n    v = v.reshape(B * 8, N, -1)\n"
+        + "    return mx.exp(q * k - v)\n",
+        why="heads of a batch aren't next to each other: the reshape would copy what the gather doesn't",
+    ),
+    Example(
+        HEAD.rstrip() + "\nimport mlx.nn as nn\n\n\nclass Text(nn.Module):\n    def __init__(self, n, dims):\n"
+        "        super().__init__()\n        self.table = nn.Embedding(n, dims)\n\n"
+        "    def __call__(self, tokens: mx.array, dropped):\n"
+        "        tokens = mx.where(dropped, mx.zeros_like(tokens), tokens)\n        return self.table(tokens)\n",
+        why="tokens are small",
+    ),
 ]

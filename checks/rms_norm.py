@@ -115,7 +115,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
             kept,
         ],
         region=frozenset(owned),
-        fused=(FusedKernel("fast.rms_norm", reads, root),),
+        fused=(FusedKernel("fast.rms_norm", reads, root, wide=cast),),
         shapes={"x": ("...", "D"), **({"weight": ("D",)} if weight.hole is not None else {})},
         scalars={norm.length: "D"} if norm.length is not None and norm.length.number is None else {},
         dtypes={"weight": "weight"} if weight.hole is not None else {},

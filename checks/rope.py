@@ -512,6 +512,7 @@ def _advice(graph: Graph, found: Tabled) -> Match | None:
         shapes=_operand_shapes(
             found, _shapes(there.canonical, policy.x, rotation, _least_rank(there, policy.x))[0]["x"]
         ),
+        dtypes={f"table{i}": made_as for i in range(len(found.tables)) if (made_as := _made_as(there, inside))},
         numerics=policy.numerics,
         related=[(n, "rotated by the same tables") for n, _ in found.others if n.frame.depth == 0],
         data={"problem": _instead(graph, found, policy.x)},
@@ -560,6 +561,17 @@ def _operand_shapes(found: Tabled, x: tuple[str, ...]) -> dict[str, tuple[str, .
         **{f"x{i}": other for i in range(len(found.others))},
         **{f"table{i}": table for i in range(len(found.tables))},
     }
+
+
+def _made_as(graph: Graph, inside: list[Node]) -> str:
+    """The dtype in which the tables meet what they rotate, or ""."""
+    turned = set(_depending(inside, {n for n in inside if n.op in ("cos", "sin")}))
+    turned |= {n for n in inside if n.op in ("cos", "sin")}
+    for node in inside:
+        tables = [n for n in node.inputs if n in turned] if node.op == "multiply" else []
+        if len(tables) == 1 and len(node.inputs) == 2:
+            return graph.facts.dtype(tables[0]).name or ""
+    return ""
 
 
 def _left_open() -> Obligation:

@@ -65,13 +65,14 @@ class Made:
 class FusedKernel:
     """A kernel of the fixed code: what it reads from DRAM and writes to it. `writes` has the size of that node.
 
-    made: what it reads besides, which a kernel before it makes.
+    made: what it reads besides, which a kernel before it makes. wide: its first operand is cast to float32 for it.
     """
 
     op: str
     reads: tuple[Node, ...]
     writes: Node
     made: tuple[Made, ...] = ()
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -65,6 +65,8 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
         found = likely(source, facts, depth + 1)
     elif node.op == "reshape":
         found = _reshaped(node.attrs.get("shape"), facts, depth)
+    elif node.op == "loop":
+        found = likely(source, facts, depth + 1)  # as it is before the first round
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
         found = likely(source, facts, depth + 1)
     return found if found is not None and (shape is None or found.lead is None) else shape

@@ -21,7 +21,7 @@ FROM_OUTSIDE = frozenset({"param", "call", "item", "loop", "phi", "global", "opa
 """Operations whose result may have any dtype. An attribute of an object, which is a weight, has the model's."""
 
 ARRAYS = ("array", "unknown")
-MEETING = frozenset({"binary", "ternary"})
+MEETING = frozenset({"binary", "ternary", "matmul"})
 STATED = (*HALF, "float32", "complex64")
 
 ROUNDS = 3

@@ -80,6 +80,32 @@ def _goes_through(statement: cst.CSTNode, held: frozenset[str]) -> bool:
     return any(isinstance(n, cst.Attribute) and n.attr.value in held for n in walk(statement.iter))
 
 
+HOST = frozenset({"numpy.array", "numpy.asarray", "builtins.float", "builtins.int"})
+READS = frozenset({"tolist", "item"})
+
+
+def is_read_out(graph: Graph, root: Node) -> bool:
+    """Whether what a function makes of a value goes to the host, or to a decomposition, which runs there.
+
+    That is work on a whole input, before a model or after it.
+    """
+    stack, seen = [root], {root}
+    while stack:
+        node = stack.pop()
+        for r in graph.users.get(node, ()):
+            if r in seen:
+                continue
+            seen.add(r)
+            if r.op == "attr" and r.attrs.get("name") in READS:
+                return True
+            if r.op == "call" and r.attrs.get("target") in HOST:
+                return True
+            if r.op.startswith("linalg.") and r.op != "linalg.norm":
+                return True
+            stack.append(r)
+    return False
+
+
 def is_lowest(node: Node) -> bool:
     """`mx.finfo(dtype).min`: what fills masked scores."""
     called = node.inputs[0].attrs.get("target") if node.op == "attr" and node.inputs else None

@@ -13,6 +13,7 @@ from fuselint.finding import Traffic
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import NEWEST, Gates, Version
+from fuselint.graph.likely import likely
 from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
@@ -193,9 +194,9 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr]]:
     """The graph's facts; where the rule knows its operands' shapes, with its names for the axes that the code gives no
     name to. And what those names mean."""
     stated = {node: shape for _, node, shape in _shapes_of_holes(match)}
+    dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
     if not stated:
         return graph.facts, {}
-    fixed = {n: DType({d}) for name, n, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
     facts = Facts(graph)
     axes = dict(reversed(list(_axes(graph, match))))  # the first that names it
     own = {r: e for r, e in axes.items() if is_readable(e)}
@@ -204,8 +205,13 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr]]:
     called = {r: WORDS.get(r, r) if r in taken else r for r in letters}
     names = {**own, **{r: Expr.name(n) for r, n in called.items()}}
     for node, shape in stated.items():
+        own_shape = likely(node, graph.facts)
+        if own_shape is not None and own_shape.lead is None and graph.facts.rank(node) is None:
+            facts.state(node, own_shape, graph.facts.dtype(node), "before the loop")
+            continue
         dims = tuple(d.substitute(names) for d in shape.dims)
-        facts.state(node, Shape(None, dims), fixed.get(node, graph.facts.dtype(node)), "an operand of the rule")
+        dtype = DType({dtypes[node]}) if node in dtypes else graph.facts.dtype(node)
+        facts.state(node, Shape(None, dims), dtype, "an operand of the rule")
     return facts, {called[r]: e for r, e in axes.items() if r in called and not any("%" in n for n in e.names)}
 
 
@@ -218,7 +224,7 @@ def is_readable(size: Expr) -> bool:
 
 
 def _shapes_of_holes(match: Match) -> Iterator[tuple[str, Node, Shape]]:
-    """The operands whose rank the rule states, by their names, with the rule's names for their axes."""
+    """The operands whose rank the rule states, by its names for them, with its names for their axes."""
     for name, shape in match.shapes.items():
         hole, _, part = name.partition(".")
         held = match.holes.get(hole)
@@ -300,7 +306,8 @@ def _fused(match: Match, traced: Trace) -> list[Kernel]:
         if isinstance(writes, Array):
             made = [_made(m, k, traced) for m in k.made]
             out.extend(made)
-            out.extend(kernels_of(k.op, [*reads, *(a for m in made for a in m.writes)], writes, k.writes, traced.gates))
+            reads += [a for m in made for a in m.writes]
+            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates, wide=k.wide))
     return out
 
 

@@ -20,10 +20,17 @@ Fused = Callable[[Tracer, Gates, Sequence[Array], Array], "Array | None"]
 """Of a tracer, what is fused, the operands, and the array that holds the result."""
 
 
-def kernels_of(op: str, reads: Sequence[Array], writes: Array, node: Node, gates: Gates) -> list[Kernel]:
+def kernels_of(
+    op: str, reads: Sequence[Array], writes: Array, node: Node, gates: Gates, *, wide: bool = False
+) -> list[Kernel]:
+    """wide: the first operand is cast to float32."""
     if op in ACTIVATIONS and reads:
         return _activation(op, reads[0], gates)
+    if op == "fast.rope" and reads:
+        return [Kernel(op, node, tuple(reads), (Array("", [], writes.shape, reads[0].dtype, node),))]
     t = Tracer(activation=gates.dtype, node=node)
+    if wide and reads:
+        reads = [t.astype(reads[0], "float32"), *reads[1:]]
     result = _expanded(t, op, reads, writes, gates)
     if result is None:
         return [Kernel(op, node, tuple(reads), (writes,))]
@@ -48,7 +55,7 @@ def _expanded(t: Tracer, op: str, reads: Sequence[Array], writes: Array, gates: 
         return None
     if result.shape is None or result.shape.lead is not None:
         result.shape = writes.shape
-    return t.astype(result, writes.dtype)
+    return result if op in NORMS else t.astype(result, writes.dtype)
 
 
 def _activation(op: str, x: Array, gates: Gates) -> list[Kernel]:
@@ -89,6 +96,9 @@ def _log_softmax(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array)
     kept = None if x.shape is None else x.shape.replace(-1, (ONE,))
     return t.binary("Subtract", x, t.make("LogSumExp", (x,), kept, x.dtype, t.arguments))
 
+
+NORMS = ("fast.rms_norm", "fast.layer_norm")
+"""Fused ops whose result is taken as it is: in the dtype of what they are given."""
 
 FUSED: dict[str, Fused] = {
     "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm, "fast.scaled_dot_product_attention": _attention,

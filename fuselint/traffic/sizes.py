@@ -13,7 +13,7 @@ from functools import reduce
 
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
-from fuselint.traffic.known import BY_RANK, LETTER_OF, Known, Number, Source, role
+from fuselint.traffic.known import BY_RANK, HEADED, LETTER_OF, LETTERS, Known, Number, Source, role
 
 ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
 
@@ -149,6 +149,8 @@ class Sizes:
         self._note_heads(shape)
         if len(dims) == 3 and shape.lead is None and str(dims[1].substitute(self.renamed)) in ("S", "T"):
             self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
+        if len(dims) == 4 and shape.lead is None and str(dims[2]) == "h" and str(dims[3]) != "w":
+            self.roles.setdefault("h", "heads")  # of `b, t, h, d = x.shape`
         places = BY_RANK.get(len(dims) if shape.lead is None else 3, ())
         places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
         for d, place in zip(dims, places, strict=True):
@@ -247,6 +249,8 @@ class Sizes:
         if said is not None:
             return said
         meaning = self.meanings.get(name)
+        if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
+            return known.of_role(LETTERS[name])  # the rule knows what the axis is for, the code has no name for it
         if meaning is not None and name not in meaning.names:
             return self._meant(meaning, known) or known.of_role(self._role(name))
         return known.of_role(self._role(name))

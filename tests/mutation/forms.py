@@ -35,7 +35,7 @@ PACKED = "w: uint V 16, scales: V 2, biases: V 2"
 EXAMPLES: dict[str, tuple[str, ...]] = {
     "FUS101": (
         "q: B H L D, k: B G S D, v: B G S D, n: =H//G, scale: =0.3",
-        "q: B H L D, k: B G S D, v: B G S D, n: =H//G, scale: =0.3, mask: mask L S",
+        "q: B H L D, k: B G S D, v: B G S D, n: =H//G, scale: =0.3, mask: B 1 L S",
     ),
     "FUS102": (
         *["q: B H L D, k: B H L D, v: B H L D, scale: =0.3"] * 2,

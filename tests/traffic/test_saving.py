@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 from fuselint.config import Settings
 from fuselint.finding import Traffic
+from fuselint.graph.symbols import Expr
 from fuselint.rulebook import rules
 from fuselint.traffic import saving
+from fuselint.traffic.known import Known
+from fuselint.traffic.sizes import Sizes
 from tests.graph.functions import HEAD, graph_of
 
 NORM = """
@@ -91,9 +94,9 @@ def test_each_kernel_of_a_fix_spares_what_it_writes() -> None:
     (t,) = savings(ROTATIONS, "FUS221", "rotate")
     assert (t.kernels_now, t.kernels_fused) == (14, 2)
     assert (
-        t.bytes_now == "36*B*T*H*F + 36*B*T*G*F + 16*T*F"
-    )  # 4 products of 4, 2 sums of 6, a stack of 8; the half of 2*F is F
-    assert t.bytes_fused == "8*B*T*H*F + 8*B*T*G*F"
+        t.bytes_now == "72*B*T*H*F + 72*B*T*G*F + 32*T*F"
+    )  # float32, as the tables: 4 products of 8, 2 sums of 12, a stack of 16; the half of 2*F is F
+    assert t.bytes_fused == "16*B*T*H*F + 16*B*T*G*F"
 
 
 def test_casts_count_at_the_size_of_each_side() -> None:
@@ -238,3 +241,104 @@ def test_a_dtype_parameter_has_its_default() -> None:
     )
     (t,) = savings(source, "FUS106")
     assert (t.bytes_now, t.bytes_fused) == ("17*m*n", "9*m*n")  # float32: zeros 4; 1, 4 and 4, and 4
+
+
+def test_heads_are_heads_where_the_code_has_no_name_for_them() -> None:
+    source = (
+        "class A(nn.Module):\n    def __init__(self, n: int, groups: int):\n        super().__init__()\n"
+        "        self.n, self.groups = n, groups\n    def attend(self, q, k, v):\n"
+        "        k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)\n"
+        "        k = mx.repeat(k, self.n // self.groups, axis=1)\n"
+        "        v = mx.repeat(v, self.n // self.groups, axis=1)\n"
+        "        return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0)\n"
+    )
+    (t,) = savings(source, "FUS101", "A.attend")
+    assert t.at["G"] == 8
+
+
+def test_h_between_a_length_and_a_width_is_heads() -> None:
+    source = (
+        "def f(q: mx.array, k: mx.array):\n    b, t, h, d = q.shape\n"
+        "    return mx.sigmoid(q.reshape(b, t, h, d)) * 2 + k.reshape(b, t, h, d)\n"
+    )
+    (t,) = savings(source, "FUS301")
+    assert (t.at["h"], t.at["t"]) == (32, 2048)
+
+
+TABLES = """
+def halves(x):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([-b, a], axis=-1)
+
+
+class Tables(nn.Module):
+    def __init__(self, dims, base=10000.0):
+        super().__init__()
+        self.dims, self.base = dims, base
+
+    def __call__(self, x):
+        widths = self.base ** (mx.arange(0, self.dims, 2, dtype=mx.float32) / self.dims)
+        a = mx.outer(mx.arange(x.shape[1], dtype=mx.float32), 1.0 / widths)
+        a = mx.concatenate([a, a], axis=-1)
+        return mx.cos(a)[None, :, None, :], mx.sin(a)[None, :, None, :]
+
+
+class Attention(nn.Module):
+    def __init__(self, dims, heads):
+        super().__init__()
+        self.heads, self.hd = heads, dims // heads
+        self.q = nn.Linear(dims, dims)
+
+    def __call__(self, x: mx.array, tables):
+        B, L, _ = x.shape
+        q = self.q(x).reshape(B, L, self.heads, self.hd)
+        cos, sin = tables
+        return q * cos + halves(q) * sin
+
+
+class Model(nn.Module):
+    def __init__(self, dims, heads):
+        super().__init__()
+        self.rope = Tables(dims // heads)
+        self.attention = Attention(dims, heads)
+
+    def __call__(self, x):
+        return self.attention(x, self.rope(x))
+"""
+
+
+def test_float32_tables_widen_what_they_rotate() -> None:
+    (t,) = savings(TABLES, "FUS221", "Attention.__call__")
+    assert (t.kernels_now, t.kernels_fused) == (7, 1)  # -b, both halves; two casts and two products; the sum
+    assert t.bytes_now.startswith("92*B*L*F*heads")  # 4 + 8, 12 + 12 for casts, 16 + 16 for products, 24
+    assert t.bytes_fused == "8*B*L*F*heads"
+
+
+def test_a_norm_that_is_not_cast_back_has_one_kernel() -> None:
+    source = (
+        "class N(nn.Module):\n    def __init__(self, dims):\n        super().__init__()\n"
+        "        self.weight = mx.ones((dims,))\n    def __call__(self, x: mx.array):\n"
+        "        mean = mx.mean(x.astype(mx.float32) ** 2, axis=-1, keepdims=True)\n"
+        "        return self.weight * (x * mx.rsqrt(mean + 1e-6))\n"
+    )
+    (t,) = savings(source, "FUS201", "N.__call__")
+    assert (t.kernels_fused, t.bytes_fused) == (1, "4*T*D")  # the result takes x's dtype, which the fix says
+
+
+def test_a_value_of_a_loop_has_the_shape_that_it_had_before() -> None:
+    source = (
+        "def f(q: mx.array, v: mx.array, n: int):\n"
+        "    B, H, L, K = q.shape\n    state = mx.zeros((B, H, K, K))\n    out = []\n"
+        "    for i in range(n):\n        out.append(q @ state + v)\n        state = state * 0.5 + q\n"
+        "    return mx.stack(out)\n"
+    )
+    (t,) = savings(source, "FUS231")
+    assert "4*B*H*K*K" in t.bytes_fused
+
+
+def test_pairs_of_a_head_are_few_where_the_code_does_not_say() -> None:
+    sizes = Sizes()
+    sizes.meanings["F"] = Expr.name("x.shape[-1]") // 2
+    sizes.meanings["D"] = Expr.name("x.shape[-1]")
+    assert sizes.number("F", Known()) == (64, "assumed")  # not half of a model's width
+    assert sizes.number("D", Known()) == (4096, "assumed")
