@@ -75,7 +75,10 @@ def _is_a_step(node: Node) -> bool:
     index = node.attrs.get("index") if node.op in ("index", "item") else None
     parts = index if isinstance(index, tuple) else (index,)
     steps = [p for p in parts if isinstance(p, Node)]
-    if len(steps) != 1 or len(parts) > LONGEST or not any(p is steps[0] for p in parts[:2]):
+    rest = [p for p in parts if not isinstance(p, Node)]
+    if len(steps) != 1 or not all(p is Ellipsis or (isinstance(p, Slice) and p.takes_all) for p in rest):
+        return False
+    if len(parts) > LONGEST or not any(p is steps[0] for p in parts[:2]):
         return False
     return steps[0].op == "item" and not isinstance(steps[0].attrs.get("index"), int)
 

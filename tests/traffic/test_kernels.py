@@ -281,6 +281,16 @@ def test_a_step_of_a_sequence_has_one_row_of_each_of_the_batch(step: str) -> Non
     assert all(str(sizes.elements(shape)).startswith("B*") for shape in held)
 
 
+def test_weights_of_one_of_a_batch_are_no_step() -> None:
+    """`wa[b, :, None]` has one number for each of the rows that it weighs."""
+    graph = graph_of(
+        f"{HEAD}def f(x: mx.array, w: mx.array, i: mx.array):\n    out = []\n    for b in range(9):\n"
+        "        out.append(w[b, :, None] * x[i[b]])\n    return mx.stack(out)\n"
+    )
+    (product,) = kernels([n for n in graph.nodes if n.op == "multiply"], graph.facts)
+    assert not any("B" in Sizes.of([a.shape]).elements(a.shape).names for a in product.writes)
+
+
 def test_complex_pairs_that_a_table_of_one_head_turns_keep_their_rows() -> None:
     graph = graph_of(
         f"{HEAD}def f(x: mx.array, table: mx.array):\n"
