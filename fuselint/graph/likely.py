@@ -24,7 +24,7 @@ RANK = 4
 
 JOINS = frozenset({"phi", "loop"})
 
-LONGEST = 3
+LEAST, LONGEST = 2, 3
 """Parts of an index that takes one of a sequence."""
 
 SAME_SHAPE = frozenset({"unary", "cast", "activation"})
@@ -71,14 +71,15 @@ def _met(node: Node, facts: Facts, depth: int) -> Shape | None:
 
 
 def _is_a_step(node: Node) -> bool:
-    """`x[..., t, :]`, `x[:, t]`, `x[t, ...]` or `x[t]` for the t of a loop: one of a sequence, of each of a batch."""
-    index = node.attrs.get("index") if node.op in ("index", "item") else None
-    parts = index if isinstance(index, tuple) else (index,)
+    """`x[..., t, :]`, `x[:, t]` or `x[t, ...]` for the t of a loop: one of a sequence. `x[t]` may be one of a batch."""
+    parts = node.attrs.get("index") if node.op == "index" else None
+    if not isinstance(parts, tuple) or not LEAST <= len(parts) <= LONGEST:
+        return False
     steps = [p for p in parts if isinstance(p, Node)]
     rest = [p for p in parts if not isinstance(p, Node)]
     if len(steps) != 1 or not all(p is Ellipsis or (isinstance(p, Slice) and p.takes_all) for p in rest):
         return False
-    if len(parts) > LONGEST or not any(p is steps[0] for p in parts[:2]):
+    if not any(p is steps[0] for p in parts[:2]):
         return False
     return steps[0].op == "item" and not isinstance(steps[0].attrs.get("index"), int)
 
