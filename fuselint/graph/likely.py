@@ -23,6 +23,11 @@ DEEPEST = 16
 RANK = 4
 """Of images, whose axes are summed over by their numbers."""
 
+JOINS = frozenset({"phi", "loop"})
+
+LEAST, LONGEST = 2, 3
+"""Parts of an index that takes one of a sequence."""
+
 SAME_SHAPE = frozenset({"unary", "cast", "activation"})
 ONE = Expr.of(1)
 
@@ -39,8 +44,8 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
     if source is None:
         return shape
     found = None
-    if node.op in TABLE and TABLE[node.op].kind == "binary":
-        found = next((likely(n, facts, depth + 1) for n in node.inputs if _is_of_a_step(n)), None)
+    if node.op in JOINS or (node.op in TABLE and TABLE[node.op].kind == "binary"):
+        found = _met(node, facts, depth)
     elif _is_a_step(node):
         tail = (likely(source, facts, depth + 1) or Shape(f"%{source.id}", ())).tail(3)
         found = None if tail is None else Shape(None, (tail[0], tail[2]))
@@ -72,13 +77,26 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
     return found if found is not None and (shape is None or found.lead is None) else shape
 
 
+def _met(node: Node, facts: Facts, depth: int) -> Shape | None:
+    """Of values that meet: that of one of a sequence, or of the one that is an array, or the one that all have."""
+    step = next((n for n in node.inputs if _is_of_a_step(n)), None)
+    arrays = [step] if step is not None else [n for n in node.inputs if facts.kind(n) != "scalar"]
+    shapes = {likely(n, facts, depth + 1) for n in arrays}
+    return shapes.pop() if len(shapes) == 1 and (len(arrays) == 1 or node.op in JOINS) else None
+
+
 def _is_a_step(node: Node) -> bool:
-    """`x[..., t, :]`, `x[:, t]` for the t of a loop: one of a sequence."""
-    index = node.attrs.get("index") if node.op == "index" else None
-    if not isinstance(index, tuple) or sum(isinstance(p, Node) for p in index) != 1:
+    """`x[..., t, :]`, `x[:, t]` or `x[t, ...]` for the t of a loop: one of a sequence. `x[t]` may be one of a batch."""
+    parts = node.attrs.get("index") if node.op == "index" else None
+    if not isinstance(parts, tuple) or not LEAST <= len(parts) <= LONGEST:
         return False
-    at = next(i for i, p in enumerate(index) if isinstance(p, Node))
-    return at == 1 and index[1].op == "item" and not isinstance(index[1].attrs.get("index"), int) and len(index) < 4
+    steps = [p for p in parts if isinstance(p, Node)]
+    rest = [p for p in parts if not isinstance(p, Node)]
+    if len(steps) != 1 or not all(p is Ellipsis or (isinstance(p, Slice) and p.takes_all) for p in rest):
+        return False
+    if not any(p is steps[0] for p in parts[:2]):
+        return False
+    return steps[0].op == "item" and not isinstance(steps[0].attrs.get("index"), int)
 
 
 def _is_of_a_step(node: Node, deepest: int = 8) -> bool:
@@ -88,7 +106,7 @@ def _is_of_a_step(node: Node, deepest: int = 8) -> bool:
         return _is_a_step(node)
     if node.op == "item" and node.inputs[0].op == "split":
         return _is_of_a_step(node.inputs[0].inputs[0], deepest - 1)
-    if op is None or op.kind not in (*SAME_SHAPE, "binary"):
+    if node.op not in JOINS and (op is None or op.kind not in (*SAME_SHAPE, "binary")):
         return False
     return any(_is_of_a_step(n, deepest - 1) for n in node.inputs)
 

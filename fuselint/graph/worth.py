@@ -6,6 +6,7 @@ worth a kernel of its own. Nothing here goes by names, but for the parameters of
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -38,6 +39,7 @@ def is_rare(graph: Graph, nodes: Sequence[Node], *, gated: bool = False) -> bool
     return (
         _is_a_spectrum(graph, nodes)
         or _interpolates(graph, nodes)
+        or _shows_an_image(graph, nodes, outside)
         or _rewrites_a_parameter(graph, nodes[-1], outside)
         or (not gated and (_guides(graph, nodes, outside) or _steps_a_solver(graph, nodes)))
     )
@@ -150,7 +152,7 @@ def is_of_a_schedule(graph: Graph, node: Node, deepest: int = 8) -> bool:
     if node.op == "phi" and deepest > 0:
         return any(is_of_a_schedule(graph, k, deepest - 1) for k in node.inputs)
     op = TABLE.get(node.op)
-    if node.op != "call" and (op is None or op.kind not in ONE_BY_ONE or (kind == "array" and facts.rank(node) != 0)):
+    if node.op != "call" and (op is None or op.kind not in ONE_BY_ONE or (kind == "array" and facts.rank(node))):
         return False
     made_of = [k for k in node.inputs if k.op != "const" and facts.kind(k) != "scalar"]
     return bool(made_of) and deepest > 0 and all(is_of_a_schedule(graph, k, deepest - 1) for k in made_of)
@@ -252,6 +254,16 @@ def _is_a_fraction(graph: Graph, node: Node) -> bool:
     )
 
 
+def _shows_an_image(graph: Graph, nodes: Sequence[Node], outside: Sequence[Node]) -> bool:
+    """Whether a chain maps -1, 0 and 1 to 0, a half and 1, or to those of bytes: what a decoder made, for the eye."""
+    facts = graph.facts
+    arrays = {k for k in outside if k.op != "const" and facts.kind(k) not in ("dtype", "none")}
+    if len(arrays) != 1:
+        return False
+    made = [_at(nodes, facts, dict.fromkeys(arrays, x)) for x in (-1.0, 0.0, 1.0)]
+    return made in ([0.0, 0.5, 1.0], [0.0, 127.5, 255.0], [0.0, 128.0, 255.0])
+
+
 def _guides(graph: Graph, nodes: Sequence[Node], outside: Sequence[Node]) -> bool:
     """Whether a chain is the line through two values at a number that is given: guidance, or a step.
 
@@ -285,7 +297,12 @@ ARITHMETIC: Mapping[str, Callable[..., float]] = {
     "add": operator.add,
     "subtract": operator.sub,
     "multiply": operator.mul,
+    "divide": lambda a, b: a / b if b else math.nan,
     "negative": operator.neg,
+    "minimum": min,
+    "maximum": max,
+    "clip": lambda a, low=-math.inf, high=math.inf: max(low, min(a, high)),
+    "round": round,
     "astype": float,
 }
 

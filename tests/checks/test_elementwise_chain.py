@@ -251,6 +251,8 @@ SILENT = {
     "return mx.cos(e) @ z, mx.sin(e) @ z",
     "a mask of infinities": "return mx.where(x > 0, mx.array(0.0), mx.array(-float('inf'))) + y",
     "losses of tokens": "l = nn.losses.cross_entropy(x, y)\nreturn (l * 2 + 1).astype(mx.float32) * 0.5",
+    "an image for the eye": "return mx.clip(x / 2 + 0.5, 0, 1)",
+    "an image in bytes": "return mx.round(mx.clip((x.astype(mx.float32) + 1) * 127.5, 0.0, 255.0))",
     "a uint8 image": "return mx.clip(x * 127.5 + 127.5, 0, 255).astype(mx.uint8)",
     "codes": "return (((x * y + 1) * z).sum(axis=-1) + 0.5).astype(mx.int32)",
     "a mask of the lowest number": "m = x.astype(mx.float32) * 2\nreturn (1.0 - m) * mx.finfo(mx.float32).min + y",
@@ -320,6 +322,10 @@ SCHEDULES = {
     "an element of a list of the object": ("s = (o.sigmas[i + 1] - o.sigmas[i]) / 2", 0),
     "what lies between two elements": ("u = mx.linspace(0, 1, 9)\ns = u[k + 1] - u[k]", 0),
     "an element of an array that is kept": ("s = self.sigmas[k]", 0),
+    "a ratio of what is computed of two": (
+        "a, b = self.sigmas[k], self.sigmas[k + 1]\ns = mx.exp(a) * 2 / mx.exp(b)",
+        0,
+    ),
     "an element, or the last one": ("s = self.sigmas[k] if k < 8 else self.last", 0),
     "a number that gets axes": ("s = mx.array(k)\nwhile s.ndim < x.ndim:\n    s = mx.expand_dims(s, -1)", 0),
     "a number that stays": ("s = mx.array(0.3)", 1),
@@ -511,7 +517,7 @@ def test_a_helper_is_named_for_what_it_computes(expression: str, name: str) -> N
 
 
 def test_a_helper_is_named_for_the_function_that_it_is() -> None:
-    text = f"{HEAD}def denormalised(x: mx.array):\n    return mx.clip(x / 2 + 0.5, 0, 1)\n"
+    text = f"{HEAD}def denormalised(x: mx.array):\n    return mx.clip(x / 3 + 0.5, 0, 1)\n"
     after = fix_text(FileText("m.py", text), Settings(select=("FUS301",))).after
     assert "def fused_denormalised(" in after
 

@@ -236,6 +236,7 @@ AXES = {
     "an activation of it": "mx.tanh(mx.expand_dims(y, axis=1))",
     "what a sum leaves": "mx.sum(y, axis=1, keepdims=True)",
     "a mean of what a sum leaves": "mx.mean(mx.sum(y, axis=1, keepdims=True), axis=-1, keepdims=True)",
+    "statistics of either kind": "(1e-6 + (mx.mean(y[:, None], -1, True) if n else mx.var(y[:, None], -1, True)))",
     "a sum over two axes": "mx.sum(y, axis=(1, 2), keepdims=True)",
     "an axis by an argument's default": "mx.expand_dims(y, axis)",
     "half of an axis after it": "y[:, None, :].reshape(*y[:, None, :].shape[:-1], n, 2)[..., 0]",
@@ -267,15 +268,27 @@ def test_a_number_of_a_configurations_list_is_one() -> None:
     assert [str(a.shape) for a in product.reads] == ["()", "(*x,)"]
 
 
-@pytest.mark.parametrize("step", ["x[..., t, :]", "x[:, t]"])
+@pytest.mark.parametrize("step", ["x[..., t, :]", "x[:, t]", "x[t, ...]"])
 def test_a_step_of_a_sequence_has_one_row_of_each_of_the_batch(step: str) -> None:
     graph = graph_of(
         f"{HEAD}def f(x: mx.array, w: mx.array, h: mx.array):\n    for t in range(9):\n"
-        f"        a, b = mx.split({step} + h @ w, 2, axis=-1)\n        h = mx.tanh(a) * b\n    return h\n"
+        f"        a, b = mx.split({step} + h @ w, 2, axis=-1)\n        h = mx.tanh(a) * b + h\n    return h\n"
+    )
+    made = kernels([n for n in graph.nodes if n.op in ("multiply", "add") and n.inputs[0].op != "index"], graph.facts)
+    held = [a.shape for k in made for a in (*k.reads, *k.writes)]
+    sizes = Sizes.of(held)
+    assert len(held) >= 6
+    assert all(str(sizes.elements(shape)).startswith("B*") for shape in held)
+
+
+def test_weights_of_one_of_a_batch_are_no_step() -> None:
+    """`wa[b, :, None]` has one number for each of the rows that it weighs."""
+    graph = graph_of(
+        f"{HEAD}def f(x: mx.array, w: mx.array, i: mx.array):\n    out = []\n    for b in range(9):\n"
+        "        out.append(w[b, :, None] * x[i[b]])\n    return mx.stack(out)\n"
     )
     (product,) = kernels([n for n in graph.nodes if n.op == "multiply"], graph.facts)
-    sizes = Sizes.of(a.shape for a in (*product.reads, *product.writes))
-    assert str(sizes.elements(product.writes[0].shape)).startswith("B*")
+    assert not any("B" in Sizes.of([a.shape]).elements(a.shape).names for a in product.writes)
 
 
 def test_complex_pairs_that_a_table_of_one_head_turns_keep_their_rows() -> None:
