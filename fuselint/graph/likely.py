@@ -45,7 +45,7 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
         return shape
     found = None
     if node.op in JOINS or (node.op in TABLE and TABLE[node.op].kind == "binary"):
-        found = _met(node, facts, depth)
+        found = _met(node, facts, depth) or _joined(node, facts, depth)
     elif _is_a_step(node):
         tail = (likely(source, facts, depth + 1) or Shape(f"%{source.id}", ())).tail(3)
         found = None if tail is None else Shape(None, (tail[0], tail[2]))
@@ -63,18 +63,20 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
         found = _cached(node, source, facts, depth)
     elif node.op == "call" and any(c.op is not None and c.op.shape is same for c in facts.callees(node)):
         found = likely(source, facts, depth + 1)
-    elif node.op == "phi":
-        sides = [likely(n, facts, depth + 1) for n in node.inputs]
-        found = next((s for s in reversed(sides) if s is not None and s.lead is None), None)
     elif node.op == "fast.scaled_dot_product_attention":
         found = likely(source, facts, depth + 1)
     elif node.op == "reshape":
         found = _reshaped(node.attrs.get("shape"), facts, depth)
-    elif node.op == "loop":
-        found = likely(source, facts, depth + 1)  # as it is before the first round
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
         found = likely(source, facts, depth + 1)
     return found if found is not None and (shape is None or found.lead is None) else shape
+
+
+def _joined(node: Node, facts: Facts, depth: int) -> Shape | None:
+    """Of branches that join, the last whose shape is known; of a loop, the value before the first round."""
+    ways = {"phi": node.inputs[::-1], "loop": node.inputs[:1]}.get(node.op, ())
+    shapes = (likely(n, facts, depth + 1) for n in ways)
+    return next((s for s in shapes if s is not None and s.lead is None), None)
 
 
 def _met(node: Node, facts: Facts, depth: int) -> Shape | None:
