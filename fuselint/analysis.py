@@ -17,12 +17,13 @@ import libcst as cst
 
 from fuselint.config import Settings
 from fuselint.finding import Applicability, Finding, Fix, Region, Related, Traffic
+from fuselint.graph.elsewhere import Elsewhere, shared
+from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.rulebook import Match, NoFix, Replacement, Rule, claim, rules, selectors
 from fuselint.source.edit import place
 from fuselint.source.modules import Modules
-from fuselint.source.project import summarise
 from fuselint.source.screen import screen
 from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
@@ -74,9 +75,12 @@ def analyse(
     if not screened.mlx or screened.tree is None or not screened.functions:
         return FileResult(file.path), []
     modules = modules or Modules()
+    program = shared(file, modules.of(file, screened.tree))
+    program.elsewhere = Elsewhere(program, modules)
     with modules.noting() as notes:
-        work = Analysis(file, settings, is_read, Program(file, summarise(file, screened.tree), modules))
+        work = Analysis(file, settings, is_read, program)
         result, proposals = work.run([span.qualname for span in screened.functions])
+    program.rest()
     return replace(result, reads=tuple(sorted(notes.items()))), proposals
 
 
@@ -205,10 +209,12 @@ class Analysis:
         )
 
     def related(self, match: Match) -> Iterator[Related]:
-        for node, text in match.related:
-            if node.cst is not None and node.frame.source is not None:
-                source = node.frame.source
-                yield Related(source.file.path, source.file.position(source.span(node.cst)[0])[0], text)
+        for at, text in match.related:
+            if isinstance(at, Place):
+                yield Related(at.path, at.exact, text)
+            elif at.cst is not None and at.frame.source is not None:
+                source = at.frame.source
+                yield Related(source.file.path, source.file.position(source.span(at.cst)[0])[0], text)
 
     def fix(self, graph: Graph, match: Match) -> tuple[Fix, Region | None, tuple[tuple[int, int], ...]]:
         rule = self.by_code[match.code]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fuselint.analysis import Analysis, message, span_of
 from fuselint.config import DTYPES, Settings
 from fuselint.errors import FuselintError
+from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.graph.show import show
@@ -28,7 +29,8 @@ def explain(path: str, line: int, settings: Settings) -> str:
         raise FuselintError(f"{path}: does not import MLX")
     summary = summarise(file, screened.tree)
     qualname = _function(file, summary, line)
-    program = Program(file, summary, Package().modules())
+    program = Program(file, summary)
+    program.elsewhere = Elsewhere(program, Package().modules())
     graph = program.graph(qualname)
     if graph is None:
         reason = program.too_complex.get(qualname, "its text is not found")

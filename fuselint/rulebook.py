@@ -17,6 +17,7 @@ from typing import Any
 from fuselint.config import nearest
 from fuselint.errors import ConfigError, FuselintError
 from fuselint.finding import Numerics, Obligation, RegionInput
+from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.values import Value
 
@@ -96,7 +97,7 @@ class Match:
     scalars: dict[Value, str] = field(default_factory=dict)
     probe: Probe | None = None
     numerics: Numerics = "bit-identical"
-    related: list[tuple[Node, str]] = field(default_factory=list)
+    related: list[tuple[Node | Place, str]] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
     has_traffic: bool = True
 

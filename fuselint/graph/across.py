@@ -40,6 +40,9 @@ LARGEST = 400
 MARK = "\N{SECTION SIGN}"
 """Around the number of a function that is followed: it sets its names apart from those of all others."""
 
+OUTSIDE = ("builtins.", "math.", "mlx.", "numpy.")
+"""What targets start with that are of no package that is analysed."""
+
 SELF, FIELDS = "self", "<fields>"
 """Paths of objects: the one whose method is analysed, and a dataclass object before its `__post_init__`."""
 
@@ -188,7 +191,8 @@ class Across:
         return not any(name in c.fields or name in c.methods for c in classes)
 
     def _places(self, path: str, line: int) -> frozenset[Place]:
-        return frozenset(filter(None, [self.elsewhere.place(path, line)]))
+        place = self.elsewhere.place(path, line)
+        return frozenset({place} if self.elsewhere.is_other(place) else ())
 
     def _class_constant(self, classes: Sequence[tuple[Definition, ClassSummary]], name: str) -> Fact | None:
         for at, c in classes:
@@ -236,7 +240,7 @@ class Across:
     def _default(self, at: Definition, name: str, stated: Field, exact: bool) -> Fact | None:
         places, shown = self._places(at.path, stated.line), at.name
         if stated.default is not NO_DEFAULT:
-            default = Default(name, stated.default, shown, next(iter(places), None))
+            default = Default(name, stated.default, shown, self.elsewhere.place(at.path, stated.line))
             fact = replace(constant_fact(stated.default), why=f"the default of {shown}.{name}", places=places)
             return fact if exact else replace(fact, rests=frozenset({default}))
         made = self.elsewhere.resolved(at.path, stated.factory) if stated.factory else None
@@ -278,31 +282,25 @@ class Across:
 
     def constructed(self, instance: Instance) -> Inside | None:
         """The constructor of an object, with the facts of its arguments."""
-        key = (instance.found, instance.maker)
+        init = None if instance.found is None else self.elsewhere.method(instance.found, "__init__")
+        return None if init is None else self._construct(init, instance, *(instance.maker or (self.facts, None)))
+
+    def _construct(self, init: Definition, instance: Instance, facts: Facts, call: Node | None) -> Inside | None:
+        """A constructor of an object, or of a base of it, for the arguments of a call that `facts` know."""
+        key = (init, instance.found, instance.maker)
         if key not in self.reach.made:
             self.reach.made[key] = None  # while it is being worked out
-            init = None if instance.found is None else self.elsewhere.method(instance.found, "__init__")
-            facts, node = instance.maker or (None, None)
-            given = None if node is None else call_arguments(node)
-            if init is not None:
-                self.reach.made[key] = self._construct(init, instance, facts, given)
+            self.reach.made[key] = self._constructor(init, instance, facts, call)
         return self.reach.made[key]
 
-    def _construct(
-        self,
-        init: Definition,
-        instance: Instance,
-        facts: Facts | None,
-        given: tuple[list[Node], dict[str, Node]] | None,
-    ) -> Inside | None:
+    def _constructor(self, init: Definition, instance: Instance, facts: Facts, call: Node | None) -> Inside | None:
         summary, graph = self.elsewhere.function(init), self.elsewhere.graph(init)
         if summary is None or graph is None or not summary.parameters:
             return None
         this = {summary.parameters[0].name: Fact("object", instances=(instance,), present=True)}
+        given = None if call is None else call_arguments(call)
         bound = None if given is None else bind(summary.parameters[1:], *given)
-        if bound is None or facts is None:
-            return self._enter(init, graph, this, None)
-        return self._enter(init, graph, this, {k: (facts, n) for k, n in bound.items()})
+        return self._enter(init, graph, this, None if bound is None else {k: (facts, n) for k, n in bound.items()})
 
     def _stored(self, inside: Inside, instance: Instance, name: str) -> Fact | None:
         node = inside.graph.stored.get(name)
@@ -312,7 +310,7 @@ class Across:
             target = call.attrs.get("target") or "" if call.op == "call" else ""
             base = self.elsewhere.resolve(inside.graph, target) if target.endswith(".__init__") else None
             if base is not None and is_super(call):
-                above = self._construct(base, instance, inside.facts, call_arguments(call))
+                above = self._construct(base, instance, inside.facts, call)
                 return None if above is None else self._stored(above, instance, name)
         return None
 
@@ -366,7 +364,7 @@ class Across:
             found = [self._method(c, name, given) for c in callees if c.op is None]
             return [i for i in found if i is not None] if all(found) else []
         target = node.attrs.get("target") or ""
-        function = self.elsewhere.resolve(self.graph, target) if target else None
+        function = None if not target or target.startswith(OUTSIDE) else self.elsewhere.resolve(self.graph, target)
         summary = None if function is None else self.elsewhere.function(function)
         if function is None or summary is None:
             return []
@@ -461,7 +459,7 @@ class Across:
     def _brought(self, inside: Inside, node: Node) -> Fact:
         """A fact of a followed function, with the line that says it."""
         fact, place = inside.facts.of(node), self.elsewhere.place_of(inside.graph, node)
-        return replace(fact, places=fact.places | {place}) if place else fact
+        return replace(fact, places=fact.places | {place}) if self.elsewhere.is_other(place) else fact
 
     def _layer(self, node: Node, layer: Instance) -> Fact | None:
         """A call of a layer of MLX that another function made."""

@@ -24,7 +24,7 @@ from typing import Any
 import libcst as cst
 
 from fuselint.graph import dtypes
-from fuselint.graph.across import MARK, Across, Inside, Instance, Reach
+from fuselint.graph.across import MARK, OUTSIDE, Across, Inside, Instance, Reach
 from fuselint.graph.dtypes import DType
 from fuselint.graph.fact import (
     ACTIVATION,
@@ -75,6 +75,7 @@ class Facts:
         self.chain, self.mark = chain, mark
         self.init: Facts | None = None
         self._given: dict[Node, Fact] = {}
+        self._open: set[Node] = set()
         self._facts: dict[Node, Fact] = {}
         self._names: dict[Any, str] = {}
         self._taken: dict[str, int] = {}
@@ -132,7 +133,7 @@ class Facts:
         if size is None:
             return None, frozenset()
         known = {n: self.reach.numbers[n] for n in size.names if n in self.reach.numbers}
-        value = size.substitute({n: number for n, (number, _) in known.items()}).value()
+        value = size.substitute({n: number for n, (number, _) in known.items()}).met().value()
         return value, frozenset().union(*(rests for _, rests in known.values()))
 
     def truth(self, node: Node) -> bool | None:
@@ -268,6 +269,10 @@ class Facts:
             if top in self._facts:
                 stack.pop()
                 continue
+            if top in self._open:  # a call that is followed needs the very value that it is worked out for
+                why = "a value that is made of itself"
+                self._facts[top] = Fact("unknown", size=Expr.name(self._name(top)), why=why)
+                continue
             if self.init is not None and not self._owns(top):
                 self._facts[top] = self.init.of(top)
                 continue
@@ -275,7 +280,9 @@ class Facts:
             if waiting:
                 stack.extend(waiting)
                 continue
+            self._open.add(top)
             fact = self._refine(top, self._evaluate(top))
+            self._open.discard(top)
             self._facts[top] = self._inherit(top, fact)
             stack.pop()
         return self._facts[node]
@@ -459,6 +466,8 @@ class Facts:
         if op.result == "same":
             return inputs[0] if inputs else UNKNOWN
         call = self.call(node)
+        if self.reach.usual:
+            self._input_axis(call)
         shape, dtype = op.shape(call), op.dtype(call)
         if op.kind in ("binary", "ternary"):
             fitting = self._fitting(node, inputs)
@@ -482,6 +491,16 @@ class Facts:
             # a list whose length isn't known: each part alike
             return Fact("tuple", shape if isinstance(shape, Shape) else None, types[0], why=why)
         return Fact("unknown", why=why)
+
+    def _input_axis(self, call: Call) -> None:
+        """What a layer is made for says how long the last axis of its operand is, where a default says that."""
+        made_for, shape = INPUT_AXES.get(call.op.name), call.shape(0)
+        axis = None if made_for is None or shape is None else shape.axis(-1)
+        if made_for is None or axis is None or str(axis) not in axis.names:
+            return
+        number, rests = self.usual(call.size(call.setting(made_for)))
+        if number is not None and rests:
+            self.reach.numbers.setdefault(str(axis), (number, rests))
 
     def _led_by(self, node: Node, shape: Shape) -> Shape:
         """The shape of a value whose leading axes are those of several others: they are called the value's own."""
@@ -562,8 +581,11 @@ class Facts:
                 extent = Shape(None, sequence.extent.dims * n)
             if sequence.parts is not None and sequence.size is None and count.size is not None:
                 return Fact(kind, parts=sequence.parts, size=count.size, extent=extent, why="a repeated list")
-        elif op.name in ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal"):
-            return scalar_fact("weak bool", why="a comparison")
+        elif op.name in COMPARISONS:
+            values = [f.const for f in inputs]
+            texts = op.name in ("equal", "not_equal") and all(isinstance(v, str) for v in values)
+            same = (values[0] == values[1]) is (op.name == "equal") if texts else MISSING
+            return scalar_fact("weak bool", const=same, why="a comparison")
         return Fact(kind, extent=extent, why=f"{op.name} of sequences")
 
     def _labelled(self, node: Node, size: Expr | None) -> Expr | None:
@@ -648,9 +670,14 @@ class Facts:
         if fact.const is MISSING:
             return None
         owner = node.frame.qualname.removesuffix(".__init__")
-        place = None if self._across is None else self._across.elsewhere.place_of(self.graph, node)
+        if self._across is None:
+            return None
+        place = self._across.elsewhere.place_of(self.graph, node)
         rests = frozenset({Default(node.attrs["name"], fact.const, owner, place)})
-        return replace(fact, size=None, rests=rests, why=f"the default of {owner}({node.attrs['name']}=...)")
+        places = fact.places | {place} if self._across.elsewhere.is_other(place) else fact.places
+        return replace(
+            fact, size=None, rests=rests, places=places, why=f"the default of {owner}({node.attrs['name']}=...)"
+        )
 
     def _attr(self, node: Node) -> Fact:
         init = node.attrs.get("init")
@@ -820,6 +847,10 @@ class Facts:
         f = self.of(node.inputs[0])
         return Fact("array", indexed(f.shape, index, self, partial(self._fresh, node)), f.dtype, why="indexing")
 
+    def _updated(self, node: Node) -> Fact:
+        f = self.of(node.inputs[0])
+        return Fact("array", f.shape, f.dtype, why="an array of which some entries were assigned", present=True)
+
     def _phi(self, node: Node) -> Fact:
         test = node.attrs.get("test")
         known = self.truth(test) if isinstance(test, Node) else None
@@ -970,10 +1001,10 @@ class Facts:
         return Fact("unknown", why=f"not understood: {node.attrs.get('reason', '')}")
 
 
-OUTSIDE = ("builtins.", "math.", "mlx.", "numpy.")
-"""What targets start with that are of no package that is analysed."""
-
 ARRAY = "mlx.core.array"
+
+INPUT_AXES = {"nn.Linear": "input_dims", "nn.LayerNorm": "dims", "nn.RMSNorm": "dims"}
+"""The argument of a layer's constructor that is the size of the last axis of what the layer is called with."""
 
 
 def _as_value(f: Fact) -> Value:
@@ -1025,7 +1056,7 @@ _SIZE_RULES: dict[str, tuple[int, Callable[..., Expr | None]]] = {
 _RULES: dict[str, Callable[[Facts, Node], Fact]] = {
     "param": Facts._param, "const": Facts._const, "attr": Facts._attr, "shape": Facts._shape, "dim": Facts._dim,
     "ndim": Facts._ndim, "size": Facts._elements, "dtype": Facts._dtype, "tuple": Facts._tuple, "list": Facts._tuple,
-    "item": Facts._item, "index": Facts._index, "phi": Facts._phi, "loop": Facts._loop, "call": Facts._called,
+    "item": Facts._item, "index": Facts._index, "index_update": Facts._updated, "phi": Facts._phi, "loop": Facts._loop, "call": Facts._called,
     "opaque": Facts._opaque, "compare": Facts._condition, "not": Facts._condition, "and": Facts._condition,
     "or": Facts._condition, "function": lambda f, n: Fact("function", why="a function"),
     "dict": lambda f, n: Fact("object", why="a dict"), "new": Facts._new, "global": Facts._global,

@@ -53,8 +53,8 @@ def _ways(
     elsewhere: Elsewhere, found: Definition, ask: Callable[[Inside], T | None], chain: tuple[Definition, ...]
 ) -> Iterator[tuple[T, tuple[Place, ...]]]:
     for caller, call in islice(elsewhere.uses(found), MOST):
-        place = elsewhere.line_of(caller, call)
-        inside = _made(Facts(caller, Reach(usual=True)), found, call)
+        place = elsewhere.place_of(caller, call)
+        inside = _made(Facts(caller, Reach(usual=True, elsewhere=elsewhere)), found, call)
         answer = None if inside is None else ask(inside)
         if answer is not None:
             yield answer, (place,)

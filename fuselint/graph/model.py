@@ -292,6 +292,16 @@ class Graph:
             out.setdefault(node, name)
         return out
 
+    def rest(self) -> None:
+        """Forget what was worked out of the values."""
+        for name in ("facts", "usual", "canonical"):
+            self.__dict__.pop(name, None)
+
+    @cached_property
+    def ops(self) -> frozenset[str]:
+        """The operations of its nodes."""
+        return frozenset(n.op for n in self.nodes)
+
     @cached_property
     def needs(self) -> dict[Node, tuple[Node, ...]]:
         """What facts need to know before each value; filled as they ask."""

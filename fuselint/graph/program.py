@@ -15,7 +15,6 @@ from fuselint.source.text import FileText
 
 if TYPE_CHECKING:
     from fuselint.graph.elsewhere import Elsewhere
-    from fuselint.source.modules import Modules
     from fuselint.source.project import ModuleSummary
 
 T = TypeVar("T")
@@ -46,6 +45,9 @@ class Once(Generic[T]):
             return self._meanwhile[key]
         return self._make(key, make, cut)
 
+    def values(self) -> list[T]:
+        return [*self._known.values(), *self._asked.values()]
+
     def _make(self, key: Hashable, make: Callable[[], T], cut: T) -> T:
         at, outer = len(self._open), self._lowest
         self._lowest = math.inf
@@ -66,12 +68,11 @@ class Once(Generic[T]):
 
 
 class Program:
-    """The functions of one file. modules: the other files of its package, where they are known."""
+    """The functions of one file."""
 
-    def __init__(self, file: FileText, summary: ModuleSummary, modules: Modules | None = None) -> None:
+    def __init__(self, file: FileText, summary: ModuleSummary) -> None:
         self.file = file
         self.summary = summary
-        self.modules = modules
         self._sources: dict[str, FunctionSource | None] = {}
         self._assigns: dict[str, bool] = {}
         self._makes_array: dict[Graph, bool] = {}
@@ -80,10 +81,17 @@ class Program:
 
     @cached_property
     def elsewhere(self) -> Elsewhere:
-        """What other functions and files say: made anew for each file that is analysed."""
+        """The package as this file sees it, while it is analysed: without other files, where nobody gave any."""
         from fuselint.graph.elsewhere import Elsewhere
 
         return Elsewhere(self)
+
+    def rest(self) -> None:
+        """The file is analysed: keep its graphs, which other files may ask for, and nothing that was learned of them."""
+        self.__dict__.pop("elsewhere", None)
+        for graph in self._graphs.values():
+            if graph is not None:
+                graph.rest()
 
     def function(self, qualname: str) -> FunctionSource | None:
         """The tree of a function; None if there is no such function, or it is too complex."""

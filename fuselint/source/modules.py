@@ -6,6 +6,7 @@ then at those above it, up to the project's root. The summary of a module is mad
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import os
@@ -56,6 +57,7 @@ class Modules:
     def __init__(self, overlay: Mapping[str, str] | None = None) -> None:
         self._overlay = overlay or {}
         self._kinds: dict[str, str] = {}
+        self._modules: dict[tuple[str, str], str | None] = {}
         self._files: dict[str, FileText | None] = {}
         self._summaries: dict[str, ModuleSummary | None] = {}
         self._indices: dict[str, Index] = {}
@@ -93,9 +95,16 @@ class Modules:
         text = self._overlay.get(path, found.text)
         return replace(found, text=text, path=path if shown.startswith(os.pardir) else shown)
 
-    def know(self, path: str, file: FileText, summary: ModuleSummary) -> None:
+    def know(self, file: FileText, summary: ModuleSummary) -> None:
         """A file that was read and summarised already."""
+        path = os.path.abspath(file.path)
         self._files[path], self._summaries[path] = file, summary
+
+    def of(self, file: FileText, tree: ast.Module) -> ModuleSummary:
+        """The summary of a file that is parsed already."""
+        path = os.path.abspath(file.path)
+        held, known = self._files.get(path), self._summaries.get(path)
+        return known if known is not None and held == file else summarise(file, tree)
 
     def summary(self, path: str) -> ModuleSummary | None:
         """What a file says of its names; None where it can't be read, or isn't Python."""
@@ -119,21 +128,28 @@ class Modules:
 
         `.base` and `..models.base` are relative; a name without a dot in front is absolute.
         """
+        folder = os.path.dirname(path)
+        key = (folder, name)
+        if key not in self._modules:
+            self._modules[key] = self._module(folder, name)
+        self._note(f"import {name} in {folder}", self._modules[key] or "")
+        return self._modules[key]
+
+    def _module(self, folder: str, name: str) -> str | None:
         parts = [p for p in name.split(".") if p]
         level = len(name) - len(name.lstrip("."))
         if level:
-            folder = os.path.dirname(path)
             for _ in range(level - 1):
                 folder = os.path.dirname(folder)
             return self._below(folder, parts)
         if not parts or parts[0] in sys.stdlib_module_names or parts[0] == "mlx":
             return None
-        found = (self._below(folder, parts) for folder in self._search_path(path, parts[0]))
+        found = (self._below(at, parts) for at in self._search_path(folder, parts[0]))
         return next((f for f in found if f is not None), None)
 
-    def _search_path(self, path: str, package: str) -> Iterator[str]:
-        """The folders in which an absolute import of a file is looked for: those of the same project."""
-        folder, own = os.path.dirname(path), ""
+    def _search_path(self, folder: str, package: str) -> Iterator[str]:
+        """The folders in which an absolute import is looked for: those of the same project."""
+        own = ""
         while self._kind(os.path.join(folder, "__init__.py")):
             folder, own = os.path.split(folder)
         for _ in range(HIGHEST):
