@@ -112,9 +112,21 @@ def _heads(graph: Graph, node: Node) -> _Heads | None:
         known = _known(facts, node)
         if known is not None:
             return known if known.falls_back else None
+    if not _depends_on_making(graph, node):
+        return None
     made = ((heads, calls) for heads, calls in as_made(graph, lambda facts: _known(facts, node)))
     found = ((heads, calls) for heads, calls in made if heads.falls_back)
     return next((replace(heads, calls=calls) for heads, calls in found), None)
+
+
+def _depends_on_making(graph: Graph, node: Node) -> bool:
+    """Whether a head dimension may follow from what the constructor is given, and not only from its configuration."""
+    facts = graph.usual
+    shapes = [run.facts.shape(run.there.inputs[0]) for run in _runs(facts, node)]
+    names = {n for s in shapes if s is not None and (size := s.axis(-1)) is not None for n in size.names}
+    init = graph.program.init(graph.context.class_name or "") if graph.program is not None else None
+    given = set() if init is None else {facts.name_of(p) for p in init.params.values()}
+    return not names or not names.isdisjoint(given) or any(".shape[" in n for n in names)
 
 
 def _known(facts: Facts, node: Node) -> _Heads | None:

@@ -77,10 +77,12 @@ def analyse(
     modules = modules or Modules()
     program = shared(file, modules.of(file, screened.tree))
     program.elsewhere = Elsewhere(program, modules)
-    with modules.noting() as notes:
-        work = Analysis(file, settings, is_read, program)
-        result, proposals = work.run([span.qualname for span in screened.functions])
-    program.rest()
+    try:
+        with modules.noting() as notes:
+            work = Analysis(file, settings, is_read, program)
+            result, proposals = work.run([span.qualname for span in screened.functions])
+    finally:
+        program.rest()
     return replace(result, reads=tuple(sorted(notes.items()))), proposals
 
 

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
     from fuselint.graph.elsewhere import Elsewhere
     from fuselint.graph.facts import Facts
 
-DEEPEST = 5
+DEEPEST = 4
 """Calls inside one another that facts follow."""
 
 MOST = 200
 """Calls that the facts of one function follow."""
+
+OBJECTS = 3
+"""Objects that a call may be of, if it is followed into all of them."""
 
 LARGEST = 400
 """Nodes of a function that facts follow a call into."""
@@ -337,11 +340,12 @@ class Across:
         made = self.made(node)
         if made is not None:
             return made
-        layers = [c for c in self._callees(node) if c.op is not None]
-        results = [self._layer(node, layer) for layer in layers]
+        callees = self._callees(node)
+        layers = [c for c in callees if c.op is not None]
         insides = self.into(node)
-        if len(insides) + len(layers) < max(1, len(self._callees(node))):
+        if len(insides) + len(layers) < max(1, len(callees)):
             return None
+        results = [self._layer(node, layer) for layer in layers]
         results += [self._result(i) for i in insides]
         known = [r for r in results if r is not None]
         return self.facts.joined(known, ("result", node)) if known and len(known) == len(results) else None
@@ -359,6 +363,8 @@ class Across:
         if given is None:
             return []
         callees = self._callees(node)
+        if len(callees) > OBJECTS:
+            return []
         if callees:
             name = self._method_name(node)
             found = [self._method(c, name, given) for c in callees if c.op is None]

@@ -33,7 +33,7 @@ class Run:
 
 
 def runs(facts: Facts, op: str) -> Iterator[Run]:
-    """Where a function runs an operation, itself or in plain functions of the package. Methods run their own."""
+    """Where a function runs an operation, itself or in plain functions of the package that it calls by name."""
     for node in facts.graph.nodes:
         yield from run_at(facts, node, op)
 
@@ -42,7 +42,7 @@ def run_at(facts: Facts, node: Node, op: str) -> list[Run]:
     """What `runs` finds at one node."""
     if node.op == op:
         return [Run(node, facts, node)]
-    if node.op != "call":
+    if node.op != "call" or not node.attrs.get("target") or "path" in node.attrs:
         return []
     return [Run(node, run.facts, run.there) for inside in facts.into(node) for run in _inside(inside, op)]
 

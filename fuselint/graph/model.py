@@ -292,11 +292,6 @@ class Graph:
             out.setdefault(node, name)
         return out
 
-    def rest(self) -> None:
-        """Forget what was worked out of the values."""
-        for name in ("facts", "usual", "canonical"):
-            self.__dict__.pop(name, None)
-
     @cached_property
     def ops(self) -> frozenset[str]:
         """The operations of its nodes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -45,8 +46,10 @@ class Once(Generic[T]):
             return self._meanwhile[key]
         return self._make(key, make, cut)
 
-    def values(self) -> list[T]:
-        return [*self._known.values(), *self._asked.values()]
+    def change(self, by: Callable[[T], T]) -> None:
+        """Replace the results by what `by` makes of them."""
+        for kept in (self._known, self._asked):
+            kept.update({key: by(value) for key, value in kept.items()})
 
     def _make(self, key: Hashable, make: Callable[[], T], cut: T) -> T:
         at, outer = len(self._open), self._lowest
@@ -89,9 +92,8 @@ class Program:
     def rest(self) -> None:
         """The file is analysed: keep its graphs, which other files may ask for, and nothing that was learned of them."""
         self.__dict__.pop("elsewhere", None)
-        for graph in self._graphs.values():
-            if graph is not None:
-                graph.rest()
+        self._makes_array.clear()
+        self._graphs.change(lambda graph: None if graph is None else replace(graph))
 
     def function(self, qualname: str) -> FunctionSource | None:
         """The tree of a function; None if there is no such function, or it is too complex."""
