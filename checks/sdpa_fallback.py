@@ -1,8 +1,8 @@
 """FUS401 sdpa-falls-back: attention whose head dimension no fused kernel takes.
 
 What it does: finds `mx.fast.scaled_dot_product_attention`, also in a helper that queries are handed to, where the head
-dimension is known and Metal has no fused kernel of that size for many queries. It is known as a constant, by the defaults
-of a configuration, or by the calls that make the layer, in any file of the package.
+dimension is known and Metal has no fused kernel of that size for many queries. It is known as a constant, by the
+defaults of a configuration, or by the calls that make the layer, in any file of the package.
 
 Why: MLX then runs the steps that attention stands for: the scores of all queries and keys are written to memory and
 read back by the softmax and the second matmul. On Metal the kernels for many queries take head dimensions of 64, 72,
@@ -26,9 +26,9 @@ from typing import Any
 
 from fuselint.finding import Obligation
 from fuselint.graph.fact import Default, Place
-from fuselint.graph.facts import Facts
 from fuselint.graph.flow import Run, run_at
 from fuselint.graph.gates import DECODE_HEADS, PREFILL_HEADS, attention_is_fused
+from fuselint.graph.known import Known
 from fuselint.graph.makers import as_made
 from fuselint.graph.model import Graph, Node
 from fuselint.rulebook import Example, Match
@@ -72,7 +72,7 @@ def find(graph: Graph) -> Iterator[Match]:
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """The head dimensions of a call. values: None where that of the values is not known. calls: that make its object."""
+    """The head dimensions of a call. values: None where not known. rests, calls: the defaults and calls that say so."""
 
     head: int
     values: int | None
@@ -102,7 +102,7 @@ class _Heads:
         return ": ".join(filter(None, [self.owners, "; ".join(filter(None, [said, made]))]))
 
 
-def _runs(facts: Facts, node: Node) -> list[Run]:
+def _runs(facts: Known, node: Node) -> list[Run]:
     return [r for r in run_at(facts, node, FUSED) if len(r.there.inputs) >= 3 and not r.there.attrs.get("force_fused")]
 
 
@@ -129,7 +129,7 @@ def _depends_on_making(graph: Graph, node: Node) -> bool:
     return not names or not names.isdisjoint(given) or any(".shape[" in n for n in names)
 
 
-def _known(facts: Facts, node: Node) -> _Heads | None:
+def _known(facts: Known, node: Node) -> _Heads | None:
     """The head dimensions of all attention that a node runs, where they are known and the same."""
     found = {_of(run) for run in _runs(facts, node)}
     return found.pop() if len(found) == 1 else None
@@ -156,7 +156,8 @@ def _match(node: Node, heads: _Heads) -> Match:
         code=CODE,
         root=node,
         holes={},
-        message=f"{what} falls back to its steps on Metal: no fused kernel takes a head dimension of {heads.size}{where}",
+        message=f"{what} falls back to its steps on Metal: no fused kernel takes a head dimension of {heads.size}"
+        + where,
         obligations=[
             Obligation(
                 f"the head dimension is {heads.size}",

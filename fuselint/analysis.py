@@ -8,15 +8,16 @@ read -> screen -> Program -> graphs -> every rule's matches -> claims -> finding
 from __future__ import annotations
 
 import hashlib
+import os
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
 from fuselint.config import Settings
-from fuselint.finding import Applicability, Finding, Fix, Region, Related, Traffic
+from fuselint.finding import Applicability, Finding, Fix, Obligation, Region, Related, Traffic
 from fuselint.graph.elsewhere import Elsewhere, shared
 from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node
@@ -29,6 +30,8 @@ from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saving
+
+OTHER_FILES = "other files of the package stay as they are"
 
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
@@ -57,11 +60,15 @@ class FileResult:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A finding with what making and verifying its fix takes. statements: the spans that its edits may change."""
+    """A finding with what making and verifying its fix takes.
+
+    statements: the spans that its edits may change. rests_on: the absolute paths of the files that its facts come from.
+    """
 
     finding: Finding
     region: Region | None = None
     statements: tuple[tuple[int, int], ...] = ()
+    rests_on: frozenset[str] = frozenset()
 
 
 def analyse(
@@ -136,7 +143,10 @@ class Analysis:
 
     def found(self, rule: Rule, graph: Graph) -> list[Match]:
         try:
-            return list(rule.find(graph))
+            matches = list(rule.find(graph))
+            for match in matches:
+                match.obligations += stay_as_they_are(graph, match)
+            return matches
         except Exception as e:
             self.fault(f"{rule.code} on {graph.context.qualname}", e)
             return []
@@ -176,7 +186,8 @@ class Analysis:
     def proposal(self, graph: Graph, match: Match) -> Proposal | None:
         try:
             fix, region, statements = self.fix(graph, match)
-            return Proposal(self.finding(graph, match, fix), region, statements)
+            files = frozenset(os.path.abspath(p.path) for p in places_of(graph, match))
+            return Proposal(self.finding(graph, match, fix), region, statements, files)
         except Exception as e:
             self.fault(f"the fix of {match.code} on {graph.context.qualname}", e)
             return None
@@ -267,6 +278,25 @@ def applicability(match: Match, wanted: Replacement, placing: str) -> tuple[Appl
     needs = (*unknown, *wanted.needs, *capped, *changed, *((placing,) if placing else ()))
     doubtful = unknown or changed or wanted.cap == "unsafe" or placing
     return ("unsafe" if doubtful else "safe"), tuple(dict.fromkeys(needs))
+
+
+def places_of(graph: Graph, match: Match) -> set[Place]:
+    """The lines of other files that say what the values of a match are."""
+    nodes = set(match.region)
+    for hole in match.holes.values():
+        nodes.update([hole] if isinstance(hole, Node) else hole.operands.values())
+    return {place for n in nodes for place in graph.facts.of(n).places}
+
+
+def stay_as_they_are(graph: Graph, match: Match) -> list[Obligation]:
+    """That other files keep saying what they say, where a match's own obligations don't name them."""
+    named = " ".join(o.because for o in match.obligations)
+    lines: dict[str, set[int]] = defaultdict(set)
+    for line in places_of(graph, match):
+        if str(line) not in named:
+            lines[line.path].add(line.exact)
+    said = "; ".join(f"{path}:{', '.join(map(str, sorted(numbers)))}" for path, numbers in sorted(lines.items()))
+    return [Obligation(OTHER_FILES, "proven", f"they say what these values are: {said}")] if said else []
 
 
 def message(match: Match, traffic: Traffic | None) -> str:

@@ -123,7 +123,7 @@ def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list
 
 @contextlib.contextmanager
 def _few_collections() -> Iterator[None]:
-    """Most of what a file's analysis makes stays until its end: looking for garbage after every 700 objects is waste."""
+    """Most of what a file's analysis makes stays until its end: looking for garbage at every 700 objects is waste."""
     before = gc.get_threshold()
     gc.set_threshold(COLLECT_EVERY, *before[1:])
     try:
@@ -203,6 +203,21 @@ def _round(busy: Sequence[_Work], work: Sequence[_Work], settings: Settings, job
         chosen = choose([p for p in proposals if p.finding.id not in w.withheld], settings)
         w.done = not chosen
         out.append(chosen)
+    return _apart(busy, out)
+
+
+def _apart(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]]) -> list[list[Proposal]]:
+    """Without fixes that rest on a file which an unsafe fix of the same round may change: they wait for the next."""
+    changed, trusted, out = set[str](), set[str](), []
+    for w, proposals in zip(busy, chosen, strict=True):
+        kept, path = [], os.path.abspath(w.file.path)
+        for p in proposals:
+            unsafe = p.finding.fix is not None and p.finding.fix.applicability == "unsafe"
+            if p.rests_on.isdisjoint(changed) and not (unsafe and path in trusted):
+                kept.append(p)
+                trusted |= p.rests_on
+                changed |= {path} if unsafe else set()
+        out.append(kept)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Facts across calls: what a function, a method or an object of the package gives back for these very arguments.
+"""Known across calls: what a function, a method or an object of the package gives back for these very arguments.
 
 The callee is not lowered into the caller. Its own graph is read, with the facts of its arguments: so a call stays one
 opaque value for the rules, and only what is known of that value grows.
@@ -18,7 +18,6 @@ from fuselint.graph.dtypes import DType
 from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotated, constant_fact, members
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.op import Op
-from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.source.modules import Definition
 from fuselint.source.project import MISSING as NO_DEFAULT
@@ -26,7 +25,7 @@ from fuselint.source.project import ClassSummary, Field, FunctionSummary, Parame
 
 if TYPE_CHECKING:
     from fuselint.graph.elsewhere import Elsewhere
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import Known
 
 DEEPEST = 4
 """Calls inside one another that facts follow."""
@@ -53,7 +52,7 @@ PROPERTIES = frozenset({"property", "builtins.property", "functools.cached_prope
 TRANSPARENT = frozenset({"staticmethod", "builtins.staticmethod", "mlx.core.compile"}) | PROPERTIES
 """Decorators with which a call still gives back what the body returns."""
 
-Given = Mapping[str, "tuple[Facts, Node]"]
+Given = Mapping[str, "tuple[Known, Node]"]
 """Arguments by the names of parameters, each with the facts that know it."""
 
 
@@ -87,7 +86,7 @@ class Instance:
 
     found: Definition | None
     op: Op | None = None
-    maker: tuple[Facts, Node] | None = None
+    maker: tuple[Known, Node] | None = None
     path: str = ""
 
 
@@ -96,7 +95,7 @@ class Inside:
     """A function that a call runs, with the facts of its values for the arguments of that call."""
 
     graph: Graph
-    facts: Facts
+    facts: Known
 
     @cached_property
     def returns(self) -> list[Node | None]:
@@ -128,7 +127,7 @@ class Inside:
 class Across:
     """The calls and objects of one graph, as its facts see them."""
 
-    def __init__(self, facts: Facts, elsewhere: Elsewhere) -> None:
+    def __init__(self, facts: Known, elsewhere: Elsewhere) -> None:
         self.facts, self.elsewhere, self.modules = facts, elsewhere, elsewhere.modules
         self.graph, self.reach = facts.graph, facts.reach
         self._into: dict[Node, tuple[Inside, ...]] = {}
@@ -173,7 +172,7 @@ class Across:
         return Fact("object", instances=(instance,), why=f"an instance of {target.rpartition('.')[2]}", present=True)
 
     def attribute(self, instance: Instance, name: str) -> Fact | None:
-        """An attribute of an object: a field of a dataclass, what `__init__` assigns, a property, a class's constant."""
+        """An attribute of an object: a dataclass's field, what `__init__` assigns, a property, a class's constant."""
         if instance.found is None:
             return None
         classes = self.elsewhere.classes(instance.found)
@@ -288,7 +287,7 @@ class Across:
         init = None if instance.found is None else self.elsewhere.method(instance.found, "__init__")
         return None if init is None else self._construct(init, instance, *(instance.maker or (self.facts, None)))
 
-    def _construct(self, init: Definition, instance: Instance, facts: Facts, call: Node | None) -> Inside | None:
+    def _construct(self, init: Definition, instance: Instance, facts: Known, call: Node | None) -> Inside | None:
         """A constructor of an object, or of a base of it, for the arguments of a call that `facts` know."""
         key = (init, instance.found, instance.maker)
         if key not in self.reach.made:
@@ -296,7 +295,7 @@ class Across:
             self.reach.made[key] = self._constructor(init, instance, facts, call)
         return self.reach.made[key]
 
-    def _constructor(self, init: Definition, instance: Instance, facts: Facts, call: Node | None) -> Inside | None:
+    def _constructor(self, init: Definition, instance: Instance, facts: Known, call: Node | None) -> Inside | None:
         summary, graph = self.elsewhere.function(init), self.elsewhere.graph(init)
         if summary is None or graph is None or not summary.parameters:
             return None
@@ -451,8 +450,7 @@ class Across:
             if name in this:
                 inner.give(node, this[name])
             elif given is not None and name in given:
-                maker, argument = given[name]
-                inner.give(node, maker.of(argument), maker.name_of(argument))
+                inner.pass_on(node, *given[name])
             elif given is not None and isinstance(default, Node):
                 inner.give(node, inner.of(default))
         return Inside(graph, inner)

@@ -1,7 +1,7 @@
 """The other functions that the facts of one analysed file may follow a call into: of this file and of its package.
 
-A name leads to a definition, and that to its graph, which all files share. Facts are worked out anew for each file: what
-one file learns of another does not depend on which was looked at before.
+A name leads to a definition, and that to its graph, which all files share. Facts are worked out anew for each file:
+what one file learns of another does not depend on which was looked at before.
 """
 
 from __future__ import annotations

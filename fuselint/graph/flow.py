@@ -14,7 +14,7 @@ from fuselint.graph.model import Graph, Node
 
 if TYPE_CHECKING:
     from fuselint.graph.across import Inside
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import Known
 
 DEEPEST = 8
 """Calls inside one another that a walk follows."""
@@ -28,17 +28,17 @@ class Run:
     """
 
     here: Node
-    facts: Facts
+    facts: Known
     there: Node
 
 
-def runs(facts: Facts, op: str) -> Iterator[Run]:
+def runs(facts: Known, op: str) -> Iterator[Run]:
     """Where a function runs an operation, itself or in plain functions of the package that it calls by name."""
     for node in facts.graph.nodes:
         yield from run_at(facts, node, op)
 
 
-def run_at(facts: Facts, node: Node, op: str) -> list[Run]:
+def run_at(facts: Known, node: Node, op: str) -> list[Run]:
     """What `runs` finds at one node."""
     if node.op == op:
         return [Run(node, facts, node)]

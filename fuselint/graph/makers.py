@@ -1,7 +1,7 @@
 """How the package makes the object whose method a function is: facts for each call of its class.
 
-A library's class can be made by anyone, so what follows from these calls is likely, and no proof. The arguments of a call
-may come from the constructor that it stands in, and so on: each chain of constructors is looked at as one.
+A library's class can be made by anyone, so what follows from these calls is likely, and no proof. The arguments of a
+call may come from the constructor that it stands in, and so on: each chain of constructors is looked at as one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from fuselint.graph.across import SELF, Inside, Instance, Reach
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.fact import Place
 from fuselint.graph.facts import Facts
+from fuselint.graph.known import Known
 from fuselint.graph.model import Graph, Node
 from fuselint.source.modules import Definition
 
@@ -65,7 +66,7 @@ def _ways(
             continue
 
         def through(outer: Inside, caller: Graph = caller, call: Node = call) -> T | None:
-            facts = outer.facts
+            facts: Known = outer.facts
             if outer.graph is not caller:
                 facts = Facts(caller, outer.facts.reach)
                 facts.init = outer.facts
@@ -76,6 +77,6 @@ def _ways(
             yield answer, (place, *places)
 
 
-def _made(facts: Facts, found: Definition, call: Node) -> Inside | None:
+def _made(facts: Known, found: Definition, call: Node) -> Inside | None:
     """The constructor of a class as a call runs it."""
     return facts.constructed(Instance(found, maker=(facts, call), path=SELF))

@@ -90,7 +90,7 @@ class Program:
         return Elsewhere(self)
 
     def rest(self) -> None:
-        """The file is analysed: keep its graphs, which other files may ask for, and nothing that was learned of them."""
+        """The file is analysed: keep its graphs, which other files may ask for, and nothing learned of them."""
         self.__dict__.pop("elsewhere", None)
         self._makes_array.clear()
         self._graphs.change(lambda graph: None if graph is None else replace(graph))
