@@ -2,7 +2,9 @@
 
 What it does: finds activations that meet an array which is float32 only because nobody said otherwise:
 `x * mx.array(0.5)`, `x / mx.sqrt(2.0)`, `scores + mx.where(keep, 0.0, -math.inf)` (two Python numbers make float32),
-`mx.where(keep, x, mx.array(0.0))`, `mx.concatenate([x, mx.zeros(shape)])`.
+`mx.where(keep, x, mx.array(0.0))`, `mx.concatenate([x, mx.zeros(shape)])`. The array may be made in `__init__`
+(`self._scale`), or by a function or class of another file, such as the tables of a rotation; there it counts also
+where the code says float32. The finding names the line that makes it, and counts what is then computed in float32.
 
 Why: a Python number takes the dtype of the array it meets, and an array of its own does not. From there on every
 value is float32: twice the bytes for each operation, and a matmul that casts its weight at every call.
@@ -11,7 +13,8 @@ Traffic: x * 0.5 moves 4 bytes an element (half precision), x * mx.array(0.5) 14
 much as before.
 
 When not to: where float32 is meant. A value that is cast to float32 in the function, or cast back, is not reported, nor
-is one that isn't known to be an activation of the network. Integer arrays don't promote.
+is one that isn't known to be an activation of the network, nor a lookup in an argument, nor the window of a Fourier
+transform. Integer arrays don't promote.
 
 Fix safety: unsafe, always: the dtype of the result changes. Where activations are float32 nothing changes.
 """
@@ -176,7 +179,7 @@ def _argument(inside: Inside, node: Node) -> Node | None:
         if node.op == "param":
             return inside.facts.arguments.get(node, (None, None))[1]
         op = TABLE.get(node.op)
-        if not node.inputs or not (node.op in ("phi", "index") or (op is not None and op.kind in PASSES_ON)):
+        if not node.inputs or not (node.op in ("phi", "index", "item") or (op is not None and op.kind in PASSES_ON)):
             return None
         arrays = [n for n in node.inputs if inside.facts.kind(n) == "array"]
         node = arrays[0] if arrays else node.inputs[0]
@@ -383,6 +386,14 @@ EXAMPLES = [
         applicability="unsafe",
     ),
     Example(_line("mx.maximum(h, mx.array(0.0))"), fixed=_line("mx.maximum(h, 0.0)"), applicability="unsafe"),
+    Example(
+        LAYER.replace("dims)\n\n", "dims)\n        self._scale = mx.array(0.5)\n\n")
+        + "    def __call__(self, x):\n        h = self.up(x)\n        return self.down(h * self._scale)\n",
+        fixed=LAYER.replace("dims)\n\n", "dims)\n        self._scale = mx.array(0.5)\n\n")
+        + "    def __call__(self, x):\n        h = self.up(x)\n"
+        "        return self.down(h * self._scale.astype(h.dtype))\n",
+        applicability="unsafe",
+    ),
     Example(_half("x * mx.array(0.5)"), fixed=_half("x * 0.5"), applicability="unsafe"),
     Example(_half("x * mx.array([0.5])"), fixed=_half("x * mx.array([0.5]).astype(x.dtype)"), applicability="unsafe"),
     Example(_half("mx.power(x, mx.array(2.0))"), fixed=_half("mx.power(x, 2.0)"), applicability="unsafe"),

@@ -17,7 +17,7 @@ import fuselint.engine as engine
 from fuselint.analysis import Proposal, analyse
 from fuselint.config import Settings
 from fuselint.engine import check_file, check_paths, choose, fix_paths, fix_text, unified
-from fuselint.finding import Edit, Finding, Fix, Traffic, Verification
+from fuselint.finding import Applicability, Edit, Finding, Fix, Traffic, Verification
 from fuselint.rulebook import NoFix
 from fuselint.source.text import FileText
 from support import NORM, PLAIN
@@ -301,3 +301,23 @@ def test_outcomes_of_verification_are_kept(cache: bool, folder: str | None, monk
     monkeypatch.setattr("fuselint.verify.verify", verify)
     fix_text(FileText("m.py", NORM), Settings(cache=cache), verify=True)
     assert set(asked) == {folder}
+
+
+def test_a_fix_waits_for_the_file_that_its_facts_come_from() -> None:
+    """Where that file changes unsafely in the same round; first come, first served, so that a circle goes on."""
+
+    def work(name: str) -> engine._Work:
+        file = FileText(name, "")
+        return engine._Work(file, file, engine.FileResult(name))
+
+    def fix(rests_on: str = "", how: Applicability = "safe") -> Proposal:
+        made = Proposal(Finding("FUS105", "n", "m", "p", 1, 1, 1, 2, fix=Fix(how, "")))
+        return replace(made, rests_on=frozenset({os.path.abspath(rests_on)} if rests_on else ()))
+
+    a, b = work("a.py"), work("b.py")
+    free, waits, unsafe = fix(), fix("a.py"), fix(how="unsafe")
+    assert engine._apart([a, b], [[unsafe], [free, waits]]) == [[unsafe], [free]]
+    assert engine._apart([b, a], [[free, waits], [unsafe]]) == [[free, waits], []]
+    assert engine._apart([a, b], [[free], [waits]]) == [[free], [waits]]
+    both = fix("b.py", "unsafe"), fix("a.py", "unsafe")
+    assert engine._apart([a, b], [[both[0]], [both[1]]]) == [[both[0]], []]

@@ -237,7 +237,10 @@ class Across:
             return facts.of(node)
         exact = given is not None
         found = self._default(at, name, stated, exact) if exact or self.reach.usual else None
-        return found or self._any_value(at, name, stated)
+        if found is not None and (exact or found.kind != "none"):
+            return found
+        made = self._any_value(at, name, stated)  # an object that may be None is made when the configuration is read
+        return found if found is not None and (made is None or made.kind != "object") else made
 
     def _default(self, at: Definition, name: str, stated: Field, exact: bool) -> Fact | None:
         places, shown = self._places(at.path, stated.line), at.name

@@ -135,11 +135,11 @@ class Facts(Known):
         """What a layer is made for says how long the last axis of its operand is, where a default says that."""
         made_for, shape = INPUT_AXES.get(call.op.name), call.shape(0)
         axis = None if made_for is None or shape is None else shape.axis(-1)
-        if made_for is None or axis is None or str(axis) not in axis.names:
+        if made_for is None or axis is None or axis.bare is None:
             return
         number, rests = self.usual(call.size(call.setting(made_for)))
         if number is not None and rests:
-            self.reach.numbers.setdefault(str(axis), (number, rests))
+            self.reach.numbers.setdefault(axis.bare, (number, rests))
 
     def _led_by(self, node: Node, shape: Shape) -> Shape:
         """The shape of a value whose leading axes are those of several others: they are called the value's own."""

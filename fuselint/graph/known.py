@@ -303,8 +303,8 @@ class Known:
             fact = replace(fact, assumed=assumed, places=places, rests=rests)
         if rests and type(fact.const) is int:
             size = fact.size if fact.size is not None and fact.size.names else Expr.name(self._name(node))
-            if str(size) in size.names:
-                self.reach.numbers.setdefault(str(size), (fact.const, rests))
+            if size.bare is not None:
+                self.reach.numbers.setdefault(size.bare, (fact.const, rests))
             fact = replace(fact, size=size)
         return fact
 

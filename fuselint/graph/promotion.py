@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import libcst as cst
-
 from fuselint.graph.dtypes import DType
 from fuselint.graph.known import Known
 from fuselint.graph.model import Node
@@ -106,11 +104,8 @@ class _Walk:
         first = next((f for f in found if isinstance(f, Source)), None)
         if first is not None or facts.dtype(node) != FLOAT32:
             return first or True
-        if node.op == "astype":
-            return Source(facts, node, "stated")
-        if node.op == "where" or isinstance(node.cst, cst.Call):
-            return Source(facts, node, "default")  # mx.sqrt(2.0), mx.where(keep, 0.0, 1.0)
-        return True
+        # mx.sqrt(2.0), mx.where(keep, 0.0, 1.0), integers divided: float32 of what isn't
+        return Source(facts, node, "stated" if node.op == "astype" else "default")
 
     def _returned(self, facts: Known, call: Node, index: object) -> Found:
         found = list(self._results(facts, call, index))

@@ -243,6 +243,12 @@ class Expr:
         return monomial[0][0] if alone else None
 
     @property
+    def bare(self) -> str | None:
+        """The name, where the size is one name and nothing else."""
+        atom = self._single_atom
+        return atom if isinstance(atom, str) else None
+
+    @property
     def maximum_of(self) -> tuple[Expr, ...]:
         """The sizes that this is the maximum of; none if it isn't one."""
         atom = self._single_atom
