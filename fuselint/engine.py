@@ -26,7 +26,7 @@ POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
 
 MOST_ROUNDS = 10
-COLLECT_EVERY = 100_000
+COLLECT_EVERY = 300_000
 CACHE = ".fuselint_cache"
 
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from fuselint.source.modules import Definition, Modules
 from fuselint.source.project import ClassSummary, ModuleSummary
 from fuselint.source.text import FileText
 
-SHARED = 64
+SHARED = 16
 """Files whose graphs are kept for the next file that asks for them."""
 
 

@@ -300,3 +300,18 @@ def test_a_fix_says_which_other_files_its_facts_come_from(tmp_path: Path) -> Non
     (package / "helpers.py").unlink()
     (finding,) = found(package, "FUS301")
     assert finding.fix is not None and finding.fix.applicability == "unsafe"
+
+
+def test_a_result_lists_what_it_read_of_other_files(tmp_path: Path) -> None:
+    package = write(tmp_path, {"base.py": BASE, "config.py": CONFIG, "attention.py": attention()})
+
+    def reads() -> dict[str, str]:
+        (result,) = check_paths([str(package / "attention.py")], Settings())
+        return dict(result.reads)
+
+    before = reads()
+    assert before == reads()
+    assert before[str(package / "base.py")] and before[str(package / "config.py")]
+    (package / "config.py").write_text((package / "config.py").read_text() + "\n")
+    after = reads()
+    assert {k for k in before if before[k] != after.get(k)} == {str(package / "config.py")}
