@@ -2,7 +2,8 @@
 
 What it does: finds `softmax(q @ k.T * scale + mask) @ v` in any spelling: the scale on queries, keys, scores or split
 between them; a mask that is added, selected by `where`, or guarded by `is not None`; casts around the softmax; keys
-transposed in any way.
+transposed in any way; attention sinks as a column that is joined to the scores and cut off the weights. Finds keys and
+values of zeros that are put in front of the others to make room for sinks in the mask.
 
 Why: the scores, batch x heads x queries x keys, are written to memory and read back by every step. At 4,096 tokens
 that is most of what attention moves. `mx.fast.scaled_dot_product_attention` keeps them on chip.
@@ -12,7 +13,9 @@ matmuls (a soft cap, dropout), and where MLX has no fused kernel for the head di
 
 Fix safety: safe where operands are of rank 4 and of one dtype, and there is no mask or one of their dtype. Unsafe where
 the mask's dtype is not known (a float32 mask on half-precision queries raises) and where the result's dtype changes.
-Casts of queries and keys to float32 are kept, and the result is cast back as it was.
+Casts of queries and keys to float32 are kept, and the result is cast back as it was. Sinks are cast to the queries'
+dtype, which is unsafe where nothing says that they have it. Zeros in front of keys and values are advice: the mask,
+the cache and its offset change with them.
 """
 
 from __future__ import annotations
@@ -23,13 +26,21 @@ from fractions import Fraction
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
+from fuselint.graph.around import ahead
+from fuselint.graph.fact import COMPARISONS
 from fuselint.graph.identities import none_test
 from fuselint.graph.identities_linear import composed, permuted, swap
+from fuselint.graph.identities_views import FULL
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.values import ONE, Value
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS211", "unfused-attention"
+
+FUSED = "fast.scaled_dot_product_attention"
+
+WHOLE = frozenset({"bool_", "int32", "int64", "uint8"})
+"""Dtypes that promote to any floating one."""
 
 HEAD = "import math\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
@@ -54,6 +65,7 @@ class Attention:
     root: the value that it ends in; weights: the softmax; scores: the matmul of queries and keys.
     keys_axes: how the keys' node has to be transposed to be (batch, heads, length, head dimension); None: not at all.
     result_axes: how the result has to be transposed; None: not at all. mask is a boolean keep-mask where `keep`.
+    sinks: one more score for each head, which takes weight and has no value; None: there are none.
     """
 
     root: Node
@@ -68,6 +80,7 @@ class Attention:
     result_axes: tuple[int, ...] | None
     guarded: bool
     problem: str = ""
+    sinks: Node | None = None
 
 
 def recognise(graph: Graph) -> Iterator[Attention]:
@@ -95,13 +108,22 @@ class _Reader:
         if value.op != "matmul":
             return None
         weights, values = value.args
+        first = _cut(weights)
+        if first is not None:
+            weights = weights.args[0]
         if weights.op != "softmax" or weights.param("axes") != (-1,):
             return None
+        scores, sinks = weights.args[0], None
+        if first is not None:
+            joined = self.joined(scores, first)
+            if joined is None:
+                return None
+            scores, sinks = joined
         softmax = self.node_of(weights, ("softmax", "nn.softmax", "divide", "multiply"))
         v = self.written(values)
         if softmax is None or v is None:
             return None
-        read = self.scores(weights.args[0])
+        read = self.scores(scores)
         if read is None:
             return None
         product, scale, mask, keep, guarded, problem = read
@@ -118,7 +140,7 @@ class _Reader:
             return None
         axes = None if keys_axes is None else _of_rank_4(keys_axes)
         out = None if result_axes is None else _of_rank_4(result_axes)
-        return Attention(self.root, softmax, q, k, v, hole, mask, keep, axes, out, guarded, problem)
+        return Attention(self.root, softmax, q, k, v, hole, mask, keep, axes, out, guarded, problem, sinks)
 
     # -- operands --------------------------------------------------------------------------------------------------
 
@@ -153,6 +175,23 @@ class _Reader:
             return transposed.args[0], None
         return None, None
 
+    def joined(self, value: Value, first: bool) -> tuple[Value, Node] | None:
+        """(scores, sinks) of a column that is joined to the scores, in front of them or behind."""
+        if value.op != "concatenate" or value.param("axis") not in (-1, 3) or len(value.args) != 2:
+            return None
+        column, scores = value.args if first else value.args[::-1]
+        if column.op in ("broadcast_to", "tile"):
+            *_, heads, _, width = [None] * 4, *column.param("shape" if column.op == "broadcast_to" else "reps")
+            if not _is_one(width) or (column.op == "tile" and not _is_one(heads)):
+                return None
+            column = column.args[0]
+        added = column.op == "expand_dims" and column.param("axes") in ((-4, -2, -1), (0, 2, 3))
+        shaped = column.op == "reshape" and [d.number for d in column.args[1:]] == [1, -1, 1, 1]
+        if not added and not shaped:
+            return None
+        sinks = self.node_of(column.args[0])
+        return None if sinks is None or self.graph.facts.rank(sinks) not in (1, None) else (scores, sinks)
+
     # -- scores ----------------------------------------------------------------------------------------------------
 
     def scores(self, value: Value) -> tuple[Value, Value, Hole | None, bool, bool, str] | None:
@@ -170,6 +209,8 @@ class _Reader:
         product, scale, terms = split
         if not terms:
             return product, scale, None, False, False, ""
+        if any(term.scalar for term, _ in terms):
+            return None  # a number is no mask
         if any(c != 1.0 for _, c in terms) and len(terms) == 1:
             whole = self.node_of(self.algebra.scale(*terms[0]))
             return None if whole is None else (product, scale, whole, False, False, "")
@@ -252,6 +293,24 @@ class _Reader:
         return None
 
 
+def _cut(weights: Value) -> bool | None:
+    """True where all but the first weight of each row are taken, False where all but the last."""
+    if weights.op != "index":
+        return None
+    index = weights.param("index")
+    *before, last = index[:4] if index[4:] == ("...",) else index  # of rank 4, as the fused op asks
+    if before not in (["..."], [FULL] * 3):
+        return None
+    if not isinstance(last, tuple) or last[0] != "slice" or last[3] is not None:
+        return None
+    start, stop = (None if e is None else e.number for e in last[1:3])
+    return {(1, None): True, (None, -1): False}.get((start, stop))
+
+
+def _is_one(size: Value | int | None) -> bool:
+    return size is not None and (size == 1 if isinstance(size, int) else size.is_number(1.0))
+
+
 def _is_fill(reader: _Reader, value: Value) -> bool:
     """A number so low that its weight is zero: -1e9 or below, -inf, the dtype's lowest."""
     if value.number is not None:
@@ -275,47 +334,63 @@ def _shaped_like_keys(graph: Graph, q: Node, k: Node, axes: tuple[int, ...] | No
     return all(r in (3, 4) for r in known) and len(set(known)) <= 1 and not (3 in known and axes is not None)
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        if n.op in ("softmax", "nn.softmax", "exp") and any(u.op in ("matmul", "einsum") for u in ahead(graph, n, 4)):
+            yield n
+
+
 def find(graph: Graph) -> Iterator[Match]:
     for found in recognise(graph):
         match = _match(graph, found)
         if match is not None:
             yield match
+    yield from _rooms_for_sinks(graph)
 
 
 def _match(graph: Graph, found: Attention) -> Match | None:
     facts = graph.facts
     root = found.root
+    sinks = [found.sinks] if found.sinks is not None else []
     arrays = [found.q, found.k, found.v]
-    masks = _mask_nodes(found.mask)
+    mask = _cast_to_queries(graph, found)
+    masks = [n for n in _mask_nodes(mask) if n is not found.q]
     scale_nodes = _scale_nodes(found.scale)
-    inside = region(root, [*arrays, *masks, *scale_nodes])
+    inside = region(root, [*arrays, *masks, *sinks, *scale_nodes])
     if found.weights not in inside:
         return None
     rank = next((r for r in (facts.rank(n) for n in arrays) if r is not None), None)
     obligations = [_rank(graph, arrays, rank), _unread(graph, root, inside, [*arrays, *masks])]
     numerics, dtype, cast_back = _dtypes(graph, found, root, inside)
     obligations.append(dtype)
-    if masks:
-        obligations.append(_mask_dtype(graph, found, masks))
+    if mask is not None:
+        obligations.append(_mask_dtype(graph, found, mask, masks))
     holes: dict[str, Hole] = {"q": found.q, "k": found.k, "v": found.v, "scale": found.scale}
-    if found.mask is not None:
-        holes["mask"] = found.mask
+    dtypes: dict[str, str] = {}
+    if mask is not None:
+        holes["mask"] = mask
+    cast_sinks = found.sinks is not None and not facts.dtype(found.sinks) <= facts.dtype(found.q)
+    if found.sinks is not None:
+        holes["sinks"] = found.sinks
+        obligations.append(_sinks(graph, found))
+        numerics = "different dtype" if cast_sinks else numerics
     batch = ("B", "H") if rank != 3 else ("H",)
-    shapes = {"q": (*batch, "L", "D"), "k": (*batch, "S", "D"), "v": (*batch, "S", "D")}
-    for i, mask in enumerate(masks):
-        shapes["mask" if len(masks) == 1 else f"mask.m{i}"] = _mask_shape(facts.rank(mask), rank)
+    shapes = {"q": (*batch, "L", "D"), "k": (*batch, "S", "D"), "v": (*batch, "S", "D"), "sinks": ("H",)}
+    for key, node in _mask_keys(mask, masks):
+        shapes[key] = _mask_shape(facts.rank(node), rank)
+        dtypes[key] = "bool" if found.keep else "mask"
     if found.keys_axes is not None:
         shapes["k"] = _permuted_back(shapes["k"], found.keys_axes)
-    match = Match(
+    return Match(
         code=CODE,
         root=root,
         holes=holes,
         message="hand-written attention: the scores go to memory and back at every step",
         obligations=obligations,
         region=frozenset(inside),
-        fused=(FusedKernel("fast.scaled_dot_product_attention", (*arrays, *masks), root),),
+        fused=(FusedKernel(FUSED, (*arrays, *masks, *sinks), root),),
         shapes=shapes,
-        dtypes={"mask": "bool" if found.keep else "mask"},
+        dtypes=dtypes,
         numerics=numerics,
         related=[(found.weights, "the softmax over keys")],
         data={
@@ -324,15 +399,43 @@ def _match(graph: Graph, found: Attention) -> Match | None:
             "rank": rank,
             "cast_back": cast_back,
             "problem": found.problem,
+            "cast_sinks": cast_sinks,
         },
     )
-    return None if match.contradicted else match
 
 
 def _mask_nodes(mask: Hole | None) -> list[Node]:
     if mask is None:
         return []
     return list(mask.operands.values()) if isinstance(mask, Synthesised) else [mask]
+
+
+def _mask_keys(mask: Hole | None, masks: list[Node]) -> Iterator[tuple[str, Node]]:
+    """What a match calls the arrays of its mask."""
+    if isinstance(mask, Synthesised) and len(mask.operands) > 1:
+        yield from ((f"mask.{name}", node) for name, node in mask.operands.items() if node in masks)
+    else:
+        yield from (("mask", node) for node in masks)
+
+
+def _cast_to_queries(graph: Graph, found: Attention) -> Hole | None:
+    """The mask, cast to the queries' dtype where it is cast to that of the scores, or only where there is one."""
+    mask = found.mask
+    if not isinstance(mask, Node) or mask.op != "astype" or found.keep:
+        return mask
+    base = mask
+    while base.op == "astype":
+        base = base.inputs[0]
+    dtype = mask.attrs.get("dtype")
+    own = isinstance(dtype, Node) and dtype.op == "dtype" and dtype.inputs[0] in region(found.root, _operands(found))
+    cast = Synthesised("{m}.astype({q}.dtype)", {"m": base, "q": found.q})
+    if found.guarded:
+        return Synthesised(f"None if {{m}} is None else {cast.template}", cast.operands)
+    return cast if own else mask
+
+
+def _operands(found: Attention) -> list[Node]:
+    return [found.q, found.k, found.v, *_mask_nodes(found.mask), *_scale_nodes(found.scale)]
 
 
 def _scale_nodes(scale: Hole) -> list[Node]:
@@ -423,19 +526,108 @@ def _dtypes(graph: Graph, found: Attention, root: Node, inside: list[Node]) -> t
     return numerics, Obligation(claim, "proven", "operands and result have the activations' dtype"), False
 
 
-def _mask_dtype(graph: Graph, found: Attention, masks: list[Node]) -> Obligation:
-    claim = "the mask's dtype promotes to the queries'"
-    if found.keep:
-        return Obligation(claim, "proven", "the mask is boolean")
+def _sinks(graph: Graph, found: Attention) -> Obligation:
+    claim = "the sinks are one number a head, of the queries' dtype"
+    assert found.sinks is not None
+    if graph.facts.rank(found.sinks) is None:
+        return Obligation(claim, "unknown", "nothing says their rank")
+    if graph.facts.dtype(found.sinks) <= graph.facts.dtype(found.q):
+        return Obligation(claim, "proven", graph.facts.why(found.sinks))
+    return Obligation(claim, "unknown", "they are cast to it")
+
+
+def _mask_dtype(graph: Graph, found: Attention, mask: Hole | None, masks: list[Node]) -> Obligation:
+    """Of an added mask: True adds one, but the fused op reads it as a position to keep."""
+    claim = "the mask is no boolean, and its dtype promotes to the queries'"
     facts = graph.facts
+    if found.keep:
+        return _selects(graph, found)
+    if masks and all(_is_boolean(graph, m) for m in masks):
+        return Obligation(claim, "contradicted", "a boolean is added, and hides nothing")
     joint = facts.dtype(found.q) | facts.dtype(found.k) | facts.dtype(found.v)
-    for mask in masks:
-        dtype = facts.dtype(mask)
-        if not dtype <= joint and not dtype <= frozenset({"bool_", "int32", "int64", "uint8"}):
-            return Obligation(
-                claim, "unknown", "a float32 mask on half-precision queries raises; nothing here says the mask's dtype"
-            )
-    return Obligation(claim, "proven", "the mask is made in the queries' dtype")
+    if mask is not found.mask and isinstance(found.mask, Node):
+        if facts.dtype(found.mask) == facts.dtype(found.q):
+            return Obligation(claim, "proven", "it is cast to the queries' dtype")
+        return Obligation("queries have the dtype to which the mask is cast", "unknown", "nothing says so")
+    dtypes = [facts.dtype(m) for m in masks]
+    if all(d <= joint or d <= WHOLE for d in dtypes):
+        return Obligation(claim, "proven", "the mask is made in the queries' dtype")
+    because = "a float32 mask on half-precision queries raises; nothing here says the mask's dtype"
+    return Obligation(claim, "unknown", because)
+
+
+# -- keys and values of zeros ------------------------------------------------------------------------------------------
+
+
+def _rooms_for_sinks(graph: Graph) -> Iterator[Match]:
+    """A key of zeros scores what the mask says; a value of zeros adds nothing: together they are a sink."""
+    longer = [n for n in graph.nodes if _starts_with_zeros(graph, n)]
+    for i, k in enumerate(longer):
+        for v in longer[i + 1 :]:
+            axes = {n.attrs["axis"] for n in (k, v)}
+            if len(axes) == 1 and k.inputs[1] is not v.inputs[1] and _read_together(graph, k, v):
+                yield Match(
+                    code=CODE,
+                    root=k,
+                    holes={"k": k.inputs[1], "v": v.inputs[1]},
+                    message="a key and a value of zeros make room for an attention sink; attention takes sinks",
+                    obligations=[
+                        Obligation("the mask's first column holds the sinks", "unknown", "it is made elsewhere")
+                    ],
+                    region=frozenset({k, v, k.inputs[0], v.inputs[0]}),
+                    related=[(v, "the values with zeros in front")],
+                    data={"problem": ROOM},
+                    has_traffic=False,
+                )
+                return
+
+
+ROOM = (
+    "leave the zeros out of keys, values and cache, and the first column out of the mask,"
+    " and pass that column, one number a head, as sinks="
+)
+
+
+def _starts_with_zeros(graph: Graph, node: Node) -> bool:
+    """Whether one row of zeros stands before all of another array's rows, along neither the first nor the last axis."""
+    axis = node.attrs.get("axis")
+    if node.op != "concatenate" or not isinstance(axis, int) or axis in (0, -1, 3) or len(node.inputs) != 2:
+        return False
+    zeros, rest = node.inputs
+    shape = zeros.attrs.get("shape")
+    if zeros.op != "zeros" or not isinstance(shape, tuple) or len(shape) != 4:
+        return False
+    size = graph.canonical.operand(shape[axis])
+    return size is not None and size.is_number(1.0) and rest.op != "index"  # `x[:, :-1]`: a shift
+
+
+def _read_together(graph: Graph, k: Node, v: Node) -> bool:
+    """Whether something reads both, through joins: attention, a cache, or a function that is not of this file."""
+    readers = []
+    for node in (k, v):
+        seen, stack = set[Node](), [node]
+        while stack:
+            n = stack.pop()
+            if n not in seen:
+                seen.add(n)
+                stack.extend(u for u in graph.users.get(n, ()) if u.op == "phi")
+        readers.append({u for n in seen for u in graph.users.get(n, ()) if u.op in ("call", FUSED)})
+    return bool(readers[0] & readers[1])
+
+
+def _selects(graph: Graph, found: Attention) -> Obligation:
+    """Whether a mask that `where` selects by is boolean: the fused kernel adds another one."""
+    claim = "the mask is boolean"
+    if not isinstance(found.mask, Node):
+        return Obligation(claim, "proven", "it is negated")
+    if _is_boolean(graph, found.mask):
+        return Obligation(claim, "proven", graph.facts.why(found.mask))
+    other = graph.facts.dtype(found.mask).name is not None or found.mask in (found.q, found.k, found.v)
+    return Obligation(claim, "contradicted" if other else "unknown", graph.facts.why(found.mask))
+
+
+def _is_boolean(graph: Graph, mask: Node) -> bool:
+    return graph.facts.dtype(mask).name == "bool_" or mask.op in COMPARISONS or mask.op.startswith("logical_")
 
 
 EXAMPLES = [
@@ -472,6 +664,29 @@ EXAMPLES = [
         "        return self.out(y)\n",
         applicability="safe",
     ),
+    Example(
+        HEAD + "def attend(q, k, v, sinks: mx.array, scale: float):\n"
+        "    B, H, L, D = q.shape\n"
+        "    column = mx.broadcast_to(sinks.reshape(1, -1, 1, 1), (B, H, L, 1))\n"
+        "    scores = mx.concatenate([(q * scale) @ k.swapaxes(-1, -2), column], axis=-1)\n"
+        "    return mx.softmax(scores, axis=-1, precise=True)[..., :-1] @ v\n",
+        fixed=HEAD + "def attend(q, k, v, sinks: mx.array, scale: float):\n"
+        "    return mx.fast.scaled_dot_product_attention(\n"
+        "        q, k, v, scale=scale, sinks=sinks.astype(q.dtype)\n"
+        "    )\n",
+        applicability="unsafe",
+        why="the sinks may have another dtype",
+    ),
+    Example(
+        HEAD + "def keys_and_values(k, v, cache):\n"
+        "    B, H, L, D = k.shape\n"
+        "    zeros = mx.zeros((B, H, 1, D), dtype=k.dtype)\n"
+        "    k = mx.concatenate([zeros, k], axis=2)\n"
+        "    v = mx.concatenate([zeros, v], axis=2)\n"
+        "    return cache.update_and_fetch(k, v)\n",
+        applicability="none",
+        why="the mask, the cache and its offset change too",
+    ),
 ]
 
 COUNTEREXAMPLES = [
@@ -482,6 +697,18 @@ COUNTEREXAMPLES = [
     Example(
         HEAD + "def f(q, k, v):\n    w = mx.softmax(q @ k.swapaxes(-1, -2), axis=-1)\n    return w @ v, w\n",
         why="the weights are returned",
+    ),
+    Example(
+        HEAD + "def f(q, k, v):\n    return mx.softmax(q @ k.swapaxes(-1, -2), axis=-1)[..., 1:] @ v\n",
+        why="the first key takes weight and has no value, and it is no sink",
+    ),
+    Example(
+        HEAD + "def shifted(k, v, attend):\n"
+        "    B, H, L, D = k.shape\n"
+        "    zeros = mx.zeros((B, H, 1, D))\n"
+        "    k = mx.concatenate([zeros, k[:, :, :-1]], axis=2)\n"
+        "    return attend(k, mx.concatenate([zeros, v[:, :, :-1]], axis=2))\n",
+        why="keys and values move on by one position",
     ),
     Example(
         HEAD + "def f(q, k, v, mask):\n    return mx.softmax((q @ k.swapaxes(-1, -2) + mask) * 0.125, axis=-1) @ v\n",

@@ -24,10 +24,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
+from fuselint.graph.around import is_made_with
 from fuselint.graph.canonical import number_text
 from fuselint.graph.dtypes import DType
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import operand
+from fuselint.graph.origins import stated_dtype
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS104", "cast-sandwich"
@@ -49,6 +51,10 @@ def fused(x: Any) -> Any:
     import mlx.core as mx
 
     return mx.softmax(x, axis=-1, precise=True)
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    return (n for n in graph.nodes if (n.op in ROWWISE or n.op in NORMS) and is_made_with(n, ("astype",), 2))
 
 
 def find(graph: Graph) -> Iterator[Match]:
@@ -122,9 +128,11 @@ def _match(graph: Graph, back: Node, inner: Node, wide: Node, x: Node) -> Match 
         }
     elif inner.op in NORMS:
         learned = {name: n for name in NORMS[inner.op] if (n := operand(inner, name)) is not None}
-        if any(graph.facts.dtype(n) == FLOAT32 for n in learned.values()):
+        if any(graph.facts.dtype(n) == FLOAT32 or stated_dtype(n) == "float32" for n in learned.values()):
             return None
         eps = inner.attrs.get("eps")
+        if not isinstance(eps, (Node, int, float)):
+            return None  # MLX refuses the call
         holes |= learned
         holes["eps"] = eps if isinstance(eps, Node) else Synthesised(number_text(eps))
         reads += learned.values()
@@ -209,5 +217,20 @@ COUNTEREXAMPLES = [
         "mx.fast.rms_norm(x.astype(mx.float32), w.astype(mx.float32), 1e-6).astype(x.dtype)",
         "a float32 weight: the kernel would cast x itself",
         "x, w",
+    ),
+    Example(
+        """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Norm(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.weight = mx.ones((dims,), dtype=mx.float32)
+
+    def __call__(self, x):
+        return mx.fast.rms_norm(x.astype(mx.float32), self.weight, 1e-6).astype(x.dtype)
+""",
+        why="a weight that is meant to be float32",
     ),
 ]

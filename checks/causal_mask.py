@@ -1,37 +1,53 @@
-"""FUS102 materialised-causal-mask: a triangular mask that is built as an array and only given to attention.
+"""FUS102 materialised-causal-mask: a mask that is built as an array of numbers and only given to attention.
 
 What it does: finds a square additive or boolean mask that hides every later position, and follows it, through the
-calls of this file, to every reader. If all of them are attention, `mask="causal"` says the same.
+calls of this file, to every reader. If all of them are attention, `mask="causal"` says the same. Finds additive masks
+of two long axes that are made of a condition (a window, padding and a triangle together) and hold nothing but 0 and a
+number that hides: attention takes the condition itself.
 
 Why: the mask is an array of tokens x tokens that several kernels write and every layer reads. The fused attention
-kernel knows where the diagonal is, and skips the hidden half of the scores.
+kernel knows where the diagonal is, and skips the hidden half of the scores. Where that is not enough, a boolean mask
+has a half or a quarter of an additive one's bytes, and never has the wrong dtype.
 
-When not to: where something else stands in the mask (padding, a window, a bias), where it is read by anything but
-attention, and where its diagonal is not at the lower right: a square mask of the new tokens can only be added to
-square scores, so there it is.
+When not to: where something else stands in the mask (a bias, a slope), where it is read by anything but attention, and,
+for "causal", where its diagonal is not at the lower right: a square mask of the new tokens can only be added to square
+scores, so there it is.
 
 Fix safety: safe. The hidden weights are zero either way: same values, same gradients. It asks for MLX 0.24, and where
-the cache makes keys longer than queries for 0.30.5. `requires: FUS211` where the reader is still hand-written.
+the cache makes keys longer than queries for 0.30.5. A boolean mask is unsafe: a query that sees no key at all gets NaN
+or the mean of all values from numbers, and from a boolean mask what the backend gives. It is advice where the mask
+leaves the file, for a reader elsewhere that adds it would have to change too. `requires: FUS211` where the reader is
+still hand-written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
-from fuselint.graph.flow import Reader, readers
-from fuselint.graph.model import Graph, Node, Slice, region
-from fuselint.rulebook import Example, Match, Probe, Synthesised
+from fuselint.graph.around import is_made_with
+from fuselint.graph.flow import Reader, callers, readers
+from fuselint.graph.model import Graph, Node, Slice, operands, region
+from fuselint.graph.ops import TABLE
+from fuselint.rulebook import Example, FusedKernel, Match, Probe
 
 CODE, NAME = "FUS102", "materialised-causal-mask"
+NUMBERS = (-1e9,)
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
 BUILDER = "nn.MultiHeadAttention.create_additive_causal_mask"
 
 FUSED = "fast.scaled_dot_product_attention"
+
+HIDES = -1e9
+"""At most this, added to a score, leaves no weight. float16 has -inf for it."""
+
+FLOAT32_LOWEST = -3.4028235e38
+FINFO = frozenset({"mlx.core.finfo", "numpy.finfo"})
 
 
 def unfused(q: Any, k: Any, v: Any, scale: float) -> Any:
@@ -48,15 +64,36 @@ def fused(q: Any, k: Any, v: Any, scale: float) -> Any:
     return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask="causal")
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        if n.op == FUSED and any(is_made_with(i, MASKS, 4) for i in operands(n)):
+            yield n
+
+
+MASKS = (BUILDER, "triu", "tril", "less", "less_equal", "greater", "greater_equal")
+
+
 def find(graph: Graph) -> Iterator[Match]:
     for node in graph.nodes:
         length = built(graph, node)
-        if length is None:
-            continue
-        root = _cast(graph, node)
-        match = _match(graph, node, root, length)
+        match = None
+        if length is not None:
+            root = _cast(graph, node)
+            match = _match(graph, root, length) if _stays_a_mask(graph, node, root) else None
+        if match is None and (additive := _additive(graph, node)) is not None:
+            match = _boolean(graph, node, additive)
         if match is not None:
             yield match
+
+
+KEEPS = ("greater_equal", "less_equal")
+"""Comparisons that make a boolean mask: True keeps a position. As numbers, 1 and 0, they would be added."""
+
+
+def _stays_a_mask(graph: Graph, node: Node, root: Node) -> bool:
+    """Whether a mask is still what it was made for after its cast: booleans that select, numbers that are added."""
+    dtype = graph.facts.dtype(root)
+    return dtype.name == "bool_" if node.op in KEEPS else dtype.name != "bool_" and not dtype.integral
 
 
 def built(graph: Graph, node: Node) -> Node | None:
@@ -69,7 +106,7 @@ def built(graph: Graph, node: Node) -> Node | None:
         return _scaled_comparison(graph, node)
     if node.op == "where" and len(node.inputs) == 3:
         return _selected(graph, node)
-    if node.op in ("greater_equal", "less_equal"):
+    if node.op in KEEPS:
         return _compared(graph, node, keeps=True)
     return None
 
@@ -94,7 +131,7 @@ def _full_of(graph: Graph, node: Node) -> Node | None:
 
 
 def _hides(fill: object) -> bool:
-    return isinstance(fill, (int, float)) and not isinstance(fill, bool) and fill <= -1e9
+    return isinstance(fill, (int, float)) and not isinstance(fill, bool) and fill <= HIDES
 
 
 def _scaled_comparison(graph: Graph, node: Node) -> Node | None:
@@ -127,7 +164,7 @@ def _compared(graph: Graph, node: Node, keeps: bool) -> Node | None:
     if graph.canonical.of(left[1]) is not graph.canonical.of(right[1]):
         return None
     rows_first = left[0] == "column"
-    wanted = {True: ("greater_equal", "less_equal"), False: ("less", "greater")}[keeps]
+    wanted = {True: KEEPS, False: ("less", "greater")}[keeps]
     return left[1] if node.op == wanted[0 if rows_first else 1] else None
 
 
@@ -154,7 +191,9 @@ def _everything(entry: object) -> bool:
 
 
 def _cast(graph: Graph, node: Node) -> Node:
-    """The mask after the casts that only it goes through."""
+    """The mask after the casts that only it goes through. A boolean that is cast is no mask any more: it adds one."""
+    if graph.facts.dtype(node).name == "bool_":
+        return node
     users = graph.users.get(node, ())
     while len(users) == 1 and users[0].op == "astype" and node not in graph.escaping:
         node = users[0]
@@ -162,8 +201,8 @@ def _cast(graph: Graph, node: Node) -> Node:
     return node
 
 
-def _match(graph: Graph, node: Node, root: Node, length: Node) -> Match | None:
-    reached = [*readers(graph, root, _is_attention)]
+def _match(graph: Graph, root: Node, length: Node) -> Match | None:
+    reached = [*readers(graph, root, _takes(graph.facts.dtype(root).name == "bool_"))]
     reasons = [r for r in reached if isinstance(r, str)]
     ends = [r for r in reached if isinstance(r, Reader)]
     if not ends or reasons or not _is_whole_axis(graph, length):
@@ -197,17 +236,21 @@ def _match(graph: Graph, node: Node, root: Node, length: Node) -> Match | None:
     )
 
 
-def _is_attention(reader: Reader) -> bool:
-    """Whether a reader takes the value as the mask of attention, and for nothing else."""
-    if reader.node.op == FUSED:
-        q, k, v = reader.node.inputs[:3]
-        return reader.value not in (q, k, v) and reader.node.attrs.get("sinks") is not reader.value
-    for found in recognise(reader.graph):
-        if found.mask is reader.value and not isinstance(found.mask, Synthesised):
-            own = set(region(found.root, [found.q, found.k, found.v, reader.value]))
-            if reader.node in own:
-                return True
-    return False
+def _takes(selects: bool) -> Callable[[Reader], bool]:
+    """Whether a reader takes the value as the mask of attention, and for nothing else. selects: a boolean mask."""
+
+    def is_attention(reader: Reader) -> bool:
+        if reader.node.op == FUSED:
+            q, k, v = reader.node.inputs[:3]
+            return reader.value not in (q, k, v) and reader.node.attrs.get("sinks") is not reader.value
+        for found in recognise(reader.graph):
+            if found.mask is reader.value and found.keep == selects:  # a boolean that is added hides nothing
+                own = set(region(found.root, [found.q, found.k, found.v, reader.value]))
+                if reader.node in own:
+                    return True
+        return False
+
+    return is_attention
 
 
 def _is_whole_axis(graph: Graph, length: Node) -> bool:
@@ -218,6 +261,177 @@ def _is_whole_axis(graph: Graph, length: Node) -> bool:
 def _list(ends: list[Reader]) -> str:
     places = sorted({r.graph.context.qualname for r in ends})
     return f"followed to {', '.join(places)}"
+
+
+# -- additive masks that a condition says as well ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Additive:
+    """A mask of 0 where a condition is `keeps`, and a number that hides where it is not."""
+
+    condition: Node
+    keeps: bool
+
+
+def _additive(graph: Graph, node: Node) -> _Additive | None:
+    """`hidden * -1e9`, `where(kept, 0, -inf)` and the like."""
+    found = None
+    if node.op == "multiply":
+        for condition, fill in (node.inputs, node.inputs[::-1]):
+            number = _number(graph, fill)
+            if number is not None and number <= HIDES and number != float("-inf"):  # 0 * -inf is NaN
+                inner = condition.inputs[0] if condition.op == "astype" else condition
+                found = _Additive(inner, False)
+    elif node.op == "where" and len(node.inputs) == 3:
+        then, other = (_number(graph, n) for n in node.inputs[1:])
+        if then == 0 and other is not None and other <= HIDES:
+            found = _Additive(node.inputs[0], True)
+        elif other == 0 and then is not None and then <= HIDES:
+            found = _Additive(node.inputs[0], False)
+    if found is None or graph.facts.dtype(found.condition).name != "bool_":
+        return None
+    return found if graph.facts.kind(found.condition) == "array" else None
+
+
+def _number(graph: Graph, node: Node) -> float | None:
+    """The number that fills an array or a literal; the lowest of a dtype counts as that of float32."""
+    if node.op == "array" and node.inputs:
+        node = node.inputs[0]
+    if node.op in ("zeros", "zeros_like"):
+        return 0.0
+    if node.op == "attr" and node.attrs["name"] == "min" and node.inputs[0].attrs.get("target") in FINFO:
+        return FLOAT32_LOWEST
+    value = graph.facts.const(node)
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _boolean(graph: Graph, node: Node, additive: _Additive) -> Match | None:
+    """The match of an additive mask whose readers, as far as they are seen, are all attention."""
+    pairs = list(_pairs(graph, additive.condition))
+    if graph.context.cold or node.frame.depth > 0 or not pairs:  # a helper's own is found where it is read by itself
+        return None
+    name, root, problem = graph.context.qualname, _cast(graph, node), ""
+    leaves = f"it leaves {name}"
+    ends = _reached(graph, root, casts=False)
+    followed = leaves not in ends or (len(set(ends)) > 1 and _is_followed(graph))
+    if not followed or not all(isinstance(e, Reader) for e in ends - {leaves}):
+        root, problem = node, leaves if leaves in ends else "it is cast on its way to attention"
+        ends = _reached(graph, root, casts=True)
+        if not all(isinstance(e, Reader) or e.startswith("it leaves") for e in ends):
+            return None
+    found = [e for e in ends if isinstance(e, Reader)]
+    if not found and not any(_is_of_positions(graph, n) for n in pairs):
+        return None  # nothing says that attention reads it
+    claim = "every reader of the mask is attention"
+    readers_seen = Obligation(claim, "unknown", problem) if problem else Obligation(claim, "proven", _list(found))
+    if not problem and leaves in ends:
+        readers_seen = Obligation(claim, "unknown", f"in this file they are; others may call {name}")
+    return Match(
+        code=CODE,
+        root=root,
+        holes={"condition": additive.condition},
+        message="a mask of 0 and a number that hides is built; attention takes the condition, of a byte an entry",
+        obligations=[readers_seen, SEEN],
+        region=frozenset(n for n in region(root, [additive.condition]) if n.op not in ("param", "const")),
+        fused=() if additive.keeps else (FusedKernel("logical_not", (additive.condition,), additive.condition),),
+        shapes={"condition": ("L", "S")},
+        dtypes={"condition": "bool"},
+        probe=OPENED,
+        data={
+            "requires": ("FUS211",) if any(r.node.op != FUSED for r in found) else (),
+            "boolean": True,
+            "keeps": additive.keeps,
+            "problem": problem,
+        },
+    )
+
+
+OPENED = Probe(
+    "first = mx.zeros_like(result[:, :1])\n"
+    "first = first == 0 if result.dtype == mx.bool_ else first\n"
+    "whole = mx.concatenate([first, result], axis=1)\n"
+    "result = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125, mask=whole)",
+    (
+        RegionInput("q", "array", ("B", "H", "L", "64"), "float32"),
+        RegionInput("k", "array", ("B", "H", "S + 1", "64"), "float32"),
+        RegionInput("v", "array", ("B", "H", "S + 1", "64"), "float32"),
+    ),
+)
+"""Attention with a first key that every query sees: see SEEN."""
+
+
+SEEN = Obligation(
+    "every query sees a key",
+    "unknown",
+    "without one, the added numbers give a mean of the values or NaN, and what a boolean mask gives differs by backend",
+)
+
+
+def _ends(graph: Graph, value: Node, casts: bool = False) -> Iterator[Reader | str]:
+    """Who reads a mask in the end, through new axes and, where that is asked for, through casts."""
+
+    def passes(reader: Reader) -> bool:
+        node = reader.node
+        if node.op == "index":
+            return all(e is None or _everything(e) for e in node.attrs.get("index") or ())
+        return node.op == "expand_dims" or (casts and node.op == "astype" and reader.value is node.inputs[0])
+
+    is_attention = _takes(selects=False)
+    for end in readers(graph, value, lambda reader: passes(reader) or is_attention(reader)):
+        if isinstance(end, Reader) and passes(end):
+            yield from _ends(end.graph, end.node, casts)
+        else:
+            yield end
+
+
+def _reached(graph: Graph, value: Node, casts: bool) -> set[Reader | str]:
+    """Who reads a mask in the end, also where other functions of the file have the function inlined."""
+    out: set[Reader | str] = set(_ends(graph, value, casts))
+    for other in map(graph.program.graph, graph.module.functions) if graph.program is not None else ():
+        for n in other.nodes if other is not None and other is not graph else ():
+            if n.cst is value.cst and n.op == value.op and other is not None:
+                out |= set(_ends(other, n, casts))
+    for other, call in callers(graph):
+        out |= set(_ends(other, call, casts))
+    return out
+
+
+def _is_followed(graph: Graph) -> bool:
+    """Whether all uses of the function in this file are calls that are lowered in place."""
+    name = graph.context.qualname
+    named = any(name in names for names in graph.module.references.values())
+    return not named and not any(True for _ in callers(graph))
+
+
+def _pairs(graph: Graph, condition: Node) -> Iterator[Node]:
+    """The operations of a condition that combine a column with a row."""
+    stack, seen = [condition], set()
+    while stack:
+        n = stack.pop()
+        op = TABLE.get(n.op)
+        if n in seen or not (n.op in ("phi", "index", "expand_dims") or (op is not None and op.elementwise)):
+            continue
+        seen.add(n)
+        stack.extend(n.inputs)
+        shapes = [graph.facts.shape(k) for k in n.inputs]
+        ends = [(*([1] * (2 - len(s.dims))), *s.dims)[-2:] if s is not None else (1, 1) for s in shapes]
+        if any(a[1] == 1 != a[0] and b[0] == 1 != b[1] for a in ends for b in ends):
+            yield n
+
+
+def _is_of_positions(graph: Graph, pair: Node) -> bool:
+    """Whether all arrays that are combined are made of ranges and numbers."""
+    arrays = [n for n in region(pair, ()) if graph.facts.kind(n) == "array"]
+    return all(n.op == "arange" or any(graph.facts.kind(k) == "array" for k in n.inputs) for n in arrays)
+
+
+WINDOW = (
+    "def attend(q, k, v, window: int, scale: float):\n"
+    "    rows, columns = mx.arange(q.shape[2])[:, None], mx.arange(k.shape[2])[None]\n"
+    "    hidden = (rows < columns) | (rows > columns + window)\n"
+)
+ATTEND = "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n"
 
 
 EXAMPLES = [
@@ -240,16 +454,28 @@ EXAMPLES = [
         '    mask = "causal"\n'
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
     ),
+    Example(
+        HEAD + WINDOW + "    mask = (hidden * -1e9).astype(mx.bfloat16)\n" + ATTEND,
+        fixed=HEAD + WINDOW + "    mask = mx.logical_not(hidden)\n" + ATTEND,
+        applicability="unsafe",
+        why="nothing says that the window leaves each query a key",
+    ),
+    Example(
+        HEAD + WINDOW + "    mask = mx.where(hidden, -mx.inf, 0.0).astype(q.dtype)\n" + ATTEND,
+        fixed=HEAD + WINDOW + "    mask = mx.logical_not(hidden)\n" + ATTEND,
+        applicability="unsafe",
+        why="a query that sees no key gets NaN before, and some number after",
+    ),
+    Example(
+        HEAD + "def create_mask(n: int, offset: int, window: int):\n"
+        "    rows, columns = mx.arange(offset, offset + n)[:, None], mx.arange(offset + n)[None]\n"
+        "    return ((rows < columns) | (rows > columns + window)) * -1e9\n",
+        applicability="none",
+        why="attention reads it in another file",
+    ),
 ]
 
 COUNTEREXAMPLES = [
-    Example(
-        HEAD + "def attend(q, k, v, scale: float):\n"
-        "    at = mx.arange(q.shape[2])\n"
-        "    mask = mx.where(at[:, None] <= at[None], 0.0, -1e9)\n"
-        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
-        why="it hides the earlier positions",
-    ),
     Example(
         HEAD + "def attend(q, k, v, scale: float, padding):\n"
         "    mask = nn.MultiHeadAttention.create_additive_causal_mask(q.shape[2]) + padding\n"
@@ -267,5 +493,21 @@ COUNTEREXAMPLES = [
         "    mask = mx.triu(mx.full((q.shape[2], q.shape[2]), -100.0), k=1)\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
         why="-100 does not hide a position whose score is large",
+    ),
+    Example(
+        HEAD + WINDOW + "    return hidden * -1e9 + mx.abs(rows - columns) * -0.1\n",
+        why="a slope is added to the mask",
+    ),
+    Example(
+        HEAD + "def filtered(logits, top: int):\n"
+        "    rank = mx.argsort(mx.argsort(-logits, axis=-1), axis=-1)\n"
+        "    return mx.where(rank < top, 0.0, -mx.inf)\n",
+        why="it is made of values, and nothing says that attention reads it",
+    ),
+    Example(
+        HEAD + "def attend(q, k, v, lengths, scale: float):\n"
+        "    mask = mx.where(mx.arange(k.shape[2]) < lengths[:, None, None, None], 0.0, -1e9).astype(q.dtype)\n"
+        + ATTEND,
+        why="a row a sequence: there is little to save",
     ),
 ]

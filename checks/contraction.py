@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, region
 from fuselint.rulebook import Example, FusedKernel, Match
 
@@ -35,6 +36,10 @@ def unfused(a: Any, b: Any) -> Any:
 
 def fused(a: Any, b: Any) -> Any:
     return a @ b
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    return (n for n in graph.nodes if n.op == "sum" and is_made_with(n, ("multiply",), 1))
 
 
 def find(graph: Graph) -> Iterator[Match]:

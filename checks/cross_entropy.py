@@ -23,10 +23,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
+from fuselint.graph.around import ahead, is_made_with
 from fuselint.graph.model import Graph, Node, Slice, region
 from fuselint.rulebook import Example, FusedKernel, Match
 
 CODE, NAME = "FUS252", "unfused-cross-entropy"
+ONE_VALUE = True
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
@@ -46,12 +48,21 @@ def fused(logits: Any, targets: Any) -> Any:
     return mx.fast.cross_entropy(logits, targets).astype(logits.dtype)
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        if n.op == "take_along_axis" and any(is_made_with(u, LOGARITHMS) for u in ahead(graph, n, 3)):
+            yield n
+
+
+LOGARITHMS = ("log", "logsumexp", "nn.log_softmax", "nn.LogSoftmax")
+
+
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return
     for node in graph.nodes:
         match = _difference(graph, node) or _log_probability(graph, node)
-        if match is not None and not match.contradicted:
+        if match is not None:
             yield match
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.around import is_made_with
 from fuselint.graph.identities_linear import swap
 from fuselint.graph.model import Graph, Node, region
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
@@ -38,6 +39,10 @@ def fused(x: Any, w: Any, scales: Any, biases: Any) -> Any:
     import mlx.core as mx
 
     return mx.quantized_matmul(x, w, scales, biases, transpose=True, group_size=64, bits=4)
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    return (n for n in graph.nodes if n.op == "matmul" and is_made_with(n, ("dequantize",), 3))
 
 
 def find(graph: Graph) -> Iterator[Match]:

@@ -8,11 +8,15 @@ Why: each operation reads its operands from memory and writes its result back. `
 where three would do; a gelu written out moves eighteen where two would do.
 
 When not to: where the code is compiled already, where it runs once (loading, tables), and for a function that is called
-with another Python number at every call, which `mx.compile` would compile again each time.
+with another Python number at every call, which `mx.compile` would compile again each time. Not reported is what runs
+once for each pass through a whole model (a sampler's step, the noise of a sample, a spectrum before its transform) and
+what is small: numbers of a row, coordinates, codes, the gate of a channel.
 
-Fix safety: the compiled helper runs the same operations in the same order with the same roundings, so the values are
-bit-identical. Safe where every operand is known to be an array or a number that stays; unsafe where an argument may be
-a number that changes from call to call. Advice only where a number does, where an operand is changed in place between
+Fix safety: the compiled helper runs the same operations in the same order and dtypes. On the CPU the values are
+bit-identical but for `x**2` and `x**-1` in float32, which a compiler writes as a product and a quotient: at most the
+last digit changes, for the better. A GPU's compiler may contract a product and a sum into one operation that rounds
+once. Safe where every operand is known to be an array or a number that stays; unsafe where an argument may be a number
+that changes from call to call. Advice only where a number does, where an operand is changed in place between
 the operations, where a dtype that comes from outside would have to be an argument, and for a literal -0.0, which
 compiled kernels print as 0.
 
@@ -23,30 +27,37 @@ For the fixer, `match.holes` holds the helper's parameters in order of first use
     gated: bool                    whether one of them is an nn activation, or a sigmoid that is multiplied
     aliases: dict[Node, str]       other reads of what a hole holds, such as a second self.eps
     scalars: frozenset[str]        the holes that are Python numbers of an instance, such as self.eps
+    either: frozenset[str]         the holes that may be arrays or such numbers
     shapeless: bool                whether the helper may be compiled with shapeless=True
     no_fix: str                    why it is advice only, or ""
 
-Constants stay in the helper's body as literals. A cast to `x.dtype` stays too: its x is among the holes.
+Constants stay in the helper's body as literals. A cast to `x.dtype` stays too, if its x is among the holes. The last
+cast to the dtype of another value stays where it is, outside the helper, unless too little would be left.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
-from fuselint.finding import Obligation
-from fuselint.graph.chains import Chain, chains
+from fuselint.finding import Numerics, Obligation
+from fuselint.graph import ops
+from fuselint.graph.chains import Chain, before_cast, chains
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
+from fuselint.graph.op import Op
 from fuselint.graph.ops import TABLE
 from fuselint.graph.origins import ACTIVATIONS, SHORT, Origins
 from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.tape import same_shape
 from fuselint.graph.trace import trace
+from fuselint.graph.worth import changes, is_few, is_lowest, is_rare
 from fuselint.rulebook import Example, FusedKernel, Match
+from fuselint.source.layout import one_line
 from fuselint.traffic.kernels import Kernel, kernels
 
 CODE, NAME = "FUS301", "unfused-elementwise-chain"
@@ -73,10 +84,70 @@ def find(graph: Graph) -> Iterator[Match]:
     if graph.context.compiled or graph.context.cold or _is_a_loss(graph):
         return
     origins = Origins(graph)
+    chained: set[Node] = set()
     for chain in chains(graph):
-        match = _Reading(graph, origins, chain).match()
+        match = _match(graph, origins, chain)
         if match is not None:
+            chained.update(chain.nodes)
             yield match
+    yield from _given_gates(graph, origins, chained)
+
+
+def _given_gates(graph: Graph, origins: Origins, chained: set[Node]) -> Iterator[Match]:
+    """`self.act(gate) * up` with an activation that the constructor is given, and that is one of MLX's by default."""
+    for product in graph.nodes:
+        if product.op != "multiply" or product in chained or len(product.inputs) != 2:
+            continue
+        for call, other in (product.inputs, product.inputs[::-1]):
+            op = _by_default(call)
+            if op is None or graph.users.get(call) != (product,) or call in graph.escaping:
+                continue
+            kind = graph.facts.kind(other)
+            made = origins.of(other) & {"computed", "given"} if kind == "array" else {}
+            if not made and not (kind in ("array", "unknown") and other.op == "call"):
+                continue
+            yield _given_gate(product, call, other, op)
+            break
+
+
+def _by_default(call: Node) -> Op | None:
+    """The activation that a call makes, unless the constructor was given another one."""
+    default = call.attrs.get("default") if call.op == "call" and len(call.inputs) == 1 else None
+    op = ops.resolve_call(default.attrs["target"] or "") if default is not None and "target" in default.attrs else None
+    return op if op is not None and (op.function or op.name) in FUNCTIONS else None
+
+
+def _given_gate(product: Node, call: Node, other: Node, op: Op) -> Match:
+    default = call.attrs["default"]
+    new = {"new": default} if default.op == "new" else {}
+    activation = replace(call, op=op.name, attrs=new)
+    gate = replace(product, inputs=(activation, other))
+    path = call.attrs["path"] or "the activation"
+    usual = default.attrs["target"].removeprefix("mlx.")
+    return Match(
+        code=CODE,
+        root=product,
+        holes={"gate": call.inputs[0], "up": other},
+        message=f"{path}, by default {usual}, and multiply run one by one",
+        obligations=[Obligation(f"{path} is its default", "unknown", "the constructor may be given another one")],
+        region=frozenset({activation, gate}),
+        fused=(FusedKernel("mx.compile", (call.inputs[0], other), product),),
+        data={
+            "kernels": 2,
+            "gated": True,
+            "no_fix": f"{path} is the constructor's: let it be a function of both, under mx.compile, such as a SwiGLU",
+        },
+    )
+
+
+def _match(graph: Graph, origins: Origins, chain: Chain) -> Match | None:
+    """A last cast to another value's dtype stays outside the helper, if what is left is worth one."""
+    inner = before_cast(graph, chain)
+    if inner is not None:
+        match = _Reading(graph, origins, inner).match()
+        if match is not None and (match.data["kernels"] >= LEAST or match.data["gated"]):
+            return match
+    return _Reading(graph, origins, chain).match()
 
 
 def _is_a_loss(graph: Graph) -> bool:
@@ -84,7 +155,13 @@ def _is_a_loss(graph: Graph) -> bool:
     return graph.context.class_name is None and any(n.op == "nn.log_sigmoid" for n in graph.nodes)
 
 
+LEAST = 3
+"""Kernels that are reported where nobody says otherwise."""
+
 SELECTIONS = frozenset({"argpartition", "argsort", "argmax", "argmin", "topk"})
+
+LONGEST_TEXT = 60
+"""Characters of an expression that stands in a message."""
 
 LARGE_NEGATIVE = -1e4
 """A number at least this far below zero fills masked scores."""
@@ -100,6 +177,7 @@ class _Reading:
     holes: dict[str, Node] = field(default_factory=dict)
     aliases: dict[Node, str] = field(default_factory=dict)
     scalars: set[str] = field(default_factory=set)
+    either: set[str] = field(default_factory=set)
     obligations: list[Obligation] = field(default_factory=list)
     no_fix: str = ""
     changing: bool = False  # whether a number among the operands may be another at every call
@@ -108,8 +186,8 @@ class _Reading:
         nodes = self.chain.nodes
         if len({n.frame for n in nodes}) == 1 and self.chain.root.frame.depth > 0:
             return None  # a helper's own: found where the helper is read by itself
-        eager = self.count_kernels()
-        if eager < 2 or not self.is_worth_it():
+        eager = len(self.launches)
+        if eager < 2 or not self.saves_passes() or not self.is_worth_it():
             return None
         self.read_operands()
         self.look_for_obstacles()
@@ -123,24 +201,27 @@ class _Reading:
             obligations=self.obligations,
             region=frozenset(nodes),
             fused=tuple(self.fused_kernels()),
+            numerics=self.numerics(),
             data={
                 "nodes": nodes,
                 "kernels": eager,
                 "gated": self.is_gated(),
                 "aliases": self.aliases,
                 "scalars": frozenset(self.scalars),
+                "either": frozenset(self.either),
                 "shapeless": self.is_shapeless(),
                 "no_fix": self.no_fix,
             },
         )
 
-    def count_kernels(self) -> int:
-        """The kernels that are as large as an activation: not those on weights, rows' numbers and single numbers."""
+    @cached_property
+    def launches(self) -> list[Kernel]:
+        """The kernels on activations: not those on weights, rows' numbers and single numbers."""
         found = kernels(self.chain.nodes, self.graph.facts)
         result = {k.node: k.writes[0].shape for k in found}  # of each node; a cast of an operand may be smaller
-        return sum(self.is_large(k, result[k.node]) for k in found)
+        return [k for k in found if self.is_on_activations(k, result[k.node])]
 
-    def is_large(self, kernel: Kernel, result: Shape | None) -> bool:
+    def is_on_activations(self, kernel: Kernel, result: Shape | None) -> bool:
         shape = kernel.writes[0].shape
         if shape == SCALAR or kernel.node is None or not same_shape(shape, result):
             return False
@@ -149,6 +230,11 @@ class _Reading:
             # An operand that may be a number is cast only if it is an array.
             return self.graph.facts.kind(source) == "array" and bool(self.origins.of(source) & ACTIVATIONS)
         return bool(self.origins.of(kernel.node) & ACTIVATIONS)
+
+    def saves_passes(self) -> bool:
+        """Whether several kernels are as large as the result: else the others are as small as a gate of channels."""
+        result = next((k.writes[0].shape for k in self.launches if k.node is self.chain.root), None)
+        return sum(same_shape(k.writes[0].shape, result) for k in self.launches) > 1
 
     # -- worth --------------------------------------------------------------------------------------------------------
 
@@ -168,8 +254,10 @@ class _Reading:
             return False  # another library's, a mask, positions, indices, an image that leaves
         if root in self.origins.totals or root in self.origins.angles or root in self.origins.points:
             return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation, coordinates
-        if self.is_written_back() or self.is_normalisation(found):
-            return False  # a few entries of an array; an image or a latent, once
+        if self.is_normalisation(found):
+            return False  # an image or a latent, once
+        if is_few(self.graph, root) or (not self.is_gated() and is_rare(self.graph, self.chain.nodes)):
+            return False
         if any(map(_is_short_literal, arrays)):
             return False  # rows of coordinates or colours
         if not any(self.origins.of(n) & {"computed", "given"} for n in arrays if facts.kind(n) == "array"):
@@ -186,16 +274,11 @@ class _Reading:
         names = sorted(n.op for n in self.chain.nodes if n.op != "astype")
         return names in (["divide", "subtract"], ["add", "multiply"]) and sum(o <= {"table"} for o in found) >= 2
 
-    def is_written_back(self) -> bool:
-        """Whether all that becomes of the result is `x[i] = result`."""
-        readers = self.graph.users.get(self.chain.root, ())
-        return bool(readers) and all(u.op == "index_update" and u.inputs[1] is self.chain.root for u in readers)
-
     def builds_a_mask(self) -> bool:
         for n in self.chain.nodes:
             for k in n.inputs:
                 value = self.graph.facts.const(k.inputs[0] if k.op == "array" and k.inputs else k)
-                if isinstance(value, (int, float)) and value <= LARGE_NEGATIVE:
+                if is_lowest(k) or (isinstance(value, (int, float)) and value <= LARGE_NEGATIVE):
                     return True
         return False
 
@@ -251,24 +334,25 @@ class _Reading:
         if first is not None:
             self.aliases[node] = first
             return
-        name = self.name_of(node)
+        name, shown = self.name_of(node), self.text_of(node)
         kind = self.graph.facts.kind(node)
         if kind == "scalar":
             self.scalars.add(name)
-            if self.changes(node):
+            if changes(self.graph, node):
                 self.changing = True
                 self.no_fix = (
                     self.no_fix
-                    or f"`{name}` is a number that may change at every call: each value would be compiled again"
+                    or f"`{shown}` is a number that may change at every call: each value would be compiled again"
                 )
         elif kind == "unknown" and self.may_change(node):
             why = "nothing says whether it is an array or a number; a number would be compiled again at every change"
-            self.obligations.append(Obligation(f"`{name}` is an array", "unknown", why))
+            self.obligations.append(Obligation(f"`{shown}` is an array", "unknown", why))
         elif kind == "unknown":
             why = "nothing says what it is; a compiled function takes no other library's numbers"
-            self.obligations.append(Obligation(f"`{name}` is an array or a Python number", "unknown", why))
+            self.obligations.append(Obligation(f"`{shown}` is an array or a Python number", "unknown", why))
+            self.either.add(name)
         elif kind != "array":
-            self.no_fix = self.no_fix or f"`{name}` is neither an array of MLX nor a Python number"
+            self.no_fix = self.no_fix or f"`{shown}` is neither an array of MLX nor a Python number"
         self.holes[name] = node
 
     def take_dtype(self, node: Node) -> None:
@@ -280,21 +364,6 @@ class _Reading:
             self.no_fix = self.no_fix or "a dtype can't be an argument of a compiled function"
         elif base not in self.chain.nodes:
             self.take(base)
-
-    def changes(self, node: Node) -> bool:
-        """Whether a number depends on an argument or a loop. Sizes do not count: a new shape is compiled anyway."""
-        if isinstance(self.graph.facts.const(node), (bool, int, float)):
-            return False
-        stack, seen = [node], set()
-        while stack:
-            n = stack.pop()
-            if n in seen or n.op in ("dim", "attr", "size", "ndim"):
-                continue
-            seen.add(n)
-            if n.op in ("param", "loop", "item", "opaque", "call"):
-                return True
-            stack.extend(operands(n))
-        return False
 
     def may_change(self, node: Node) -> bool:
         """Whether a value that may be a number may be another one at the next call."""
@@ -310,9 +379,24 @@ class _Reading:
         stored = any(e.kind == "store" and e.path == path for e in self.graph.effects)
         return bool(path) and path == b.attrs.get("path") and a.inputs == b.inputs and not stored
 
+    def text_of(self, node: Node) -> str:
+        """What the code calls a value: its name, or the expression that makes it."""
+        if node.op == "param":
+            return str(node.attrs["name"])
+        at = self.chain.root.top_stmt
+        held = self.graph.names_of(node, at) if at is not None else []
+        named = next((n for n in held if n != "_"), "")
+        source, made = node.frame.source, node.cst
+        if named or source is None or made is None:
+            return named or self.name_of(node)
+        text = one_line(source.code(made)) or self.name_of(node)
+        return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
+
     def name_of(self, node: Node) -> str:
         """A name for a parameter: the code's own where it has one."""
-        names = [n for n, bound in self.graph.bindings.items() if any(b.node is node for b in bound)]
+        at = self.chain.root.top_stmt
+        names = list(self.graph.names_of(node, at)) if at is not None else []
+        names += [n for n, bound in self.graph.bindings.items() if any(b.node is node for b in bound)]
         if node.op in ("param", "attr"):
             names.append(str(node.attrs.get("name", "")))
         wished = next((n for n in names if n.isidentifier() and n != "_"), "")
@@ -323,8 +407,8 @@ class _Reading:
         return name
 
     def look_for_obstacles(self) -> None:
-        if "mlx.core" not in self.graph.module.imports.values():
-            self.no_fix = self.no_fix or "mlx.core is not imported at the top of the module"
+        if not any(f"{target}.".startswith("mlx.") for target in self.graph.module.imports.values()):
+            self.no_fix = self.no_fix or "MLX is not imported at the top of the module"
         for n in self.chain.nodes:
             for k in n.inputs:
                 value = self.graph.facts.const(k)
@@ -345,6 +429,18 @@ class _Reading:
             if e.kind != "store"
         )
 
+    def numerics(self) -> Numerics:
+        """Whether every rounding surely stays: compilers contract a product and a sum, and make `x**2` a product."""
+        inside = set(self.chain.nodes)
+        for n in self.chain.nodes:
+            if n.op == "power" and isinstance(self.graph.facts.const(n.inputs[1]), (int, float)):
+                return "reassociated"
+            if "complex64" in self.graph.facts.dtype(n):
+                return "reassociated"  # a product of complex numbers is products and a sum
+            if n.op in ("add", "subtract") and any(k in inside and _is_product(k) for k in n.inputs):
+                return "reassociated"
+        return "bit-identical"
+
     def is_shapeless(self) -> bool:
         """Whether one kernel is left when every operand gets a broadcast, and no number depends on a shape."""
         if any(_reads_a_size(self.holes[h]) for h in self.scalars):
@@ -363,6 +459,12 @@ class _Reading:
             assert root is not None
             made[group.root] = root
             yield FusedKernel("mx.compile", tuple(dict.fromkeys(reads)), root)
+
+
+def _is_product(node: Node) -> bool:
+    """Whether a value is a product, such as `x * sigmoid(x)` of an activation."""
+    op = TABLE[node.op]
+    return op.name in ("multiply", "square") or (op.function or op.name) in FUNCTIONS
 
 
 def _is_short_literal(node: Node) -> bool:
@@ -400,6 +502,17 @@ class MLP(nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         return self.down_proj({product})
+"""
+
+GIVEN = """class MLP(nn.Module):
+    def __init__(self, dims: int, activation{default}):
+        super().__init__()
+        self.gate = nn.Linear(dims, dims)
+        self.up = nn.Linear(dims, dims)
+        self.activation = activation
+
+    def __call__(self, x):
+        return self.activation(self.gate(x)) * self.up(x)
 """
 
 EXAMPLES = (
@@ -483,8 +596,15 @@ def gate(g: mx.array, u):
         applicability="none",
         why="most is a number that may change: each value would be compiled again",
     ),
+    Example(
+        HEAD + GIVEN.format(default="=nn.SiLU()"),
+        applicability="none",
+        why="another activation may be given; people make it a function of both",
+    ),
 )
 COUNTEREXAMPLES = (
+    Example(HEAD + GIVEN.format(default=""), why="nothing says what the activation is"),
+    Example(HEAD + GIVEN.format(default="=nn.PReLU()"), why="it is no function, but a layer with weights"),
     Example(
         HEAD + "def guide(u: mx.array, c: mx.array, strength: float):\n    return u + strength * (c - u) * 0.5\n",
         why="a step with a number that changes at every call",

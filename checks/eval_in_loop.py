@@ -8,7 +8,8 @@ GPU before Python goes on. `x.tolist()` waits once, and gives the same numbers.
 
 Traffic: no bytes to speak of; a launch and a wait for each round but one.
 
-When not to: where each round computes what it reads, as generation does with each token: one read a step is right.
+When not to: where each round computes what it reads, as generation does with each token: one read a step is right;
+where there are few rounds: one for each of a batch, or one that does much else.
 
 Fix safety: none is made: `x.tolist()` has to be put before the loop. A float32 array gives the same Python floats, an
 integer array the same ints.
@@ -16,6 +17,7 @@ integer array the same ints.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -35,6 +37,11 @@ NUMBERS = frozenset({"builtins.int", "builtins.float", "builtins.bool"})
 
 FEW = 2
 """So many rounds are not worth a report."""
+BATCH = re.compile(r"(?:n_|num_)?(?:b|bs|bsz|batch(?:_size)?)", re.IGNORECASE)
+"""What a batch's size is called."""
+CHEAP = frozenset({"view", "cast", "create"})
+MUCH = 4
+"""From so many launches on, a round does the work of an image or a segment, and there are few of those."""
 
 
 def unfused(x: Any) -> Any:
@@ -58,8 +65,19 @@ def find(graph: Graph) -> Iterator[Match]:
         loop = _loop_of(element)
         if loop is not None and _is_made_before(array, loop):
             read.setdefault(loop, {}).setdefault(array, node)
-    for arrays in read.values():
-        yield _match(graph, arrays)
+    for loop, arrays in read.items():
+        if not _is_long_work(loop, graph):
+            yield _match(graph, arrays)
+
+
+def _is_long_work(loop: Block, graph: Graph) -> bool:
+    """Whether each round launches so much that there are few of them, as one for each image of a prompt."""
+    work = 0
+    for node in graph.nodes:
+        op = TABLE.get(node.op)
+        if op is not None and op.kind not in CHEAP and node.stmt is not None and loop.encloses(node.stmt.block):
+            work += 1
+    return work >= MUCH
 
 
 def _evaluated(node: Node) -> Node | None:
@@ -140,6 +158,8 @@ def _counts(graph: Graph, node: Node, array: Node) -> bool:
     end = counter.inputs[min(1, len(counter.inputs) - 1)]
     if end.op == "dim" and end.attrs["axis"] == 0 and end.inputs[0] is not array:
         return False
+    if node.stmt is not None and any(BATCH.fullmatch(n) for n in graph.names_of(end, node.stmt)):
+        return False
     known = graph.facts.const(end)
     return bool(known > FEW) if isinstance(known, int) else True
 
@@ -214,6 +234,22 @@ COUNTEREXAMPLES = [
         HEAD + "def cut(x: mx.array, lengths: mx.array):\n"
         "    return [x[i, : int(lengths[i])] for i in range(x.shape[0])]\n",
         why="a batch has few entries",
+    ),
+    Example(
+        HEAD + "def cut(x: mx.array, lengths: mx.array):\n"
+        "    batch_size = lengths.shape[0]\n"
+        "    return [x[i, : int(lengths[i])] for i in range(batch_size)]\n",
+        why="a batch has few entries",
+    ),
+    Example(
+        HEAD + "def pool(x: mx.array, ends: mx.array):\n"
+        "    out = []\n"
+        "    for i in range(1, ends.shape[0]):\n"
+        "        part = x[int(ends[i - 1]) : int(ends[i])]\n"
+        "        scores = mx.softmax(part @ part.T, axis=-1)\n"
+        "        out.append(mx.mean(mx.tanh(scores @ part), axis=0))\n"
+        "    return mx.stack(out)\n",
+        why="there are few rounds, each of much work",
     ),
     Example(
         HEAD + "def spread(counts):\n"

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.around import is_made_with
 from fuselint.graph.identities_linear import swap
 from fuselint.graph.model import Graph, Node
 from fuselint.rulebook import Example, Match
@@ -37,6 +38,10 @@ def fused(x: Any, w: Any, indices: Any) -> Any:
     import mlx.core as mx
 
     return mx.gather_mm(x, w, rhs_indices=indices)
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    return (n for n in graph.nodes if n.op == "matmul" and is_made_with(n.inputs[1], ("index", "take"), 2))
 
 
 def find(graph: Graph) -> Iterator[Match]:

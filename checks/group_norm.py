@@ -40,12 +40,13 @@ from fuselint.graph.norm_operands import (
     policy_of,
     wide_operand,
 )
-from fuselint.graph.norms import Axes, readings
+from fuselint.graph.norms import Axes, readings, roots
 from fuselint.graph.shapes import Shape
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 from fuselint.standing import is_value_of_its_call
 
 CODE, NAME = "FUS204", "unfused-group-norm"
+nearly = roots
 
 SHORT = 16
 """Rows below this length are left alone."""

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.growth import branches, stored_back
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.rulebook import Example, Match
@@ -46,7 +47,7 @@ def find(graph: Graph) -> Iterator[Match]:
     appends = [n for n in graph.nodes if _appends(graph, n)]
     by_axis: dict[int, list[Node]] = {}
     for node in appends:
-        if _stored_back(graph, node):
+        if stored_back(graph, node):
             by_axis.setdefault(node.attrs["axis"], []).append(node)
     returned = _returned_caches(graph, appends)
     for group in [*by_axis.values(), *returned]:
@@ -65,27 +66,16 @@ def _appends(graph: Graph, node: Node) -> bool:
     return isinstance(axis, int) and axis not in (0, -1) and not created
 
 
-def _stored_back(graph: Graph, node: Node) -> bool:
-    """Whether the longer array replaces the attribute that it was made from."""
-    old = node.inputs[0]
-    path = old.attrs.get("path") if old.op == "attr" else None
-    stores = [e for e in graph.effects if path and e.kind == "store" and e.path == path and e.value is not None]
-    after = [e for e in stores if e.at > node.id or e.value is node]
-    return any(node in _branches(e.value) for e in after if e.value is not None) and not any(
-        node not in _branches(e.value) and e.value.inputs for e in after if e.value is not None
-    )
-
-
 def _returned_caches(graph: Graph, appends: list[Node]) -> Iterator[list[Node]]:
     """Appends to elements of one argument, that are together in a tuple which is an element of what is returned."""
     for _, value in graph.returns:
-        for branch in _branches(value):
+        for branch in branches(value):
             if branch.op != "tuple":
                 continue
             for element in branch.inputs:
-                for cache in _branches(element):
+                for cache in branches(element):
                     parts = cache.inputs if cache.op in ("tuple", "list") else ()
-                    kept = [n for n in appends if any(n in _branches(p) for p in parts) and _of_argument(n.inputs[0])]
+                    kept = [n for n in appends if any(n in branches(p) for p in parts) and _of_argument(n.inputs[0])]
                     for first in kept:
                         yield [
                             n
@@ -101,18 +91,6 @@ def _of_argument(node: Node) -> bool:
         return False
     index = node.attrs.get("index")
     return isinstance(index[0] if isinstance(index, tuple) and len(index) == 1 else index, int)
-
-
-def _branches(node: Node) -> set[Node]:
-    """The values that a join may be, also behind a cast."""
-    out: set[Node] = set()
-    stack = [node]
-    while stack:
-        n = stack.pop()
-        if n not in out:
-            out.add(n)
-            stack.extend(n.inputs if n.op == "phi" else n.inputs[:1] if n.op == "astype" else ())
-    return out
 
 
 def _match(graph: Graph, group: list[Node]) -> Match:

@@ -42,11 +42,13 @@ from fuselint.graph.norm_operands import (
     weight_of,
     wide_operand,
 )
-from fuselint.graph.norms import LAST, Norm, readings
+from fuselint.graph.norms import LAST, Norm, readings, roots
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 from fuselint.standing import is_value_of_its_call
 
 CODE, NAME = "FUS203", "unfused-l2-norm"
+nearly = roots
+ONE_VALUE = True
 
 SHORT = 16
 """Rows below this length are left alone."""

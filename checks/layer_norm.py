@@ -44,11 +44,13 @@ from fuselint.graph.norm_operands import (
     weight_of,
     wide_operand,
 )
-from fuselint.graph.norms import LAST, readings
+from fuselint.graph.norms import LAST, readings, roots
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 from fuselint.standing import is_value_of_its_call
 
 CODE, NAME = "FUS202", "unfused-layer-norm"
+nearly = roots
+ONE_VALUE = True
 
 
 def unfused(x: Any, weight: Any, bias: Any, eps: Any) -> Any:

@@ -7,7 +7,8 @@ Why: the product is written to memory, read back and written again. `mx.addmm` a
 Traffic: three passes over the result become one.
 
 When not to: where the product is read elsewhere too; where the addend has more axes than the product; where a float32
-addend would turn a half-precision matmul into a float32 one with two casts. Scores of attention plus a mask are
+addend would turn a half-precision matmul into a float32 one with two casts; where mx.compile already makes the addition
+part of an elementwise kernel next to it. Scores of attention plus a mask are
 FUS211's. MLX has no epilogue for activations, and none for quantized matmuls. nn.Linear does this already.
 
 Fix safety: safe where the addend is known to fit the product: the same values in float32, one rounding less in half
@@ -21,7 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.op import ELEMENTWISE
+from fuselint.graph.ops import TABLE
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS231", "unfused-matmul-add"
@@ -62,6 +66,10 @@ class Scaled:
         return self.scale if template == "{s}" else Synthesised(template, {"s": self.scale})
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    return (n for n in graph.nodes if n.op in ("add", "subtract") and is_made_with(n, ("matmul",), 2))
+
+
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return
@@ -96,8 +104,13 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
     inside = region(root, stops)
     if any(n in inside for n in (a, b, c)):
         return None
-    obligations = [_read_once(graph, root, inside), _fits(graph, scaled.value, c), _dtype(graph, a, b, c)]
-    match = Match(
+    obligations = [
+        _read_once(graph, root, inside),
+        _saves_a_kernel(graph, root, c),
+        _fits(graph, scaled.value, c),
+        _dtype(graph, a, b, c),
+    ]
+    return Match(
         code=CODE,
         root=root,
         holes=holes,
@@ -110,7 +123,6 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         numerics="more accurate",
         related=[(scaled.value, "the product")],
     )
-    return None if match.contradicted else match
 
 
 def _scaled(graph: Graph, node: Node, negative: bool) -> Scaled:
@@ -146,6 +158,23 @@ def _read_once(graph: Graph, root: Node, inside: list[Node]) -> Obligation:
         ):
             return Obligation(claim, "contradicted", "it is also used elsewhere")
     return Obligation(claim, "proven", "by the addition alone")
+
+
+def _saves_a_kernel(graph: Graph, root: Node, c: Node) -> Obligation:
+    """Under mx.compile an addition is part of the kernel that makes the addend or reads the sum, and addmm is not."""
+    claim = "the addition is a kernel of its own"
+    if not graph.context.compiled:
+        return Obligation(claim, "proven", "nothing fuses it")
+    if any(_fuses(u) for u in graph.users.get(root, ())):
+        return Obligation(claim, "contradicted", "mx.compile fuses it with what reads the sum")
+    if _fuses(c) and graph.users.get(c) == (root,) and c not in graph.escaping:
+        return Obligation(claim, "contradicted", "mx.compile fuses it with what makes the addend")
+    return Obligation(claim, "proven", "nothing elementwise stands next to it")
+
+
+def _fuses(node: Node) -> bool:
+    op = TABLE.get(node.op)
+    return op is not None and (op.kind in ELEMENTWISE or op.kind == "activation")
 
 
 def _fits(graph: Graph, product: Node, c: Node) -> Obligation:
@@ -211,6 +240,14 @@ COUNTEREXAMPLES = [
     Example(
         HEAD + "def f(x, w, b):\n    y = x @ w\n    return y + b, y\n",
         why="the product is returned as well",
+    ),
+    Example(
+        HEAD + "@mx.compile\ndef gate(x: mx.array, w: mx.array, b: mx.array):\n    return mx.sigmoid(x @ w + b)\n",
+        why="one kernel adds and takes the sigmoid",
+    ),
+    Example(
+        HEAD + "@mx.compile\ndef step(h: mx.array, g: mx.array, x: mx.array, w: mx.array):\n    return h * g + x @ w\n",
+        why="one kernel multiplies and adds",
     ),
     Example(
         HEAD + "def f(x, w):\n    return x @ w + 1.0\n",

@@ -58,6 +58,13 @@ def fused(m: Any, x: Any) -> Any:
     return mx.where(m, x, 0)
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        entry = n.op in ("index", "item") and n.attrs.get("index") in ((0,), (-1,), 0, -1)
+        if n.op == "zeros_like" or (entry and graph.facts.kind(n.inputs[0]) == "array"):
+            yield n
+
+
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return
@@ -82,8 +89,9 @@ def _zeros(graph: Graph, root: Node) -> Match | None:
             continue
         if zeros.attrs.get("dtype") is not None or not _alike(graph, zeros.inputs[0], x):
             continue
-        if graph.facts.dtype(x).name == "bool_" or not _read_once(graph, zeros):
-            continue
+        dtype = graph.facts.dtype(x)
+        if dtype.name == "bool_" or not dtype.floating or not _read_once(graph, zeros):
+            continue  # positions and counts are small
         holes: dict[str, Hole] = {"x": x}
         reads = [x]
         given = "{x}, 0" if pair[0] is x else "0, {x}"
@@ -119,6 +127,10 @@ def _alike(graph: Graph, a: Node, b: Node) -> bool:
     return first.shape == second.shape and first.dtype == second.dtype
 
 
+AXES = {2: ("L", "D"), 3: ("B", "L", "D"), 4: ("B", "H", "L", "D"), 5: ("N", "B", "H", "L", "D")}
+"""What the axes of an array are called, by its rank."""
+
+
 def _row(graph: Graph, root: Node) -> Match | None:
     """x[0]: MLX gathers one entry of the first axis, and copies it. `x[0, ...]` is a view."""
     if root.op not in ("index", "item") or len(root.inputs) != 1 or not isinstance(root.cst, cst.Subscript):
@@ -142,7 +154,7 @@ def _row(graph: Graph, root: Node) -> Match | None:
             Obligation("the view does not outlive the function", "proven", "it is only computed with"),
         ],
         region=frozenset({root}),
-        shapes={"x": tuple(f"A{i}" for i in range(rank))},
+        shapes={"x": AXES.get(rank) or (*(f"A{i}" for i in range(rank - 4)), *AXES[4])},
         data={"template": f"{{x}}[{at}, ...]"},
     )
 

@@ -27,12 +27,13 @@ from fuselint.finding import Obligation
 from fuselint.graph.canonical import Canonical
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.norm_operands import dtype_stays, eps_hole, held, helpers, is_number
-from fuselint.graph.norms import LAST, ROOT, may_be_eps, root_mean_squares
+from fuselint.graph.norms import LAST, ROOT, may_be_eps, root_mean_squares, roots
 from fuselint.graph.values import ONE, Value, close
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 from fuselint.standing import is_value_of_its_call
 
 CODE, NAME = "FUS205", "normed-matmul"
+ONE_VALUE = True
 
 
 def unfused(x: Any, w: Any, eps: Any) -> Any:
@@ -53,6 +54,11 @@ class Scaled:
 
     product: Value
     eps: Value
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    if any(n.op == "matmul" for n in graph.nodes):
+        yield from roots(graph)
 
 
 def find(graph: Graph) -> Iterator[Match]:

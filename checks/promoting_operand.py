@@ -217,12 +217,15 @@ def _message(graph: Graph, root: Node, found: Source, half: bool, where: str = "
         said = f"possible: where the activation is half precision, `{text}` makes it float32{where}"
     after = _following(graph, root)
     launched = kernels(after, graph.facts)
-    if not launched:
+    casts = sum(k.op == "AsType" for k in launched)  # MLX's own: `after` has none of the code
+    wide = len(launched) - casts
+    if not wide:
         return said
     products = sum(TABLE[n.op].kind in PRODUCTS or n.op == "nn.Linear" for n in after if n.op in TABLE)
-    count = f"{len(launched)} kernel{'s' * (len(launched) > 1)} after it"
+    count = f"{wide} kernel{'s' * (wide > 1)} after it"
     matmuls = f", {products} of them products," if products else ""
-    return f"{said}; {count}{matmuls} then move{'s' * (len(launched) == 1)} twice the bytes"
+    cast = f", and {casts} more cast{'s' * (casts == 1)} what they meet" if casts else ""
+    return f"{said}; {count}{matmuls} then move{'s' * (wide == 1)} twice the bytes{cast}"
 
 
 def _following(graph: Graph, root: Node) -> list[Node]:

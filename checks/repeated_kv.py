@@ -16,12 +16,13 @@ changes, so a cache that was saved before can't be read any more. Where attentio
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
+from fuselint.graph.around import is_made_with
 from fuselint.graph.flow import callers, is_none_test
 from fuselint.graph.model import Graph, Node, Slice, region
 from fuselint.graph.values import Value
@@ -60,29 +61,43 @@ class Repeats:
     stopped: bool = False
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        if n.op == FUSED and any(is_made_with(i, COPIES, 6) for i in n.inputs[1:3]):
+            yield n
+
+
+COPIES = ("repeat", "tile", "concatenate", "stack", "broadcast_to")
+
+
 def find(graph: Graph) -> Iterator[Match]:
     seen: set[Node] = set()
     for node in graph.nodes:
         if node.op == FUSED and len(node.inputs) >= 3:
-            match = _match(graph, node, node.inputs[1], node.inputs[2], {node}, "")
+            k, v = node.inputs[1:3]
+            others = [n for i, n in enumerate(node.inputs) if i not in (1, 2)]
+            match = _match(graph, node, k, v, others, {node}, "")
             if match is not None and match.root not in seen:
                 seen.add(match.root)
                 yield match
     for found in recognise(graph):
         if found.keys_axes is None:
             own = set(region(found.root, [found.q, found.k, found.v]))
-            match = _match(graph, found.root, found.k, found.v, own, "FUS211")
+            match = _match(graph, found.root, found.k, found.v, [found.q], own, "FUS211")
             if match is not None and match.root not in seen:
                 seen.add(match.root)
                 yield match
 
 
-def _match(graph: Graph, attention: Node, k: Node, v: Node, own: set[Node], requires: str) -> Match | None:
+def _match(
+    graph: Graph, attention: Node, k: Node, v: Node, others: Sequence[Node], own: set[Node], requires: str
+) -> Match | None:
+    """others: what attention reads besides keys and values, which needs the heads as they are."""
     keys, values = (_trace(graph, n) for n in (k, v))
     if keys.stopped or values.stopped or len(keys.roots) != 1 or len(values.roots) != 1:
         return None
     (k_root, k_source, k_times), (v_root, v_source, v_times) = keys.roots[0], values.roots[0]
-    if k_times is not v_times or k_root is v_root:
+    if k_times is not v_times or k_root is v_root or any(n in keys.path | values.path for n in others):
         return None
     escapes = _escapes(graph, keys.path | values.path, own)
     if escapes is None:
@@ -124,7 +139,7 @@ def _match(graph: Graph, attention: Node, k: Node, v: Node, own: set[Node], requ
     )
     if match.probe is None:
         match.data["observe"] = attention
-    return None if match.contradicted else match
+    return match
 
 
 class _Names:

@@ -45,11 +45,13 @@ from fuselint.graph.norm_operands import (
     weight_of,
     wide_operand,
 )
-from fuselint.graph.norms import LAST, readings
+from fuselint.graph.norms import LAST, readings, roots
 from fuselint.graph.values import Value
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 
 CODE, NAME = "FUS201", "unfused-rms-norm"
+nearly = roots
+ONE_VALUE = True
 
 
 def unfused(x: Any, weight: Any, eps: Any) -> Any:
@@ -133,9 +135,17 @@ def _length(graph: Graph, n: Value | None, weight: Learned) -> Obligation | None
             return Obligation(claim, "proven", "the weight, which multiplies that axis, has as many entries")
     named = [k for k in graph.canonical.nodes(n) if k.op in ("attr", "param")]
     origin = named[0].attrs.get("init") if named else None
-    if n.op == "size" or not named or (isinstance(origin, Node) and origin.op not in ("attr", "param")):
+    computed = isinstance(origin, Node) and origin.op not in ("attr", "param")
+    if n.op == "size" or not named or computed or _is_fraction(graph, origin if isinstance(origin, Node) else named[0]):
         return Obligation(claim, "contradicted", f"it is divided by {n}")
     return Obligation(claim, "unknown", f"it is divided by {n}")
+
+
+def _is_fraction(graph: Graph, node: Node) -> bool:
+    """Whether a parameter is a float, by its default or its annotation: no length."""
+    default = node.attrs.get("default")
+    usual = graph.facts.const(default) if isinstance(default, Node) else None
+    return isinstance(usual, float) or "weak float" in graph.facts.dtype(node)
 
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"

@@ -2,25 +2,31 @@
 
 What it does: finds `x*cos + rotate_half(x)*sin`, split halves or interleaved pairs that are rotated and put together
 again, in any spelling, where the function itself (with the helpers that it calls) makes the angles: positions that
-count up from an offset, times frequencies that are powers of a base or a table.
+count up from an offset, times frequencies that are powers of a base or a table. Where the tables of cosines and sines
+are arguments, results or attributes, they are followed to the functions of the file that make them, and all ways there
+must give such angles.
 
 Why: the tables of cosines and sines, the rotated halves, the products and the joined result each go to memory and come
 back: five kernels that move five times what they must. `mx.fast.rope` reads x and writes the result.
 
 When not to: tables that come from elsewhere may hold anything. Positions that are gathered, of several axes (images,
 video) or different in each row are not one offset. Pairs that are read interleaved and written as halves are another
-function.
+function; where queries and keys are both rotated so, their products don't see it.
 
 Fix safety: safe where cosines and sines are cast to x's dtype. Unsafe where the rotation is done in float32 and cast
 back: MLX's GPU kernels rotate in float32 too, but on the CPU in x's dtype; where a float32 table makes the result
 float32, which then has x's dtype; where the code computes angles in half precision, which is wrong at large positions
 and which the fused kernel repairs; where the tables hold a factor; and where an offset or a number of positions can't
 be proven. Angles differ in their last bits: at positions in the thousands that shows in the result as 1e-4 in float32.
+Tables that another function makes are advice: the call to write instead, in the names of the functions that hold its
+parts; the offset then goes where the tables went. It stands in the helper that rotates, once, or where that rotates
+before heads and positions change places and one function calls it, in that function, behind whose transpose it belongs.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -28,15 +34,16 @@ from typing import Any
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.canonical import Canonical, number_text
 from fuselint.graph.model import Frame, Graph, Node, operands, region
+from fuselint.graph.rotary_tables import ROOTS, Tabled, Way, tabled
 from fuselint.graph.rotations import Rotation, read, with_rest
+from fuselint.graph.symbols import Expr
 from fuselint.graph.values import Value
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
+from fuselint.source.layout import one_line
 
 CODE, NAME = "FUS221", "unfused-rope"
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
-
-ROOTS = frozenset("concatenate add subtract reshape flatten".split())
 
 FLOAT32 = frozenset({"float32"})
 HALF = frozenset({"float16", "bfloat16"})
@@ -59,10 +66,24 @@ def fused(x: Any, offset: int, base: float) -> Any:
     return mx.fast.rope(x, x.shape[-1], traditional=False, base=base, scale=1.0, offset=offset)
 
 
+def nearly(graph: Graph) -> Iterator[Node]:
+    return (n for n in graph.nodes if n.op == "cos")
+
+
 def find(graph: Graph) -> Iterator[Match]:
-    if graph.context.cold or not any(n.op == "cos" for n in graph.nodes):
+    if graph.context.cold:
         return
     taken: set[Node] = set()
+    if any(n.op == "cos" for n in graph.nodes):
+        yield from _made_here(graph, taken)
+    for found in tabled(graph, taken):
+        match = _advice(graph, found)
+        if match is not None:
+            yield match
+
+
+def _made_here(graph: Graph, taken: set[Node]) -> Iterator[Match]:
+    """The rotations whose angles the function makes."""
     for node in graph.nodes:
         if node in taken or node.op not in ROOTS or graph.facts.kind(node) == "scalar":
             continue
@@ -82,13 +103,14 @@ def find(graph: Graph) -> Iterator[Match]:
         if _is_helpers_own(chain[-1]):
             continue
         match = _match(graph, chain[-1], rotation)
-        if match is not None and not match.contradicted:
+        if match is not None:
             yield match
 
 
 def _read(graph: Graph, node: Node) -> Rotation | None:
     value = graph.canonical.of(node)
-    return with_rest(graph.canonical, value) or read(graph.canonical, value)
+    found = with_rest(graph.canonical, value) or read(graph.canonical, value)
+    return None if found is None or found.angles.vague else found
 
 
 def _is_helpers_own(root: Node) -> bool:
@@ -121,16 +143,13 @@ class _Policy:
 def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
     c, facts, angles = graph.canonical, graph.facts, rotation.angles
     policy = _policy(graph, root, rotation)
-    if policy is None:
+    if policy is None or angles.offset is None or not _is_possible(graph, root, policy.x, rotation):
         return None
+    if not all(b.scalar for b, _ in rotation.factor.factors):
+        return None  # an array of factors may differ along the axes
     x = policy.x
     rank = _least_rank(graph, x)
     problem = ""
-    ranks = {r for r in (facts.rank(x), facts.rank(root)) if r is not None}
-    if len(ranks) > 1:
-        return None  # the tables have more axes than x
-    if (rank == 2 and facts.rank(x) == 2) or facts.dtype(x).integral or angles.axis not in (-2, -3):
-        return None
     last = c.size_of(x, -1)
     dims = c.as_hole(rotation.dims if rotation.dims is not None else last)
     holes: dict[str, Hole | None] = {"x": x, "dims": dims}
@@ -175,15 +194,13 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
         message="hand-written rotary embedding",
         obligations=[
             _rank(graph, x, rank),
-            Obligation("pairs are written as they are read", "proven", PAIRINGS[rotation.pairing]),
-            Obligation(
-                "the last axis is cut in the middle",
-                "proven" if rotation.even else "unknown",
-                "both parts meet the same cosines" if rotation.even else "nothing says that the cut is its half",
-            ),
+            _pairing(rotation),
+            _cut(rotation),
             _positions(graph, x, rotation),
             _offset(graph, complete.get("offset"), angles.offset),
+            _one_each(graph, x, rotation, table),
             *_frequencies(graph, table),
+            *_numbers(rotation),
             _precision(graph, root, inside, x),
             policy.obligation,
         ],
@@ -202,6 +219,14 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
             "narrow": table is not None and facts.dtype(table) != FLOAT32,
         },
     )
+
+
+def _is_possible(graph: Graph, root: Node, x: Node, rotation: Rotation) -> bool:
+    facts = graph.facts
+    ranks = {r for r in (facts.rank(x), facts.rank(root)) if r is not None}
+    if len(ranks) > 1:
+        return False  # the tables have more axes than x
+    return facts.rank(x) != 2 and not facts.dtype(x).integral and rotation.angles.axis in (-2, -3)
 
 
 PAIRINGS = {
@@ -365,6 +390,37 @@ def _is_int(graph: Graph, node: Node, depth: int = 0) -> bool:
     return False
 
 
+def _one_each(graph: Graph, x: Node, rotation: Rotation, table: Node | None) -> Obligation:
+    """Whether the frequencies are as many as the pairs: one alone would be multiplied with all of them."""
+    claim = "each pair has a frequency of its own"
+    facts, frequencies = graph.facts, rotation.angles.frequencies
+    shape, made = facts.shape(x), None if table is None else facts.shape(table)
+    last = None if shape is None else shape.axis(-1)
+    rotated = last if rotation.dims is None else _size(graph, rotation.dims)
+    given = None if frequencies.length is None else _size(graph, frequencies.length)
+    if frequencies.count is not None and (count := _size(graph, frequencies.count)) is not None:
+        given = count * 2
+    elif made is not None and made.dims:
+        given = made.dims[-1] * 2
+    if given is not None and rotated is not None and shape is not None:
+        another = given in [d for d in shape.dims[:-1] if d.value() is None]
+        if another or (given.names == rotated.names and not all(_at(given, n) == _at(rotated, n) for n in (8, 24))):
+            return Obligation(claim, "contradicted", f"there are {given} // 2 of them, for {rotated} // 2 pairs")
+    if given is None and table is not None and table.op not in ("attr", "param"):
+        return Obligation(claim, "unknown", "nothing in this function says how many are made")
+    return Obligation(claim, "proven", "they are multiplied with the pairs' axis")
+
+
+def _size(graph: Graph, value: Value) -> Expr | None:
+    nodes = graph.canonical.nodes(value)
+    return graph.facts.size(nodes[0]) if nodes else None
+
+
+def _at(size: Expr, number: int) -> int | None:
+    """A size where all names stand for one number."""
+    return size.substitute(dict.fromkeys(size.names, number)).value()
+
+
 def _frequencies(graph: Graph, table: Node | None) -> Iterator[Obligation]:
     if table is None:
         return
@@ -375,6 +431,14 @@ def _frequencies(graph: Graph, table: Node | None) -> Iterator[Obligation]:
         yield Obligation(claim, "proven", because)
     else:
         yield Obligation(claim, "unknown", f"{table.attrs.get('path')} is an array that the module holds")
+
+
+def _numbers(rotation: Rotation) -> Iterator[Obligation]:
+    angles = rotation.angles
+    used = (rotation.factor, angles.scale, angles.frequencies.base, angles.frequencies.power)
+    if not all(n is None or all(b.scalar for b, _ in n.factors) for n in used):
+        claim = "base, scale and factor are numbers"
+        yield Obligation(claim, "unknown", "nothing in this function says so")
 
 
 def _precision(graph: Graph, root: Node, inside: list[Node], x: Node) -> Obligation:
@@ -391,6 +455,229 @@ def _precision(graph: Graph, root: Node, inside: list[Node], x: Node) -> Obligat
     if any(facts.dtype(t.inputs[0]) != FLOAT32 for t in turns):
         return Obligation(claim, "unknown", "nothing in this function says their dtype")
     return Obligation(claim, "proven", "positions and frequencies are")
+
+
+# -- tables from elsewhere ---------------------------------------------------------------------------------------------
+
+
+def _advice(graph: Graph, found: Tabled) -> Match | None:
+    """What to write instead: who owns the tables changes, so it is no edit of this function alone."""
+    way = found.ways[0]
+    whole, rotation = way.whole, way.rotation
+    there = whole.graph
+    policy = _policy(there, whole.root, rotation)
+    if policy is None or not _is_possible(there, whole.root, policy.x, rotation):
+        return None
+    owner, x = whole.original[policy.x]
+    if owner is not graph:
+        return None
+    inside = region(whole.root, ())
+    last = rotation.angles.frequencies.table
+    made = " and ".join(m for m in found.makers if m != graph.context.qualname)
+    return Match(
+        code=CODE,
+        root=found.root,
+        holes={
+            "x": x,
+            **{f"x{i}": other for i, (_, other) in enumerate(found.others)},
+            **{f"table{i}": t for i, t in enumerate(found.tables)},
+        },
+        message="hand-written rotary embedding" + (f" by tables of {made}" if made else ""),
+        obligations=[
+            _rank(there, policy.x, _least_rank(there, policy.x)),
+            _pairing(rotation),
+            _cut(rotation),
+            _counting(way),
+            *_division(rotation),
+            *([_left_open()] if found.open else []),
+            *_frequencies(there, _table(there, whole.root, last) if last is not None else None),
+            *_numbers(rotation),
+            _precision(there, whole.root, inside, policy.x),
+            *_rounding(there, whole.root),
+            policy.obligation,
+        ],
+        region=frozenset(
+            n for root, rotated in ((found.root, x), *found.others) for n in region(root, (rotated, *found.tables))
+        ),
+        fused=tuple(FusedKernel("fast.rope", (r,), root) for root, r in ((found.root, x), *found.others)),
+        shapes=_operand_shapes(
+            found, _shapes(there.canonical, policy.x, rotation, _least_rank(there, policy.x))[0]["x"]
+        ),
+        numerics=policy.numerics,
+        related=[(n, "rotated by the same tables") for n, _ in found.others if n.frame.depth == 0],
+        data={"problem": _instead(graph, found, policy.x)},
+        is_shared=True,
+    )
+
+
+def _pairing(rotation: Rotation) -> Obligation:
+    claim = "pairs are written as they are read"
+    if rotation.written is None:
+        return Obligation(claim, "proven", PAIRINGS[rotation.pairing])
+    because = "neighbours are written as halves: products of queries and keys don't see the order, a cache of keys does"
+    return Obligation(claim, "unknown", because)
+
+
+def _cut(rotation: Rotation) -> Obligation:
+    claim = "the last axis is cut in the middle"
+    if rotation.even:
+        return Obligation(claim, "proven", "both parts meet the same cosines")
+    return Obligation(claim, "unknown", "nothing says that the cut is its half")
+
+
+def _counting(way: Way) -> Obligation:
+    claim, angles = "positions count up by one", way.rotation.angles
+    names = _Names(way)
+    if angles.offset is None:
+        return Obligation(
+            claim, "unknown", f"they are {names.of(angles.positions)}, which no caller in this file makes"
+        )
+    return Obligation(claim, "proven", f"they are {names.of(angles.positions) or 'a range'}")
+
+
+def _division(rotation: Rotation) -> Iterator[Obligation]:
+    if any(e < 0 for _, e in rotation.angles.scale.factors):
+        claim = "positions are multiplied, not divided: a quotient is rounded once more"
+        yield Obligation(claim, "unknown", "angles lose digits by it")
+
+
+def _operand_shapes(found: Tabled, x: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Example shapes: the heads of what else is rotated, the keys, may be fewer."""
+    row = "2*F" if found.whole_rows else "F"
+    table = ("T", "1", row) if found.ways[0].rotation.angles.axis == -3 else ("T", row)
+    other = tuple("G" if axis == "H" else axis for axis in x)
+    return {
+        "x": x,
+        **{f"x{i}": other for i in range(len(found.others))},
+        **{f"table{i}": table for i in range(len(found.tables))},
+    }
+
+
+def _left_open() -> Obligation:
+    claim = "tables and positions that other files may give are such, too"
+    return Obligation(claim, "unknown", "they are arguments, or a default stands in for them")
+
+
+def _rounding(graph: Graph, root: Node) -> Iterator[Obligation]:
+    """Whether the tables lose digits that the rotation has."""
+    inside = region(root, ())
+    turns = {n for n in inside if n.op in ("cos", "sin")}
+    for node in _depending(inside, turns):
+        rounded = node.attrs.get("dtype") if node.op == "astype" else None
+        if rounded in HALF and rounded not in graph.facts.dtype(root):
+            because = f"they are rounded to {rounded}: the fused kernel's are not"
+            yield Obligation("cosines and sines are as precise as the rotation", "unknown", because)
+            return
+
+
+def _instead(graph: Graph, found: Tabled, x: Node) -> str:
+    """The call that computes the same, in the names of the functions that hold its parts."""
+    way = found.ways[0]
+    names = _Names(way, graph)
+    call = _call(names, x)
+    text = f"`{call}` computes it without tables" if call else "one call of mx.fast.rope computes it without tables"
+    angles = way.rotation.angles
+    if angles.offset is None:
+        text += f", if {names.of(angles.positions)} count up by one from offset"
+    if names.foreign and call:
+        text += "; " + ", ".join(names.elsewhere())
+    elsewhere = {_angle_arguments(_Names(w)) for w in found.ways[1:]} - {_angle_arguments(_Names(way)), None}
+    if elsewhere:
+        text += "; elsewhere " + " or ".join(sorted(str(e) for e in elsewhere))
+    if way.rotation.written is not None:
+        text += "; it leaves pairs in place, where this code writes halves: rotate queries and keys alike"
+    return text
+
+
+class _Names:
+    """Values of a rotation that several functions make, as the code calls them.
+
+    foreign: names of other functions than the rotating one, and which.
+    """
+
+    def __init__(self, way: Way, home: Graph | None = None) -> None:
+        self.way, self.home = way, home
+        self.c = way.whole.graph.canonical
+        self.foreign: dict[str, str] = {}
+
+    def elsewhere(self) -> Iterator[str]:
+        """The foreign names, by function."""
+        for where in dict.fromkeys(self.foreign.values()):
+            yield " and ".join(f"`{name}`" for name, w in self.foreign.items() if w == where) + f" as in {where}"
+
+    def of(self, value: Value) -> str | None:
+        return self.hole(_number(self.c, value) if value.scalar else self.array(value))
+
+    def array(self, value: Value) -> Node | None:
+        return next(iter(self.c.nodes(value)), None)
+
+    def hole(self, hole: Hole | None) -> str | None:
+        if hole is None:
+            return None
+        if isinstance(hole, Node):
+            return self.node(hole)
+        parts = {name: self.node(n) for name, n in hole.operands.items()}
+        return None if None in parts.values() else hole.template.format(**parts)
+
+    def node(self, copy: Node) -> str | None:
+        graph, node = self.way.whole.original[copy]
+        name, where = _name(graph, node), node.frame.qualname
+        if name is not None and node.op != "const" and (self.home is None or where != self.home.context.qualname):
+            self.foreign.setdefault(name, where)
+        return name
+
+
+def _name(graph: Graph, node: Node) -> str | None:
+    """A value as the code has it."""
+    if node.op == "const":
+        return repr(node.attrs["value"])
+    if node.op in ("param", "global"):
+        return str(node.attrs["name"])
+    if node.op == "attr" and node.attrs.get("path"):
+        return str(node.attrs["path"])
+    bound = [name for name, held in graph.bindings.items() if any(b.node is node for b in held)]
+    if bound:
+        return bound[0]
+    if node.cst is None or node.frame.source is None:
+        return None
+    return one_line(node.frame.source.code(node.cst))
+
+
+def _call(names: _Names, x: Node) -> str | None:
+    rotation = names.way.rotation
+    rotated, arguments = names.node(x), _angle_arguments(names)
+    dims = None if rotation.dims is None else names.of(rotation.dims)
+    factor = "1.0" if rotation.factor.is_number(1.0) else names.of(rotation.factor)
+    if rotated is None or arguments is None or factor is None:
+        return None
+    if rotation.dims is not None and (dims is None or factor != "1.0"):
+        return None  # only a part of x is multiplied by the factor
+    swapped = ".swapaxes(-3, -2)" if rotation.angles.axis == -3 else ""
+    scaled = rotated + swapped + (f" * {_bracketed(factor)}" if factor != "1.0" else "")
+    traditional = rotation.pairing == "pairs"
+    return f"mx.fast.rope({scaled}, {dims or f'{rotated}.shape[-1]'}, traditional={traditional}, {arguments}){swapped}"
+
+
+def _angle_arguments(names: _Names) -> str | None:
+    """base, scale, offset and freqs, where the code has names for them."""
+    angles, c = names.way.rotation.angles, names.c
+    scale = names.of(c.algebra.scale(angles.scale, -1.0) if names.way.rotation.inverse else angles.scale)
+    offset = "offset" if angles.offset is None else names.hole(_number(c, angles.offset, whole=True)) or "offset"
+    base, table, power = "None", angles.frequencies.table, angles.frequencies.power
+    said = [f"scale={scale}", f"offset={offset}"]
+    if table is not None:
+        named = names.of(table)
+        said += [f"freqs={named if angles.frequencies.inverse else f'1.0 / {_bracketed(named or str())}'}"]
+    elif angles.frequencies.base is not None:
+        named = names.of(angles.frequencies.base)
+        raised = "1.0" if power is None else names.of(power)
+        base = f"{_bracketed(named or '')} ** {_bracketed(raised or '')}" if power is not None else str(named)
+        named = raised and named
+    return None if scale is None or named is None else ", ".join([f"base={base}", *said])
+
+
+def _bracketed(text: str) -> str:
+    return text if re.fullmatch(r"[\w.]+", text) else f"({text})"
 
 
 ROTATE_HALF = (
@@ -477,6 +764,27 @@ EXAMPLES = [
         "        )\n",
     ),
     Example(
+        ROTATE_HALF + "class Angles(nn.Module):\n"
+        "    def __init__(self, dims, base):\n"
+        "        super().__init__()\n"
+        "        self._inverse = 1.0 / (base ** (mx.arange(0, dims, 2, dtype=mx.float32) / dims))\n\n"
+        "    def __call__(self, positions):\n"
+        "        angles = positions[:, None] * self._inverse[None, :]\n"
+        "        angles = mx.concatenate([angles, angles], axis=-1)\n"
+        "        return mx.cos(angles), mx.sin(angles)\n\n\n"
+        "def rotate(q, k, cos, sin):\n"
+        "    cos, sin = cos.astype(q.dtype), sin.astype(q.dtype)\n"
+        "    return q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin\n\n\n"
+        "class Model(nn.Module):\n"
+        "    def __init__(self, dims):\n"
+        "        super().__init__()\n"
+        "        self.angles = Angles(dims, 10000.0)\n\n"
+        "    def __call__(self, q, k, offset: int):\n"
+        "        cos, sin = self.angles(mx.arange(offset, offset + q.shape[2]))\n"
+        "        return rotate(q, k, cos, sin)\n",
+        applicability="none",
+    ),
+    Example(
         HEAD
         + "def rotated_back(x):\n"
         + FOUR
@@ -496,7 +804,7 @@ COUNTEREXAMPLES = [
         + "def rope(x, cos, sin):\n"
         + SPLIT
         + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
-        why="nothing is known of the tables",
+        why="nothing in the file says what the tables hold",
     ),
     Example(
         HEAD + "def rope(x):\n" + FOUR + TABLES + "    x1, x2 = x[..., ::2], x[..., 1::2]\n"
@@ -511,6 +819,18 @@ COUNTEREXAMPLES = [
         + SPLIT
         + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
         why="positions may be any",
+    ),
+    Example(
+        HEAD + "def tables(length, dims):\n"
+        "    angles = mx.arange(length)[:, None] * (10000.0 ** (-mx.arange(0, dims, 2) / dims))\n"
+        "    return mx.cos(angles), mx.sin(angles)\n\n\n"
+        "def rope(x, cos, sin):\n"
+        + SPLIT
+        + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n\n\n"
+        "def rotate(x, positions):\n"
+        "    cos, sin = tables(4096, x.shape[-1])\n"
+        "    return rope(x, cos[positions], sin[positions])\n",
+        why="rows that any positions pick from the tables",
     ),
     Example(
         HEAD

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, Slice
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 
@@ -41,6 +42,13 @@ def fused(logits: Any) -> Any:
     import mlx.core as mx
 
     return mx.argmax(logits, axis=-1)
+
+
+def nearly(graph: Graph) -> Iterator[Node]:
+    for n in graph.nodes:
+        best = n.op in ("argmax", "argmin") and is_made_with(n, ("softmax",), 3)
+        if best or (n.op in ("index", "take") and is_made_with(n, ("dequantize", "nn.Linear"), 1)):
+            yield n
 
 
 def find(graph: Graph) -> Iterator[Match]:
@@ -71,7 +79,7 @@ def _layer(graph: Graph, root: Node) -> Match | None:
     if not isinstance(index, tuple) or not path or not _read_once(graph, layer, root):
         return None
     text = _written(index)
-    if text is None or not _selects(index) or not _leaves_features(index, rank):
+    if text is None or not _selects(index) or not _leaves_features(index, rank) or _drops_batch(graph, layer, index):
         return None
     h = layer.inputs[0]
     obligations = [Obligation(ONE_READER, "proven", "nothing else reads the layer's result")]
@@ -100,6 +108,15 @@ def _selects(rows: tuple[object, ...]) -> bool:
 def _leaves_features(index: tuple[object, ...], rank: int | None) -> bool:
     """Whether the last axis is whole: it is taken whole, or the index ends before it."""
     return _takes_all(index[-1]) or (rank is not None and Ellipsis not in index and len(index) < rank)
+
+
+def _drops_batch(graph: Graph, layer: Node, index: tuple[object, ...]) -> bool:
+    """Whether the one entry is all there is, as of a batch of one: of the first of three axes, or of an axis of one."""
+    at = next(i for i, e in enumerate(index) if isinstance(e, int))
+    first = at == 0 and graph.facts.rank(layer) != 2
+    shape = graph.facts.shape(layer)
+    size = shape.axis(at - len(index) if Ellipsis in index[:at] else at) if shape is not None else None
+    return first or (size is not None and size.value() == 1)
 
 
 def _written(index: tuple[object, ...]) -> str | None:
@@ -227,6 +244,16 @@ COUNTEREXAMPLES = [
         "        logits = self.head(h)\n"
         "        return logits[:, -1, :], logits\n",
         why="all logits are returned too",
+    ),
+    Example(
+        HEAD + "class Out(nn.Module):\n"
+        "    def __init__(self, dims: int):\n"
+        "        super().__init__()\n"
+        "        self.proj = nn.Linear(dims, dims)\n\n"
+        "    def __call__(self, h: mx.array, n: int):\n"
+        "        y = self.proj(h.reshape(1, n, -1))\n"
+        "        return y[0]\n",
+        why="a batch of one: nothing is left out",
     ),
     Example(
         HEAD + "def f(x: mx.array):\n    p = mx.softmax(x, axis=-1)\n    return mx.argmax(p, axis=-1), p\n",

@@ -23,6 +23,7 @@ from typing import Any
 from fuselint.finding import Obligation
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE, operand
+from fuselint.graph.origins import stated_dtype
 from fuselint.rulebook import Example, Match
 
 CODE, NAME = "FUS108", "weight-work-per-call"
@@ -95,7 +96,8 @@ def _work(graph: Graph, node: Node, derived: dict[Node, int]) -> int | None:
     if op.kind in WORK or node.op in JOINS:
         return before + 1
     if op.kind == "cast":
-        widens = node.attrs.get("dtype") == "float32" and graph.facts.dtype(node.inputs[0]).name != "float32"
+        x = node.inputs[0]
+        widens = node.attrs.get("dtype") == "float32" != stated_dtype(x) and graph.facts.dtype(x).name != "float32"
         return before + 1 if widens else None
     return None
 
@@ -189,6 +191,11 @@ COUNTEREXAMPLES = [
     Example(
         PROJECTION.replace("self.other", "self._table") + "        return x @ self._table.astype(mx.float32)\n",
         why="it is float32 already: loading does not change it",
+    ),
+    Example(
+        PROJECTION.replace("mx.zeros((dims, dims))", "mx.zeros((dims, dims), dtype=mx.float32)", 1)
+        + "        return x.astype(mx.float32) @ self.weight.astype(mx.float32)\n",
+        why="a weight that is meant to be float32: the cast guards that, and costs nothing",
     ),
     Example(PROJECTION + "        return x @ self.weight.T\n", why="a view costs nothing"),
     Example(

@@ -10,15 +10,15 @@ import sys
 from pathlib import Path
 
 from fuselint.report.pages import markdown
-from fuselint.rulebook import rules
+from fuselint.rulebook import documented
 
 FOLDER = Path(__file__).parent / "rules"
 
 
 def pages() -> dict[str, str]:
     """The pages by file name."""
-    wanted = {f"{r.code}.md": markdown(r) for r in rules()}
-    index = [f"- [{r.code} {r.name}]({r.code}.md)\n" for r in rules()]
+    wanted = {f"{r.code}.md": markdown(r) for r in documented()}
+    index = [f"- [{r.code} {r.name}]({r.code}.md)\n" for r in documented()]
     wanted["README.md"] = "# Rules\n\n" + "".join(index)
     return wanted
 

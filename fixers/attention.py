@@ -13,13 +13,16 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     keys = "{k}" if axes is None else f"{{k}}.transpose({_listed(axes)})"
     batch, back = ("[None]", ".squeeze(0)") if match.data["rank"] == 3 else ("", "")
     mask = ", mask={mask}" if "mask" in match.holes else ""
+    if "sinks" in match.holes:
+        mask += ", sinks={sinks}" + (".astype({q}.dtype)" if match.data["cast_sinks"] else "")
     operands = f"{{q}}{batch}, {keys}{batch}, {{v}}{batch}"
     call = f"{{mx}}.fast.scaled_dot_product_attention({operands}, scale={{scale}}{mask}){back}"
     if match.data["cast_back"]:
         call += ".astype({v}.dtype)"
     if result_axes is not None:
         call += f".transpose({_listed(result_axes)})"
-    return Replacement(parts=(Part(match.root, call),), holes=match.holes)
+    needs = ("MLX 0.29.1 or newer",) if "sinks" in match.holes else ()
+    return Replacement(parts=(Part(match.root, call),), holes=match.holes, needs=needs)
 
 
 def _listed(axes: tuple[int, ...]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from keyword import iskeyword
 
 import libcst as cst
 
-from fuselint.graph.model import Graph, Node
+from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.ops import TABLE
 from fuselint.rulebook import HoistedHelper, Match, NoFix, Part, Replacement
 from fuselint.source.formula import Formula, NoText
@@ -22,6 +23,8 @@ GATES = {
     "nn.relu": "reglu",
 }
 """What a product of an activation and another value is called."""
+
+LETTERS = ("x", "y", "z", "w", "u", "v")
 
 
 def fix(graph: Graph, match: Match) -> Replacement | NoFix:
@@ -46,10 +49,20 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
         body=formula.body,
         shapeless=match.data["shapeless"],
         statements=tuple(formula.statements),
-        numbers=frozenset(names[h] for h in holes if h in match.data["scalars"]),
+        annotations={names[h]: kind for h in holes if (kind := _annotation(graph, match, h)) is not None},
     )
     call = ", ".join(f"{{{h}}}" for h in order)
     return Replacement(parts=(Part(match.root, f"{{helper}}({call})"),), holes=holes, helper=helper)
+
+
+def _annotation(graph: Graph, match: Match, hole: str) -> str | None:
+    """The annotation of a parameter that isn't proven to be an array, "" where it may be a number or an array."""
+    if hole in match.data["either"]:
+        return ""
+    if hole not in match.data["scalars"]:
+        return None
+    dtype = graph.facts.dtype(match.holes[hole])
+    return next((kind for kind in ("bool", "int") if dtype == {f"weak {kind}"}), "float")
 
 
 def _in_order(graph: Graph, holes: dict[str, Node], names: dict[str, str], body: str) -> list[str]:
@@ -71,38 +84,88 @@ def _activation(node: Node) -> str:
 
 
 def _name(graph: Graph, nodes: tuple[Node, ...]) -> str:
-    """A gate or a cap has a name of its own; what a function returns has the function's; else the operations say it."""
-    root, kinds = nodes[-1], sorted(n.op for n in nodes)
+    """What a chain computes: a known name, that of the function it is, or that of its few operations."""
+    work = [n for n in nodes if n.op != "astype"]
+    known = _gate(work) or _arithmetic(graph, work)
+    if not known and (len(work) > 3 or _is_whole(graph, nodes)):
+        class_name, _, method = graph.context.qualname.rpartition(".")
+        last = class_name.rpartition(".")[2] if method == "__call__" else method
+        return snake(last.strip("_<>")) or "fused"
+    name = known or "_".join(snake(_activation(n).rpartition(".")[2]) for n in work) or "cast"
+    casts = {n.attrs["dtype"] for n in nodes if n.op == "astype"}
+    fixed = sorted(c for c in casts if isinstance(c, str))
+    return "_".join([name, *(fixed or ["cast"] * (bool(casts) and len(work) == 1))])
+
+
+def _is_whole(graph: Graph, nodes: tuple[Node, ...]) -> bool:
+    """Whether a function does nothing but compute the chain, and returns it."""
+    inside = set(nodes)
+    apart = ("view", "create", "cast")
+    others = (
+        n for n in graph.nodes if n not in inside and (op := TABLE.get(n.op)) is not None and op.kind not in apart
+    )
+    returned = all(n is nodes[-1] for _, n in graph.returns)
+    return returned and all(graph.facts.kind(n) == "scalar" for n in others)
+
+
+def _gate(work: list[Node]) -> str:
+    """A cap, a modulation, or a product with an activation."""
+    root, kinds = work[-1] if work else None, sorted(n.op for n in work)
+    if root is None:
+        return ""
     if kinds == ["divide", "multiply", "tanh"] and root.op == "multiply":
         return "softcap"
-    if root.op == "multiply" and len(nodes) == 2:
-        name = GATES.get(_activation(nodes[0])) or {"sigmoid": "sigmoid_gate"}.get(nodes[0].op)
-        if name:
-            return name
+    if root.op == "multiply" and len(work) == 2:
+        return GATES.get(_activation(work[0])) or {"sigmoid": "sigmoid_gate"}.get(work[0].op, "")
     if root.op == "multiply" and kinds == ["multiply", "multiply", "sigmoid"]:
-        gate = next(n.inputs[0] for n in nodes if n.op == "sigmoid")
-        if sum(gate in n.inputs for n in nodes) == 2:
+        gate = next(n.inputs[0] for n in work if n.op == "sigmoid")
+        if sum(gate in n.inputs for n in work) == 2:
             return "swiglu"
-    if _is_modulation(nodes):
-        return "modulate"
-    class_name, _, method = graph.context.qualname.rpartition(".")
-    if len(nodes) <= 3 and not any(n is root for _, n in graph.returns):
-        return "_".join(snake(_activation(n).rpartition(".")[2]) for n in nodes)
-    last = class_name.rpartition(".")[2] if method == "__call__" else method
-    return snake(last.strip("_<>")) or "fused"
+    return "modulate" if _is_modulation(work) else ""
 
 
-def _is_modulation(nodes: tuple[Node, ...]) -> bool:
+def _is_modulation(work: list[Node]) -> bool:
     """`x * (1 + scale) + shift`."""
-    if [n.op for n in nodes] not in (["add", "multiply", "add"],):
+    if [n.op for n in work] not in (["add", "multiply", "add"],):
         return False
-    scale, product, root = nodes
+    scale, product, root = work
     one = any(n.op == "const" and n.attrs["value"] == 1 for n in scale.inputs)
     return one and scale in product.inputs and product in root.inputs
 
 
+COUNTS = {2: "three", 3: "four"}
+
+
+def _arithmetic(graph: Graph, work: list[Node]) -> str:
+    """Sums, products, sums of products, and what lies between two values."""
+    kinds = [n.op for n in work]
+    terms = [n for n in work[-1].inputs if n.op == "multiply" and n in work] if work else []
+    if len(work) in COUNTS and set(kinds) in ({"add"}, {"multiply"}):
+        return f"{'sum' if kinds[0] == 'add' else 'product'}_of_{COUNTS[len(work)]}"
+    if len(work) == 3 and len(set(terms)) == 2 and kinds[-1] in ("add", "subtract"):
+        return "sum_of_products" if kinds[-1] == "add" else "difference_of_products"
+    values = graph.canonical
+    if kinds == ["subtract", "multiply", "add"] and work[0] in work[1].inputs and len(terms) == 1:
+        start = next((n for n in work[-1].inputs if n is not terms[0]), work[-1])
+        return "lerp" if values.of(start) is values.of(work[0].inputs[1]) else ""
+    if sorted(kinds) == ["add", "multiply", "multiply", "subtract"] and len(set(terms)) == 2 and kinds[-1] == "add":
+        rest = next(n for n in work if n.op == "subtract")
+        one, weight = rest.inputs
+        weighted = [
+            t for t in terms if rest not in t.inputs and any(values.of(k) is values.of(weight) for k in t.inputs)
+        ]
+        return "lerp" if values.of(one).is_number(1.0) and weighted and any(rest in t.inputs for t in terms) else ""
+    return ""
+
+
+WRITTEN = {"SwiGLU": "Swiglu", "GeGLU": "Geglu", "ReLU": "Relu", "GELU": "Gelu", "RoPE": "Rope", "PyTorch": "Pytorch"}
+"""Names whose capitals don't begin words."""
+
+
 def snake(name: str) -> str:
     """`GatedMLP` -> `gated_mlp`."""
+    for written, word in WRITTEN.items():
+        name = name.replace(written, word)
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     return re.sub(r"\W+", "_", parted).strip("_").lower()
 
@@ -122,19 +185,41 @@ def _number(graph: Graph, node: Node) -> str:
 
 
 def _parameters(graph: Graph, nodes: tuple[Node, ...], holes: dict[str, Node]) -> dict[str, str]:
-    """A parameter's name for each hole: what the code calls the value, or the layer that makes it."""
-    out: dict[str, str] = {}
+    """A parameter's name for each hole: what the code calls the value, the layer that makes it, or what it is part of.
+
+    Values without any get letters, when all others have their names.
+    """
     at = nodes[-1].top_stmt
-    for hole, node in holes.items():
-        named = [n for n in graph.names_of(node, at) if n != "_"] if at is not None else []
-        own = node.attrs["name"] if node.op == "attr" else ""
-        base = (named[0] if named else own or _layer(node) or _own_name(graph, node)).lstrip("_")
-        name, count = base or ("x", "y", "z", "w", "u", "v")[len(out) % 6], 2
-        base = name
+    named = {hole: _named(graph, node, at) for hole, node in holes.items()}
+    wished = {hole: named[hole] or _whole(graph, node) for hole, node in holes.items()}
+    out: dict[str, str] = {}
+    for hole in sorted(holes, key=lambda h: (not named[h], not wished[h], holes[h].id)):
+        letters = (n for n in LETTERS if n not in out.values())
+        base = wished[hole] or next(letters, "x")
+        base = f"{base}_" if hasattr(builtins, base) or iskeyword(base) else base
+        name, count = base, 2
         while name in out.values() or name in ("mx", "nn", "partial"):
             name, count = f"{base}{count}", count + 1
         out[hole] = name
-    return out
+    return {hole: out[hole] for hole in holes}
+
+
+def _named(graph: Graph, node: Node, at: Statement | None) -> str:
+    held = [n for n in graph.names_of(node, at) if n != "_"] if at is not None else []
+    own = str(node.attrs["name"]) if node.op in ("attr", "global") else ""
+    return (held[0] if held else own or _layer(node) or _own_name(graph, node)).lstrip("_")
+
+
+def _whole(graph: Graph, node: Node) -> str:
+    """The name of what a value is a part or a view of."""
+    while node.inputs and (
+        node.op in ("index", "item") or (node.op in TABLE and TABLE[node.op].kind in ("view", "cast"))
+    ):
+        node = node.inputs[0]
+        name = _own_name(graph, node) or (str(node.attrs["name"]) if node.op in ("param", "attr") else "")
+        if name and name not in ("self", "cls"):
+            return name.lstrip("_")
+    return ""
 
 
 def _own_name(graph: Graph, node: Node) -> str:

@@ -7,6 +7,7 @@ read -> screen -> Program -> graphs -> every rule's matches -> claims -> finding
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import traceback
@@ -17,19 +18,21 @@ from dataclasses import dataclass, field, replace
 import libcst as cst
 
 from fuselint.config import Settings
-from fuselint.finding import Applicability, Finding, Fix, Obligation, Region, Related, Traffic
+from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligation, Region, Related, Traffic
 from fuselint.graph.elsewhere import Elsewhere, shared
 from fuselint.graph.fact import Place
-from fuselint.graph.model import Graph, Node
+from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
-from fuselint.rulebook import Match, NoFix, Replacement, Rule, claim, rules, selectors
+from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, claim, rules, selectors
 from fuselint.source.edit import place
 from fuselint.source.modules import Modules
-from fuselint.source.screen import screen
+from fuselint.source.screen import parse, screen
 from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saving
+from fuselint.traffic.model import Model
+from fuselint.unused import unused
 
 OTHER_FILES = "other files of the package stay as they are"
 
@@ -42,6 +45,7 @@ class FileResult:
     """What checking one file gave. `text` is kept where there is something to show.
 
     functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
+    model: what a pass of the model moves in the file's classes, where a configuration is given.
     errors: one message each, its first line for everyone, the rest a trace.
     reads: what was read of other files, with its hash: with the file's own text, the settings and the version it
         decides the result.
@@ -55,6 +59,7 @@ class FileResult:
     not_understood: tuple[tuple[str, str], ...] = ()
     below_min_saving: int = 0
     errors: tuple[str, ...] = ()
+    model: ModelTraffic | None = None
     reads: tuple[tuple[str, str], ...] = ()
 
 
@@ -62,12 +67,14 @@ class FileResult:
 class Proposal:
     """A finding with what making and verifying its fix takes.
 
-    statements: the spans that its edits may change. rests_on: the absolute paths of the files that its facts come from.
+    statements: the spans that its edits may change. kept: the spans of other statements that compute what it replaces,
+    and that something else reads too. rests_on: the absolute paths of the files that its facts come from.
     """
 
     finding: Finding
     region: Region | None = None
     statements: tuple[tuple[int, int], ...] = ()
+    kept: frozenset[tuple[int, int]] = frozenset()
     rests_on: frozenset[str] = frozenset()
 
 
@@ -80,13 +87,14 @@ def analyse(
     """
     screened = screen(file)
     if not screened.mlx or screened.tree is None or not screened.functions:
-        return FileResult(file.path), []
+        idle = idle_comments(file, settings, Suppressions.of(file, ours=True), ())
+        return FileResult(file.path, tuple(p.finding for p in idle), text=file.text if idle else ""), idle
     modules = modules or Modules()
     program = shared(file, modules.of(file, screened.tree))
     program.elsewhere = Elsewhere(program, modules)
     try:
         with modules.noting() as notes:
-            work = Analysis(file, settings, is_read, program)
+            work = Analysis(file, settings, is_read, program, screened.tree)
             result, proposals = work.run([span.qualname for span in screened.functions])
     finally:
         program.rest()
@@ -99,22 +107,33 @@ class Analysis:
     settings: Settings
     is_read: Reads | None
     program: Program
+    tree: ast.Module | None = None
     by_code: Mapping[str, Rule] = field(default_factory=lambda: {r.code: r for r in rules()})
     not_understood: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+    made_model: Model | None = None
+    proposals: dict[Match, Proposal | None] = field(default_factory=dict)
 
     def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
         found = [(g, [m for rule in self.by_code.values() for m in self.found(rule, g)]) for g in graphs]
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
-        kept = list(self.chosen(standing(claimed, self.program)))
-        proposals = sorted((p for g, m in kept if (p := self.proposal(g, m))), key=lambda p: place_of(p.finding))
-        proposals = self.identified(proposals)
+        contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
+        suppressions = Suppressions.of(self.file)
+        kept = list(self.chosen(standing(claimed, contradicted, self.program, self.is_fixed), suppressions))
+        if self.model is not None:
+            self.model.matches = kept
+        proposals = [p for g, m in kept if (p := self.proposal(g, m))]
+        if not self.errors:
+            proposals += idle_comments(self.file, self.settings, suppressions, self.lines_not_understood())
+        proposals = identified(self.file, sorted(proposals, key=lambda p: place_of(p.finding)))
         shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
         near: list[Finding] = []
         if self.settings.near_misses:
-            contradicted = self.chosen([(g, m) for g, matches in found for m in matches if m.contradicted])
-            near = sorted((self.near_miss(g, m) for g, m in contradicted), key=place_of)
+            standing_near = standing(contradicted, (), self.program, lambda graph, match: True)
+            nearly = self.chosen(standing_near, Suppressions.of(self.file))
+            near = [self.near_miss(g, m) for g, m in nearly]
+            near = sorted([*near, *self.nearly(found)], key=place_of)
         return (
             FileResult(
                 path=self.file.path,
@@ -125,6 +144,7 @@ class Analysis:
                 not_understood=tuple(self.not_understood),
                 below_min_saving=len(proposals) - len(shown),
                 errors=tuple(self.errors),
+                model=self.model.total if self.model is not None and proposals else None,
             ),
             shown,
         )
@@ -156,17 +176,30 @@ class Analysis:
         where = f"{self.file.path}: internal error in {doing}: {type(error).__name__}: {error}; please report this"
         self.errors.append(where + "\n" + "".join(traceback.format_exception(error)).rstrip())
 
-    def chosen(self, matches: Sequence[tuple[Graph, Match]]) -> Iterator[tuple[Graph, Match]]:
+    def chosen(
+        self, matches: Sequence[tuple[Graph, Match]], suppressions: Suppressions
+    ) -> Iterator[tuple[Graph, Match]]:
         """Without what isn't selected, what a comment silences, and elementwise chains too short to report."""
         codes = chosen_codes(self.settings)
-        suppressions = Suppressions.of(self.file)
         for graph, match in matches:
-            kernels = match.data.get("kernels")
-            if kernels is not None and kernels < self.settings.min_kernels and not match.data.get("gated"):
+            if match.code not in codes:
                 continue
             name = self.by_code[match.code].name
-            if match.code in codes and not suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
+            if suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
+                continue
+            if not self.is_short(match):
                 yield graph, match
+
+    def lines_not_understood(self) -> list[range]:
+        """The lines of functions whose findings are not known."""
+        functions = self.program.summary.functions
+        spans = [functions[q].span for q, _ in self.not_understood if q in functions]
+        return [range(self.file.position(s.start)[0], self.file.position(s.end)[0] + 1) for s in spans]
+
+    def is_short(self, match: Match) -> bool:
+        """Whether it is an elementwise chain too short to report."""
+        kernels = match.data.get("kernels")
+        return kernels is not None and kernels < self.settings.min_kernels and not match.data.get("gated")
 
     def lines(self, graph: Graph, root: Node) -> tuple[int, int, range]:
         """The first and last line of the root's statement, and the lines from the first decorator to the `def`."""
@@ -174,37 +207,84 @@ class Analysis:
         start, end = span_of(graph, root)
         if stmt is not None and isinstance(stmt.line, cst.SimpleStatementLine):
             start, end = graph.source.span(stmt.line)
+        return self.file.position(start)[0], self.file.position(end)[0], self.header(graph)
+
+    def header(self, graph: Graph) -> range:
+        """The lines from the first decorator of a function to its `def`."""
         first = self.file.position(graph.source.start)[0]
-        header = self.program.summary.functions[graph.context.qualname].span.line
-        return self.file.position(start)[0], self.file.position(end)[0], range(first, header + 1)
+        return range(first, self.program.summary.functions[graph.context.qualname].span.line + 1)
 
     def is_small(self, traffic: Traffic | None) -> bool:
         if traffic is None or traffic.saved_at is None or traffic.assumed:
             return False  # an unknown size is never hidden
         return traffic.saved_at < self.settings.min_saving
 
+    def is_fixed(self, graph: Graph, match: Match) -> bool:
+        """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""
+        if match.code not in chosen_codes(self.settings):
+            return True
+        if self.is_short(match):
+            return False
+        found = self.proposal(graph, match)
+        return found is not None and found.finding.fix is not None and found.finding.fix.applicability != "none"
+
     def proposal(self, graph: Graph, match: Match) -> Proposal | None:
+        if match not in self.proposals:
+            self.proposals[match] = self.proposed(graph, match)
+        return self.proposals[match]
+
+    def proposed(self, graph: Graph, match: Match) -> Proposal | None:
         try:
             fix, region, statements = self.fix(graph, match)
+            kept = _computing(graph, match, statements) if fix.edits else frozenset()
             files = frozenset(os.path.abspath(p.path) for p in places_of(graph, match))
-            return Proposal(self.finding(graph, match, fix), region, statements, files)
+            return Proposal(self.finding(graph, match, fix), region, statements, kept, files)
         except Exception as e:
             self.fault(f"the fix of {match.code} on {graph.context.qualname}", e)
             return None
 
     def near_miss(self, graph: Graph, match: Match) -> Finding:
-        because = "; ".join(
-            f"not so: {o.claim} ({o.because})" for o in match.obligations if o.verdict == "contradicted"
-        )
+        because = "; ".join(_not_so(o) for o in match.obligations if o.verdict == "contradicted")
         found = self.finding(graph, match, Fix("none", because))
         return replace(found, message=f"near miss: {match.message}", traffic=None)
+
+    def nearly(self, found: Sequence[tuple[Graph, Sequence[Match]]]) -> Iterator[Finding]:
+        """What would match if a single thing were otherwise."""
+        from fuselint.nearly import near_misses
+
+        codes, suppressions = chosen_codes(self.settings), Suppressions.of(self.file)
+        rules = [r for r in self.by_code.values() if r.code in codes]
+        tree = parse(self.file)
+        for graph, matches in found:
+            try:
+                misses = near_misses(self.program, tree, graph, matches, rules)
+            except Exception as e:
+                self.fault(f"near misses of {graph.context.qualname}", e)
+                continue
+            for miss in misses:
+                (line, column), (end_line, end_column) = map(self.file.position, miss.span)
+                header = self.header(graph)
+                if not suppressions.covers(miss.rule.code, line, end_line, header, miss.rule.name):
+                    yield Finding(
+                        miss.rule.code,
+                        miss.rule.name,
+                        f"near miss: {miss.message}",
+                        self.file.path,
+                        line,
+                        column,
+                        end_line,
+                        end_column,
+                        graph.context.qualname,
+                        fix=Fix("none", _not_so(miss.obligation)),
+                        obligations=(miss.obligation,),
+                    )
 
     def finding(self, graph: Graph, match: Match, fix: Fix) -> Finding:
         rule = self.by_code[match.code]
         start, end = span_of(graph, match.root)
         line, column = self.file.position(start)
         end_line, end_column = self.file.position(end)
-        traffic = saving(graph, match, self.settings) if match.has_traffic and not match.contradicted else None
+        traffic = self.traffic(graph, match) if match.has_traffic and not match.contradicted else None
         return Finding(
             code=rule.code,
             name=rule.name,
@@ -220,6 +300,15 @@ class Analysis:
             obligations=tuple(match.obligations),
             traffic=traffic,
         )
+
+    @property
+    def model(self) -> Model | None:
+        if self.made_model is None and self.tree is not None and self.settings.model_config is not None:
+            self.made_model = Model(self.program, self.tree, self.settings)
+        return self.made_model
+
+    def traffic(self, graph: Graph, match: Match) -> Traffic:
+        return saving(graph, match, self.settings) if self.model is None else self.model.saving(graph, match)
 
     def related(self, match: Match) -> Iterator[Related]:
         for at, text in match.related:
@@ -250,18 +339,41 @@ class Analysis:
         )
         return fix, placed.region, placed.statements
 
-    def identified(self, proposals: Sequence[Proposal]) -> list[Proposal]:
-        """With ids that survive moved lines and renamed files: code, function, the text without its layout, count."""
-        seen: Counter[str] = Counter()
-        out = []
-        for p in proposals:
-            f = p.finding
-            snippet = self.file.text[self.file.offset(f.line, f.column) : self.file.offset(f.end_line, f.end_column)]
-            key = "\0".join([f.code, f.function, "".join(snippet.split())])
-            name = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
-            seen[key] += 1
-            out.append(replace(p, finding=replace(f, id=name)))
-        return out
+
+def idle_comments(
+    file: FileText, settings: Settings, suppressions: Suppressions, spared: Sequence[range]
+) -> list[Proposal]:
+    """The suppressions that silence nothing. spared: lines whose findings are not known."""
+    found = unused(file, suppressions, chosen_codes(settings), spared)
+    return identified(file, [Proposal(f) for f in found])
+
+
+def identified(file: FileText, proposals: Sequence[Proposal]) -> list[Proposal]:
+    """With ids that survive moved lines and renamed files: code, function, the text without its layout, count."""
+    seen: Counter[str] = Counter()
+    out = []
+    for p in proposals:
+        f = p.finding
+        snippet = file.text[file.offset(f.line, f.column) : file.offset(f.end_line, f.end_column)]
+        key = "\0".join([f.code, f.function, "".join(snippet.split())])
+        name = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        seen[key] += 1
+        out.append(replace(p, finding=replace(f, id=name)))
+    return out
+
+
+def _computing(graph: Graph, match: Match, changed: Sequence[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+    """The statements that compute a match or give its operands a second name, without those that its fix changes."""
+    own = {n.top_stmt for n in match.region if n.op not in GIVEN} - {match.root.top_stmt}
+    operands = set(match.holes.values())
+    own |= {b.stmt for bound in graph.bindings.values() for b in bound if b.node in operands and _is_alias(b.stmt)}
+    spans = (graph.source.span(graph.statements[s.index].cst) for s in own if s is not None)
+    return frozenset((a, b) for a, b in spans if not any(a < end and start < b for start, end in changed))
+
+
+def _is_alias(stmt: Statement | None) -> bool:
+    """`y = x`."""
+    return stmt is not None and isinstance(stmt.cst, cst.Assign) and isinstance(stmt.cst.value, cst.Name)
 
 
 def chosen_codes(settings: Settings) -> frozenset[str]:
@@ -299,11 +411,17 @@ def stay_as_they_are(graph: Graph, match: Match) -> list[Obligation]:
     return [Obligation(OTHER_FILES, "proven", f"they say what these values are: {said}")] if said else []
 
 
+def _not_so(obligation: Obligation) -> str:
+    return f"not so: {obligation.claim} ({obligation.because})"
+
+
 def message(match: Match, traffic: Traffic | None) -> str:
     """What is found, counted: kernels and bytes now, and after the fix."""
     if traffic is None:
         return match.message
     becomes = " + ".join(dict.fromkeys(f"mx.{k.op.removeprefix('mx.')}" for k in match.fused)) or "fused"
+    if match.launches is not None:
+        becomes = match.launches.form
     return (
         f"{match.message}: {_kernels(traffic.kernels_now)} move {traffic.bytes_now} bytes a call; "
         f"{becomes}: {_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}"

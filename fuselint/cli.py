@@ -16,17 +16,23 @@ import click
 
 from fuselint import __version__
 from fuselint.config import (
+    DEFAULT_CHIP,
     DTYPES,
     LONG_DTYPES,
+    PHASES,
     Settings,
     byte_size,
+    chip_name,
     dtype_name,
     find_file,
     load,
+    mlx_version,
     nearest,
+    phase_name,
     shape_entries,
 )
 from fuselint.errors import ConfigError, FuselintError
+from fuselint.modelconfig import load as load_model_config
 
 if TYPE_CHECKING:
     from fuselint.engine import FileResult
@@ -80,6 +86,10 @@ def _options(*options: Callable[[F], F]) -> Callable[[F], F]:
 facts_options = _options(
     click.option("--shape", multiple=True, metavar="NAME=N", help="A size: symbol=n or function.symbol=n. Repeatable."),
     click.option("--dtype", metavar="NAME", help=f"Of activations: {', '.join(DTYPES)} (or {', '.join(LONG_DTYPES)})."),
+    click.option("--phase", metavar="NAME", help=f"What the model is doing: {', '.join(PHASES)} [prefill]."),
+    click.option("--model-config", metavar="FILE", help="A config.json, or a family such as llama-3-8b."),
+    click.option("--chip", metavar="NAME", help=f"Of times, such as m4-pro or h200 [this machine, or {DEFAULT_CHIP}]."),
+    click.option("--target-mlx", metavar="VERSION", help="The MLX that the code runs on, such as 0.30.5 [the newest]."),
     click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A pyproject.toml."),
     click.option("--isolated", is_flag=True, help="Read no configuration file."),
 )
@@ -125,10 +135,13 @@ def check(ctx: click.Context, /, **options: Any) -> None:
     else:
         results = list(check_paths(_files(options, settings), settings, options["jobs"]))
     findings = [f for r in results for f in r.findings]
+    if settings.model_config is not None:
+        findings.sort(key=summary.by_saving)
     _report(findings, results, options)
     _errors(results, options["verbose"])
     if not options["quiet"]:
-        _say(summary.closing(results))
+        for line in (*summary.models(results, settings), summary.closing(results)):
+            _say(line)
     ctx.exit(_exit_code(results, findings, options["exit_zero"]))
 
 
@@ -187,12 +200,12 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
 def rule(code: str | None, everything: bool, form: str) -> None:
     """Print the page of the rule CODE (or its name); without one, list the rules."""
     from fuselint.report import pages
-    from fuselint.rulebook import rules, selectors
+    from fuselint.rulebook import documented, selectors
 
     if code is None and not everything:
-        click.echo(pages.listing(rules()), nl=False)
+        click.echo(pages.listing(documented()), nl=False)
         return
-    chosen = rules() if code is None else [r for r in rules() if r.code in selectors([code], "rule")]
+    chosen = documented() if code is None else [r for r in documented() if r.code in selectors([code], "rule")]
     click.echo(pages.render(chosen, form), nl=False)
 
 
@@ -204,9 +217,106 @@ def explain(place: str, **options: Any) -> None:
     from fuselint.explain import explain as explained
 
     path, colon, line = place.rpartition(":")
-    if not colon or not line.isdigit():
+    if not colon or not line.isdecimal():
         raise ConfigError(f"explain: expected FILE:LINE, such as model.py:12, not {place!r}")
     click.echo(explained(path, int(line), _settings(options)), nl=False)
+
+
+@main.command()
+@click.argument("target", metavar="MODULE:CALLABLE")
+@click.option("--init", default="", metavar="ARGS", help="Arguments that build a class, such as 'dims=4096, eps=1e-5'.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="[NAME=]VALUE", help="x=f16[1,2048,4096], or a Python expression."
+)
+@click.option("--inputs", "factory", default="", metavar="MODULE:FUNCTION", help="A function that returns the inputs.")
+@click.option("--backend", type=click.Choice(["metal", "cuda", "cpu"]), default="metal", show_default=True)
+@click.option("--fixes/--no-fixes", default=True, help="Trace the fixed code too [yes].")
+@click.option("--unsafe-fixes", is_flag=True, default=None, help="Fixed with what isn't proven, too.")
+@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
+@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@click.option("-v", "--verbose", is_flag=True, help="The whole traceback where the traced code fails.")
+@facts_options
+def trace(target: str, **options: Any) -> None:
+    """Count what a call launches: every kernel of MODULE:CALLABLE with its bytes, by source line.
+
+    This runs your code, in a child process, with nothing evaluated: weights and inputs take no memory. MODULE is a
+    dotted name or a .py file; CALLABLE a function, an instance, a method, or a class, which --init builds. Expressions
+    see the module's names, and what is traced as `target`. --dtype is what floating weights are cast to.
+    """
+    from fuselint.config import LONG_DTYPES
+    from fuselint.report.trace import render
+    from fuselint.trace.model import Request
+    from fuselint.trace.process import TraceFailed
+    from fuselint.trace.survey import survey
+
+    settings = _settings(options)
+    long = {short: name for name, short in LONG_DTYPES.items()}
+    request = Request(
+        target=target,
+        init=options["init"],
+        inputs=options["inputs"],
+        factory=options["factory"],
+        sizes=dict(settings.shape),
+        dtype=long[settings.dtype] if options["dtype"] else "",
+        backend=options["backend"],
+    )
+    try:
+        report = survey(request, settings, options["fixes"])
+    except TraceFailed as e:
+        if options["verbose"] and e.detail:
+            _say(e.detail.rstrip())
+        raise
+    text = render(report, options["output_format"], _color(options) and options["output_file"] is None)
+    _write(text, options["output_file"])
+
+
+@main.command()
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.option("--check", "checks", is_flag=True, help="Write nothing; exit 1 where a function was raised.")
+@click.option("--update", is_flag=True, help="With --check: write what isn't raised.")
+@click.option("--file", type=click.Path(dir_okay=False, path_type=Path), help="The budget [.fuselint-budget.json].")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip what this .gitignore pattern covers.")
+@click.option("--force-exclude", is_flag=True, help="Excludes cover files named on the command line too.")
+@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [as many as it pays].")
+@click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
+@click.option("-q", "--quiet", is_flag=True, help="No closing line.")
+@facts_options
+@click.pass_context
+def budget(ctx: click.Context, /, **options: Any) -> None:
+    """Write what each function in PATHS launches and moves to a small file, to be committed and checked.
+
+    Exit code: 0 written, or nothing raised; 1 with --check, where a change raises a function; 2 an error.
+    """
+    from fuselint import budget as budgets
+    from fuselint.report import budget as report
+
+    path = options["file"] or budgets.find(Path.cwd()) or Path.cwd() / budgets.FILE
+    old = budgets.load(path) if path.is_file() else None
+    if old is None and options["checks"]:
+        raise ConfigError(f"there is no {path.name} here or above: write one with `fuselint budget`")
+    settings = budgets.assumptions(_settings(options), old, path, options["shape"], options["dtype"])
+    root = path.resolve().parent
+    options["paths"] = options["paths"] or tuple(os.path.relpath(root / p) for p in (old.paths if old else (".",)))
+    files = _files(options, settings)
+    new, changes, problems = budgets.outcome(old, files, options["paths"], settings, root, options["jobs"])
+    for problem in problems:
+        _say(problem)
+    if old is not None:
+        text = report.render(changes, options["output_format"], _color(options) and options["output_file"] is None)
+        _write(text, options["output_file"])
+    raised = any(c.kind == "raised" for c in changes)
+    writes = options["update"] or not options["checks"]
+    if writes and not problems:
+        given = [budgets.relative(p, root) for p in options["paths"]]
+        budgets.save(budgets.merged(old, new, changes, given, raise_too=not options["checks"]), path)
+    if not options["quiet"]:
+        hint = "; `fuselint budget` accepts it" if raised and options["checks"] else ""
+        done = f"; written to {os.path.relpath(path)}" if writes and not problems else ""
+        _say(f"{report.closing(changes)}{done}{hint}")
+    ctx.exit(2 if problems else 1 if raised and options["checks"] else 0)
 
 
 def _settings(options: dict[str, Any]) -> Settings:
@@ -230,8 +340,12 @@ def _settings(options: dict[str, Any]) -> Settings:
         given["min_saving"] = byte_size(options["min_saving"], "--min-saving")
     if options["shape"]:
         given["shape"] = {**settings.shape, **shape_entries(options["shape"], "--shape")}
-    if options["dtype"]:
-        given["dtype"] = dtype_name(options["dtype"], "--dtype")
+    named = {"dtype": dtype_name, "phase": phase_name, "chip": chip_name, "target_mlx": mlx_version}
+    for name, read in named.items():
+        if options[name]:
+            given[name] = read(options[name], f"--{name.replace('_', '-')}")
+    if options["model_config"]:
+        given["model_config"] = load_model_config(options["model_config"], "--model-config")
     return replace(settings, **given)
 
 

@@ -10,9 +10,24 @@ from pathlib import Path
 from typing import Any
 
 from fuselint.errors import ConfigError
+from fuselint.modelconfig import ModelConfig
+from fuselint.modelconfig import load as load_model_config
 
 DTYPES = {"f32": 4, "f16": 2, "bf16": 2}
 """What activations may be assumed to be, with the bytes of one element."""
+
+PHASES = ("prefill", "decode", "train")
+"""What a model may be doing: see docs/traffic.md."""
+
+DEFAULT_CHIP = "m3-max"
+CHIP_NAMES = (
+    *(f"m{n}{variant}" for n in (1, 2, 3) for variant in ("", "-pro", "-max", "-ultra")),
+    *(f"m{n}{variant}" for n in (4, 5) for variant in ("", "-pro", "-max")),
+    *("a100", "h100", "h200", "b200", "gb10", "rtx-4090", "rtx-5090", "cpu"),
+)
+
+MOST_DIGITS = 12
+"""Of a size."""
 
 LONG_DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
@@ -24,6 +39,10 @@ class Settings:
     select, ignore: rule codes, code prefixes, rule names or ALL.
     shape: sizes that the user states, by `symbol` or `function.symbol`.
     dtype: of activations, where the source does not say.
+    phase: what the model is doing, one of PHASES; "" for prefill, as an assumption.
+    model_config: the model's configuration, whose numbers the code's names stand for.
+    chip: that times are for, one of CHIP_NAMES; "" for this machine's, or else DEFAULT_CHIP.
+    target_mlx: the version of MLX that the code runs on, "" for the newest known.
     min_kernels: the shortest elementwise chain that is reported whatever its operations are.
     min_saving: bytes; findings that are known to save less aren't shown.
     cache: whether outcomes of verification are kept in .fuselint_cache of the current folder.
@@ -35,6 +54,10 @@ class Settings:
     force_exclude: bool = False
     shape: Mapping[str, int] = field(default_factory=dict)
     dtype: str = "bf16"
+    phase: str = ""
+    model_config: ModelConfig | None = None
+    chip: str = ""
+    target_mlx: str = ""
     min_kernels: int = 3
     min_saving: int = 0
     near_misses: bool = False
@@ -71,12 +94,34 @@ def dtype_name(text: str, where: str) -> str:
     return name
 
 
+def phase_name(text: str, where: str) -> str:
+    if text not in PHASES:
+        raise ConfigError(f'{where}: unknown phase "{text}"{nearest(text, PHASES)}')
+    return text
+
+
+def chip_name(text: str, where: str) -> str:
+    """`M3 Max`, `m3_max` and `m3-max` -> m3-max."""
+    name = "-".join(text.lower().replace("_", " ").replace("-", " ").split())
+    if name not in CHIP_NAMES:
+        raise ConfigError(f'{where}: unknown chip "{text}"{nearest(name, CHIP_NAMES)}')
+    return name
+
+
+def mlx_version(text: str, where: str) -> str:
+    """`0.30.5`, or `0.30`."""
+    parts = text.strip().split(".")
+    if not 2 <= len(parts) <= 3 or not all(p.isdecimal() for p in parts):
+        raise ConfigError(f'{where}: expected a version of MLX such as 0.30.5, not "{text}"')
+    return text.strip()
+
+
 def shape_entries(texts: Iterable[str], where: str) -> dict[str, int]:
     """`["T=2048", "Attention.L=1,D=64"]` -> sizes by name."""
     sizes: dict[str, int] = {}
     for entry in (part for text in texts for part in text.split(",") if part.strip()):
         name, equals, number = (piece.strip() for piece in entry.partition("="))
-        if not equals or not name or not number.isdigit() or int(number) < 1:
+        if not equals or not name or not number.isdecimal() or len(number) > MOST_DIGITS or int(number) < 1:
             raise ConfigError(f'{where}: expected symbol=size or function.symbol=size, such as T=2048, not "{entry}"')
         sizes[name] = int(number)
     return sizes
@@ -87,7 +132,7 @@ def byte_size(text: str, where: str) -> int:
     units = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
     number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
     unit = text.strip()[len(number) :].strip().lower()
-    if unit not in units or not number.replace(".", "", 1).isdigit():
+    if unit not in units or not number.replace(".", "", 1).isdecimal():
         raise ConfigError(f'{where}: expected a size in bytes such as 4096 or 1MB, not "{text}"')
     return int(float(number) * units[unit])
 
@@ -147,8 +192,15 @@ def _value(key: str, value: Any, path: Path, text: str) -> Any:
         return shape_entries((f"{name}={size}" for name, size in _flat(value)), where)
     if key == "min-saving":
         return byte_size(str(value), where)
-    if key == "dtype":
-        return dtype_name(str(value), where)
+    named = {"dtype": dtype_name, "phase": phase_name, "chip": chip_name, "target-mlx": mlx_version}
+    if key in named:
+        if not isinstance(value, str):
+            raise ConfigError(f'{where}: "{key}" is a text in quotes')
+        return named[key](value, where)
+    if key == "model-config":
+        if not isinstance(value, str):
+            raise ConfigError(f'{where}: "{key}" is the path of a config.json, or a family, in quotes')
+        return load_model_config(value, where, path.parent)
     if isinstance(default, tuple):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ConfigError(f'{where}: "{key}" is a list of strings')

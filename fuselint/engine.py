@@ -16,11 +16,12 @@ from fuselint.config import Settings
 from fuselint.errors import FuselintError, UnreadableFile
 from fuselint.finding import Edit, Finding, Verification
 from fuselint.package import Package
-from fuselint.rulebook import UNREADABLE, NoFix
+from fuselint.rulebook import UNREADABLE, UNUSED, NoFix
 from fuselint.source.edit import apply, compatible, guard, joined, merge
 from fuselint.source.text import FileText, read, write_atomic
+from fuselint.unreadable import unreadable
 
-__all__ = ["FileResult", "FixedFile", "check_file", "check_paths", "fix_paths", "fix_text"]
+__all__ = ["FileResult", "FixedFile", "check_file", "check_paths", "each", "fix_paths", "fix_text"]
 
 POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
@@ -61,7 +62,7 @@ def check_paths(paths: Sequence[str], settings: Settings, jobs: int | None = Non
     """The findings of files, in their order. A file that can't be read costs one line, never the run."""
     chosen_codes(settings)  # a wrong selection is an error, also where there is nothing to check
     package = Package()
-    yield from _each(_check, [(path, settings, package) for path in paths], jobs)
+    yield from each(_check, [(path, settings, package) for path in paths], jobs)
 
 
 def fix_text(file: FileText, settings: Settings, verify: bool = False) -> FixedFile:
@@ -123,7 +124,7 @@ def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list
 
 @contextlib.contextmanager
 def _few_collections() -> Iterator[None]:
-    """Most of what a file's analysis makes stays until its end: looking for garbage at every 700 objects is waste."""
+    """Most of what an analysis makes stays until its end: to look for garbage after every 700 objects is waste."""
     before = gc.get_threshold()
     gc.set_threshold(COLLECT_EVERY, *before[1:])
     try:
@@ -133,11 +134,10 @@ def _few_collections() -> Iterator[None]:
 
 
 def _unreadable(e: UnreadableFile, settings: Settings, text: str = "") -> FileResult:
-    finding = Finding(UNREADABLE, "unreadable-file", e.reason, e.path, e.line, e.column, e.line, e.column)
-    return FileResult(e.path, (finding,) if UNREADABLE in chosen_codes(settings) else (), text=text)
+    return FileResult(e.path, (unreadable(e),) if UNREADABLE in chosen_codes(settings) else (), text=text)
 
 
-def _each(call: Callable[[T], R], tasks: Sequence[T], jobs: int | None) -> Iterator[R]:
+def each(call: Callable[[T], R], tasks: Sequence[T], jobs: int | None) -> Iterator[R]:
     """The results in order; by worker processes where there are many tasks."""
     workers = min(jobs or (_cpus() if len(tasks) > POOL_FROM else 1), max(1, len(tasks)))
     if workers == 1:
@@ -197,7 +197,7 @@ def _round(busy: Sequence[_Work], work: Sequence[_Work], settings: Settings, job
     package = Package({os.path.abspath(w.file.path): w.now.text for w in work if w.now is not w.file})
     out = []
     for w, (result, proposals) in zip(
-        busy, _each(_propose, [(w.now, settings, package) for w in busy], jobs), strict=True
+        busy, each(_propose, [(w.now, settings, package) for w in busy], jobs), strict=True
     ):
         w.latest = result
         chosen = choose([p for p in proposals if p.finding.id not in w.withheld], settings)
@@ -222,7 +222,10 @@ def _apart(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]]) -> list[
 
 
 def choose(proposals: Sequence[Proposal], settings: Settings) -> list[Proposal]:
-    """The fixes to make in one round: allowed, none touching another, the largest saving first."""
+    """The fixes to make in one round: allowed, none touching another, the largest saving first.
+
+    Of fixes that leave a statement to each other one is made: the last one to be made takes it away.
+    """
 
     def rank(p: Proposal) -> tuple[int, int]:
         saved = p.finding.traffic.saved_at if p.finding.traffic else None
@@ -230,11 +233,13 @@ def choose(proposals: Sequence[Proposal], settings: Settings) -> list[Proposal]:
 
     chosen: list[Proposal] = []
     edits: tuple[Edit, ...] = ()
+    kept: frozenset[tuple[int, int]] = frozenset()
     for p in sorted((p for p in proposals if is_allowed(p.finding, settings)), key=rank):
         fix = p.finding.fix
-        if fix and compatible(edits, fix.edits):
+        if fix and compatible(edits, fix.edits) and not kept & p.kept:
             chosen.append(p)
             edits = merge(edits, fix.edits)
+            kept |= p.kept
     return chosen
 
 
@@ -256,6 +261,9 @@ def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]], setti
     outcomes = iter(verify(regions, cache=CACHE if settings.cache else None))
     kept: dict[int, list[Proposal]] = {id(w): [] for w in busy}
     for w, p in flat:
+        if p.finding.code == UNUSED:  # a comment: there is nothing to run
+            kept[id(w)].append(p)
+            continue
         outcome = next(outcomes) if p.region else Verification("not verifiable", "its region can't be run by itself")
         assert p.finding.fix is not None
         finding = replace(p.finding, fix=replace(p.finding.fix, verification=outcome))

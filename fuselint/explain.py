@@ -13,10 +13,9 @@ from fuselint.graph.program import Program
 from fuselint.graph.show import show
 from fuselint.package import Package
 from fuselint.rulebook import Match, claim
-from fuselint.source.project import MODULE, ModuleSummary, summarise
+from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, read
-from fuselint.traffic import saving
 from fuselint.traffic.kernels import Bytes, kernels
 from fuselint.traffic.sizes import Sizes
 
@@ -27,15 +26,16 @@ def explain(path: str, line: int, settings: Settings) -> str:
     screened = screen(file)
     if not screened.mlx or screened.tree is None:
         raise FuselintError(f"{path}: does not import MLX")
-    summary = summarise(file, screened.tree)
+    modules = Package().modules()
+    summary = modules.of(file, screened.tree)
     qualname = _function(file, summary, line)
     program = Program(file, summary)
-    program.elsewhere = Elsewhere(program, Package().modules())
+    program.elsewhere = Elsewhere(program, modules)
     graph = program.graph(qualname)
     if graph is None:
         reason = program.too_complex.get(qualname, "its text is not found")
         raise FuselintError(f"{path}:{line}: {qualname} is not analysed: {reason}")
-    work = Analysis(file, settings, None, program)
+    work = Analysis(file, settings, None, program, screened.tree)
     return "\n".join(_lines(work, graph, line, qualname in {s.qualname for s in screened.functions})) + "\n"
 
 
@@ -105,7 +105,7 @@ def _match(work: Analysis, graph: Graph, match: Match) -> Iterator[str]:
     contradicted = match.contradicted
     yield ""
     yield f"{match.code} {work.by_code[match.code].name} at {line}:{column}{', a near miss' if contradicted else ''}"
-    yield f"  {message(match, None if contradicted else saving(graph, match, work.settings))}"
+    yield f"  {message(match, None if contradicted else work.traffic(graph, match))}"
     for name, hole in match.holes.items():
         yield f"  {name} = {f'%{hole.id}' if isinstance(hole, Node) else hole.template}"
     for o in match.obligations:

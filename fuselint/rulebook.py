@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuselint.config import nearest
 from fuselint.errors import ConfigError, FuselintError
@@ -20,6 +20,9 @@ from fuselint.finding import Numerics, Obligation, RegionInput
 from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.values import Value
+
+if TYPE_CHECKING:
+    from fuselint.traffic.kernels import Kernel
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,8 +36,10 @@ class Synthesised:
     operands: Mapping[str, Node] = field(default_factory=dict)
 
 
-UNREADABLE = "FUS000"
-"""The code of a file that can't be analysed: the engine's own, not a rule's."""
+UNREADABLE, UNUSED = "FUS000", "FUS900"
+"""The codes of the engine's own findings, which no rule makes: fuselint/unreadable.py and unused.py."""
+
+OWN = {UNREADABLE: "fuselint.unreadable", UNUSED: "fuselint.unused"}
 
 HOUSE_ASSUMPTIONS = (
     "activations are real floating-point arrays of rank 1 or more",
@@ -54,6 +59,18 @@ class FusedKernel:
     op: str
     reads: tuple[Node, ...]
     writes: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launches:
+    """A rule's own count of the kernels, of code that is grouped differently: those that are there now, and after.
+
+    form: what the code is called that has the second ones, such as "plain mx.compile".
+    """
+
+    now: Sequence[Kernel]
+    after: Sequence[Kernel]
+    form: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +99,8 @@ class Match:
     dtypes: example dtypes of holes where not "activation": "weight", "mask", "int", "bool" or a fixed one.
     data: the rule's own notes for its fixer.
     has_traffic: whether the finding is about bytes and kernels; a fault of correctness is not.
+    launches: the kernels now and after, where the region and `fused` don't say them.
+    is_shared: advice on a change of several functions: it owns nothing, so that others may mend parts meanwhile.
     """
 
     code: str
@@ -100,6 +119,8 @@ class Match:
     related: list[tuple[Node | Place, str]] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
     has_traffic: bool = True
+    launches: Launches | None = None
+    is_shared: bool = False
 
     @property
     def contradicted(self) -> bool:
@@ -120,7 +141,7 @@ class HoistedHelper:
     shapeless: bool = False
     doc: str = ""
     statements: tuple[str, ...] = ()  # assignments before the return, where the body has shared values
-    numbers: frozenset[str] = frozenset()  # the parameters that are Python numbers
+    annotations: Mapping[str, str] = field(default_factory=dict)  # of parameters that aren't arrays; "" for none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,7 +186,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Rule:
-    """A check and its fixer."""
+    """A check and its fixer, or a finding of the engine's own, which has a page only.
+
+    nearly: the values around which a graph may nearly hold a match; None: near misses are not looked for.
+    numbers: constants of the computation that others may stand for. one_value: whether it reads one value twice.
+    """
 
     code: str
     name: str
@@ -176,10 +201,18 @@ class Rule:
     counterexamples: Sequence[Example]
     check: ModuleType
     fixer: ModuleType | None
+    nearly: Callable[[Graph], Iterator[Node]] | None = None
+    numbers: tuple[float, ...] = ()
+    one_value: bool = False
 
 
-CLAIM_ORDER = ("FUS211", "FUS20", "FUS221", "FUS241", "FUS231", "FUS252", "FUS251", "FUS261", "FUS1", "FUS301")
+CLAIM_ORDER = tuple("FUS211 FUS20 FUS221 FUS241 FUS231 FUS252 FUS251 FUS261 FUS1 FUS301 FUS302".split())
 """Who owns a node first: codes, by prefix."""
+
+
+def claim_rank(code: str) -> int:
+    """The place of a rule in the order of claims."""
+    return next((i for i, p in enumerate(CLAIM_ORDER) if code.startswith(p)), len(CLAIM_ORDER))
 
 
 GIVEN = frozenset({"const", "param", "attr", "global", "function"})
@@ -194,8 +227,7 @@ def claim(matches: Iterable[Match]) -> list[Match]:
     work = {m: frozenset(n for n in m.region if n.op not in GIVEN) or m.region for m in matches}
 
     def rank(m: Match) -> tuple[int, int, int]:
-        order = next((i for i, p in enumerate(CLAIM_ORDER) if m.code.startswith(p)), len(CLAIM_ORDER))
-        return order, -len(work[m]), m.root.id
+        return claim_rank(m.code), -len(work[m]), m.root.id
 
     ordered = sorted(work, key=rank)
     chains = [work[m] for m in ordered if m.code == "FUS301"]
@@ -206,7 +238,8 @@ def claim(matches: Iterable[Match]) -> list[Match]:
             continue
         if work[m] <= owned or (m.code == "FUS301" and work[m] & owned):
             continue  # a chain that is partly another's is looked at again when that is fixed
-        owned |= work[m]
+        if not m.is_shared:
+            owned |= work[m]
         kept.append(m)
     return sorted(kept, key=lambda m: m.root.id)
 
@@ -234,6 +267,9 @@ def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
             counterexamples=tuple(getattr(check, "COUNTEREXAMPLES", ())),
             check=check,
             fixer=fixer,
+            nearly=getattr(check, "nearly", None),
+            numbers=tuple(getattr(check, "NUMBERS", ())),
+            one_value=getattr(check, "ONE_VALUE", False),
         )
         if rule.code in found:
             raise FuselintError(f"{rule.code} is the code of two rules: {found[rule.code].name} and {rule.name}")
@@ -241,9 +277,30 @@ def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
     return tuple(found[code] for code in sorted(found))
 
 
+@cache
+def documented() -> tuple[Rule, ...]:
+    """All that can be reported, by code: the rules, and the engine's own findings."""
+    modules = map(import_module, OWN.values())
+    own = [
+        Rule(
+            code=m.CODE,
+            name=m.NAME,
+            page=inspect.cleandoc(m.__doc__ or ""),
+            find=lambda graph: iter(()),
+            fix=None,
+            examples=tuple(getattr(m, "EXAMPLES", ())),
+            counterexamples=tuple(getattr(m, "COUNTEREXAMPLES", ())),
+            check=m,
+            fixer=None,
+        )
+        for m in modules
+    ]
+    return tuple(sorted((*own, *rules()), key=lambda r: r.code))
+
+
 def selectors(chosen: Iterable[str], where: str) -> frozenset[str]:
     """The codes that codes, prefixes of codes, names of rules and ALL stand for."""
-    known = {UNREADABLE: "unreadable-file", **{r.code: r.name for r in rules()}}
+    known = {r.code: r.name for r in documented()}
     codes: set[str] = set()
     for text in chosen:
         wanted = text.strip()

@@ -1,20 +1,21 @@
 """Which sight of a place stands: that of a helper by itself, or that of the caller it is inlined into.
 
-A helper or `_method` is analysed twice: alone, and as a part of each caller. The finding stands at the caller where
-every call of the file is covered by a match that can be rewritten there; else it stands in the helper. Nothing is
-reported twice.
+A helper or `_method` is analysed twice: alone, and as a part of each caller. The finding stands where the edit would
+go: in the helper, where all that a caller's match computes lies inside it, so that one edit serves every call; at the
+calls, where they compute more (a weight, a cast around it) or know more, and every call of the file is covered by a
+match; but in the helper where that can be rewritten, and not all callers can. Nothing is reported twice.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
 from fuselint.graph.model import Frame, Graph, Node
-from fuselint.rulebook import Match
+from fuselint.rulebook import GIVEN, Match
 
 if TYPE_CHECKING:
     from fuselint.graph.program import Program
@@ -24,29 +25,117 @@ Spot = tuple[str, int]
 """A helper's qualified name and one of its expressions, by identity: helpers share their trees with inlined copies."""
 
 
-def standing(sights: Sequence[Sight], program: Program) -> list[Sight]:
-    """The sights that are reported."""
+def standing(
+    sights: Sequence[Sight],
+    contradicted: Sequence[Sight],
+    program: Program,
+    is_fixed: Callable[[Graph, Match], bool],
+) -> list[Sight]:
+    """The sights that are reported.
+
+    contradicted: those of the matches that are none. is_fixed: whether one can be rewritten where it is seen.
+    """
+    sights = _without_helpers_that_a_call_refutes(sights, contradicted)
+    sights = _without_callers_of(_helpers_own(sights), sights)
     alone = {(_spot(n), m.code) for _, m in sights for n in m.region if n.frame.depth == 0}
     seen: set[tuple[Spot, str]] = set()  # what is only to be seen inside a helper, in some caller
-    covered: dict[Spot, set[int]] = defaultdict(set)  # expression of a helper -> calls whose match covers it
+    covered: dict[Spot, dict[int, list[Sight]]] = defaultdict(dict)  # expression of a helper -> calls -> what covers it
     for graph, match in sights:
         if is_value_of_its_call(graph, match.root):
             for node in match.region:
                 if node.frame.depth and node.cst is not None:
                     frame, at = _outermost(node)
-                    covered[frame.qualname, id(at)].add(id(frame.site))
+                    found = covered[frame.qualname, id(at)].setdefault(id(frame.site), [])
+                    if (graph, match) not in found:
+                        found.append((graph, match))
+
+    displaced: set[Match] = set()
+    for graph, match in sights:
+        if not is_value_of_its_call(graph, match.root):
+            continue
+        here = covered.get((graph.context.qualname, id(match.root.top_cst)), {})
+        if not here or not _calls(graph.context.qualname, program) <= here.keys():
+            continue
+        callers = [s for found in here.values() for s in found if s[1].code == match.code]
+        if all(is_fixed(*s) for s in callers) or not is_fixed(graph, match):
+            displaced.add(match)
+        else:
+            displaced.update(m for _, m in callers)
 
     def stands(graph: Graph, match: Match) -> bool:
-        root = match.root
-        if not is_value_of_its_call(graph, root):
-            place = (_spot(root), match.code)
+        if not is_value_of_its_call(graph, match.root):
+            place = (_spot(match.root), match.code)
             first = place not in alone and place not in seen
             seen.add(place)
             return first
-        here = covered.get((graph.context.qualname, id(root.top_cst)))
-        return not here or not _calls(graph.context.qualname, program) <= here
+        return match not in displaced
 
     return [s for s in sights if stands(*s)]
+
+
+Place = tuple[str, Spot]
+"""A code, and the root's expression in the innermost function that computes all of a match."""
+
+
+def _place(match: Match) -> Place:
+    frame = _frame_of(match)
+    return match.code, (frame.qualname, id(_expression(match.root, frame) or match))
+
+
+def _without_helpers_that_a_call_refutes(sights: Sequence[Sight], contradicted: Sequence[Sight]) -> list[Sight]:
+    """Without what a helper shows by itself, where a call in the file shows that it doesn't hold there."""
+    holds = {(id(graph), _place(match)) for graph, match in sights}
+    refuted = {p for g, m in contradicted if _frame_of(m).depth > 0 and (id(g), p := _place(m)) not in holds}
+    return [s for s in sights if _frame_of(s[1]).depth > 0 or _place(s[1]) not in refuted]
+
+
+def _helpers_own(sights: Sequence[Sight]) -> dict[Place, Match]:
+    """The matches that functions have by themselves."""
+    return {
+        _place(match): match
+        for graph, match in sights
+        if _frame_of(match).depth == 0 and isinstance(graph.source.node, cst.FunctionDef)
+    }
+
+
+def _without_callers_of(own: dict[Place, Match], sights: Sequence[Sight]) -> list[Sight]:
+    """Without the callers' sights of what a helper shows by itself, whole and no less certain."""
+
+    def is_the_helpers(match: Match) -> bool:
+        alone = own.get(_place(match))
+        return alone is not None and alone is not match and _doubts(alone) <= _doubts(match)
+
+    return [(graph, match) for graph, match in sights if not is_the_helpers(match)]
+
+
+def _frame_of(match: Match) -> Frame:
+    """The innermost frame that computes all of a match."""
+    frames = {n.frame for n in match.region if n.op not in GIVEN} | {match.root.frame}
+    common: Frame = match.root.frame
+    while common.parent is not None and not all(_is_within(f, common) for f in frames):
+        common = common.parent
+    return common
+
+
+def _is_within(frame: Frame, outer: Frame) -> bool:
+    at: Frame | None = frame
+    while at is not None and at is not outer:
+        at = at.parent
+    return at is outer
+
+
+def _expression(node: Node, frame: Frame) -> cst.CSTNode | None:
+    """The expression of a frame that evaluates a node of it, or of a call inlined into it."""
+    at, inner = node.cst, node.frame
+    while inner is not frame and inner.parent is not None:
+        at, inner = inner.site, inner.parent
+    return at
+
+
+def _doubts(match: Match) -> set[str]:
+    """What a rewrite leaves to be believed."""
+    doubtful = {match.numerics} & {"different dtype", "less accurate"}
+    return {o.claim for o in match.obligations if o.verdict == "unknown"} | doubtful
 
 
 def _calls(qualname: str, program: Program) -> set[int]:
@@ -76,7 +165,7 @@ def _spot(node: Node) -> Spot:
 
 def _outermost(node: Node) -> tuple[Frame, cst.CSTNode | None]:
     """The inlined call of the graph's own function that evaluates the node, and the helper's expression that does."""
-    frame, at = node.frame, node.cst
+    frame = node.frame
     while frame.parent is not None and frame.depth > 1:
-        frame, at = frame.parent, frame.site
-    return frame, at
+        frame = frame.parent
+    return frame, _expression(node, frame)

@@ -41,11 +41,12 @@ def test_alone_it_prints_help(fuselint: Run) -> None:
 def test_check_reports_on_stdout_and_closes_on_stderr(fuselint: Run, tmp_path: Path) -> None:
     (tmp_path / "norm.py").write_text(NORM)
     (tmp_path / "plain.py").write_text(PLAIN)
-    ran = fuselint("check")
+    ran = fuselint("check", "--chip", "M3 Max")
     assert ran.code == 1
     assert ran.out.startswith("norm.py:14:16 FUS201 ")
     assert " bytes a call; " in ran.out
     assert ran.err == (
+        "times are estimates for M3 Max (stated)\n"
         "2 files; 2 functions with MLX work; 0 not understood; 1 finding (1 safe); 0 below --min-saving\n"
     )
     assert fuselint("check", "plain.py", "--quiet") == Ran(0, "", "")
@@ -200,15 +201,25 @@ def test_color_is_for_terminals(fuselint: Run, tmp_path: Path, monkeypatch: pyte
 def test_the_hooks_run_as_pre_commit_runs_them(fuselint: Run, tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     hooks = {h["id"]: h for h in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())}
-    assert set(hooks) == {"fuselint", "fuselint-fix"}
-    for hook in hooks.values():
-        assert hook["types_or"] == ["python"] and hook["require_serial"] and "--force-exclude" in hook["entry"]
+    assert set(hooks) == {"fuselint", "fuselint-fix", "fuselint-budget"}
+    for name, hook in hooks.items():
+        assert hook["types_or"] == ["python"]
+        if name == "fuselint-budget":
+            assert hook["pass_filenames"] is False  # it compares the whole: a function may have moved
+        else:
+            assert hook["require_serial"] and "--force-exclude" in hook["entry"]
     path = tmp_path / "norm.py"
     path.write_text(NORM)
     assert fuselint(*hooks["fuselint"]["entry"].split()[1:], "norm.py").code == 1
     assert path.read_text() == NORM
     assert fuselint(*hooks["fuselint-fix"]["entry"].split()[1:], "norm.py").code == 0
     assert "mx.fast.rms_norm" in path.read_text()
+    budget = hooks["fuselint-budget"]["entry"].split()[1:]
+    assert fuselint(*budget).code == 2  # there is none yet
+    fuselint("budget")
+    assert fuselint(*budget).code == 0
+    path.write_text(NORM)
+    assert fuselint(*budget).code == 1
 
 
 def test_near_misses_say_what_is_against_them(fuselint: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

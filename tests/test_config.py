@@ -34,6 +34,25 @@ def test_a_table_becomes_settings(tmp_path: Path) -> None:
     )
 
 
+def test_settings_of_the_model_and_the_machine(tmp_path: Path) -> None:
+    """A path is one beside the file."""
+    (tmp_path / "config.json").write_text('{"hidden_size": 8, "num_hidden_layers": 2}')
+    path = write(
+        tmp_path,
+        """
+        [tool.fuselint]
+        phase = "decode"
+        chip = "M4 Pro"
+        target-mlx = "0.30"
+        model-config = "config.json"
+        """,
+    )
+    found = load(path)
+    assert (found.phase, found.chip, found.target_mlx) == ("decode", "m4-pro", "0.30")
+    assert found.model_config is not None
+    assert found.model_config.data == {"hidden_size": 8, "num_hidden_layers": 2}
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -43,6 +62,14 @@ def test_a_table_becomes_settings(tmp_path: Path) -> None:
         ("min-kernels = true", '"min-kernels" is a whole number'),
         ('dtype = "bf17"', 'unknown dtype "bf17"; did you mean "bf16"?'),
         ("shape = { T = 0 }", "expected symbol=size"),
+        ("shape = { T = 10000000000000 }", "expected symbol=size"),
+        ('phase = "prefil"', 'unknown phase "prefil"; did you mean "prefill"?'),
+        ('chip = "m9"', 'unknown chip "m9"'),
+        ("chip = 3", '"chip" is a text in quotes'),
+        ("target-mlx = 0.30", '"target-mlx" is a text in quotes'),
+        ('target-mlx = "new"', "expected a version of MLX such as 0.30.5"),
+        ("model-config = 8", '"model-config" is the path of a config.json, or a family, in quotes'),
+        ('model-config = "lama-3-8b"', "can't be read"),
         ("select = [", "not valid TOML"),
     ],
 )

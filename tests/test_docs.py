@@ -31,7 +31,9 @@ def test_the_pages_of_the_rules_are_fresh(make_rules: ModuleType) -> None:
     assert make_rules.stale() == [], "run python docs/make_rules.py"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/architecture.md", "CHANGELOG.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "CHANGELOG.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))]
+)
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\((?!https?://)([^)#]+)", text):
@@ -52,11 +54,22 @@ def test_the_commands_of_the_readme_are_those_that_ci_runs() -> None:
         assert readme.count(part) == 1, f"{part}: .ci/run takes the first line that holds it"
 
 
-def test_options_and_settings_of_the_readme_exist(fuselint: Callable[..., Ran]) -> None:
-    readme = (ROOT / "README.md").read_text()
-    known = fuselint("check", "--help").out + fuselint("fix", "--help").out
-    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", readme)):
+@pytest.mark.parametrize(
+    ("page", "commands"),
+    [
+        ("README.md", ("check", "fix", "budget")),
+        ("docs/trace.md", ("trace",)),
+        ("docs/budget.md", ("budget",)),
+    ],
+)
+def test_options_of_the_pages_exist(fuselint: Callable[..., Ran], page: str, commands: tuple[str, ...]) -> None:
+    known = "".join(fuselint(command, "--help").out for command in commands)
+    for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", (ROOT / page).read_text())):
         assert option in known, option
+
+
+def test_settings_of_the_readme_exist() -> None:
+    readme = (ROOT / "README.md").read_text()
     settings = toml.loads(re.search(r"```toml\n(.*?)```", readme, re.S)[1])  # type: ignore[index]
     assert {k.replace("-", "_") for k in settings["tool"]["fuselint"]} <= {f.name for f in fields(Settings)}
 

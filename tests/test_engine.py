@@ -54,9 +54,99 @@ def test_a_helper_that_is_also_called_where_it_is_not_covered_keeps_its_finding(
     assert ("FUS201", "Norm._norm") in places(text)
 
 
+WHOLE = """\
+import mlx.core as mx
+import mlx.nn as nn
+
+
+def unit(h: mx.array, eps: float) -> mx.array:
+    dtype = h.dtype
+    h = h.astype(mx.float32)
+    return (h * mx.rsqrt(h.square().mean(-1, keepdims=True) + eps)).astype(dtype)
+
+
+class Heads(nn.Module):
+    def __init__(self, heads: int):
+        super().__init__()
+        self.gain = mx.ones((heads,))
+
+    def __call__(self, q, k):
+        q = unit(q, 1e-6) * self.gain[:, None]
+        k = unit(k, 1e-6) * self.gain[:, None]
+        return q @ k.swapaxes(-1, -2)
+"""
+
+
+def test_a_helper_that_holds_all_of_its_callers_matches_is_reported_once() -> None:
+    assert places(WHOLE) == [("FUS201", "unit")]
+    once = WHOLE.replace("        k = unit(k, 1e-6) * self.gain[:, None]\n", "")
+    assert places(once) == [("FUS201", "unit")]
+
+
+def test_a_helper_inside_a_helper_is_reported_once() -> None:
+    text = WHOLE.replace("class Heads", "def both(q, k):\n    return unit(q, 1e-6), unit(k, 1e-6)\n\n\nclass Heads")
+    assert places(text.replace("q = unit(q, 1e-6)", "q, k = both(q, k)")) == [("FUS201", "unit")]
+
+
+def test_a_caller_whose_match_takes_more_in_keeps_its_finding_beside_the_helpers() -> None:
+    text = WHOLE.replace("mx.ones((heads,))", "mx.ones((heads,))\n        self.weight = mx.ones((64,))")
+    text = text.replace("k = unit(k, 1e-6) * self.gain[:, None]", "k = unit(k, 1e-6) * self.weight")
+    assert places(text) == [("FUS201", "unit"), ("FUS201", "Heads.__call__")]
+    fixed = fix_text(FileText("m.py", text), Settings()).after
+    assert "mx.fast.rms_norm(h, None, eps)" in fixed and "mx.fast.rms_norm(k, self.weight, 1e-6)" in fixed
+
+
+def test_a_helper_that_knows_less_than_its_callers_has_no_finding_of_its_own() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def attend(q, k, v):
+    return mx.softmax(q @ k.swapaxes(-1, -2), axis=-1) @ v
+
+
+def first(x):
+    B, H, L, D = x.shape
+    return attend(x, x, x)
+
+
+def second(x, y):
+    B, H, L, D = x.shape
+    return attend(x, y, y)
+"""
+    assert places(text) == [("FUS211", "first"), ("FUS211", "second")]
+
+
 def test_a_helper_without_callers_is_reported() -> None:
     text = HELPER.replace("self._norm(x.astype(mx.float32)).astype(x.dtype)", "x")
     assert places(text) == [("FUS201", "Norm._norm")]
+
+
+ATTENTION = """\
+import mlx.core as mx
+import mlx.nn as nn
+
+
+def attend(query, key, value):
+    scale = 1 / mx.sqrt(query.shape[-1])
+    return mx.softmax((query * scale) @ key.transpose(0, 1, 3, 2), axis=-1) @ value
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(64, 64)
+
+    def __call__(self, x):
+        q = self.q(x).reshape(1, -1, 4, 16).transpose(0, 2, 1, 3)
+        return attend(q, q, q)
+"""
+
+
+def test_a_helper_that_can_be_rewritten_keeps_the_finding_whether_its_caller_can_or_not() -> None:
+    assert places(ATTENTION, select=("FUS211",)) == [("FUS211", "attend")]
+    inlined = ATTENTION.replace("1 / mx.sqrt(query.shape[-1])", "0.25")
+    assert places(inlined, select=("FUS211",)) == [("FUS211", "attend")]
 
 
 def test_ids_survive_moved_lines_and_layout_and_tell_twins_apart() -> None:
@@ -110,6 +200,62 @@ def test_only_allowed_fixes_are_made() -> None:
     close = proposal(3, 1, (6, 7), numerics="reassociated")
     assert choose([unsafe, later, close], Settings()) == [close]
     assert choose([unsafe, later, close], Settings(unsafe_fixes=True, exact=True)) == [unsafe]
+
+
+def test_the_last_of_fixes_that_share_a_statement_takes_it_away() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def turned(x: mx.array, y: mx.array, offset: int):
+    B, H, L, D = x.shape
+    angles = mx.arange(offset, offset + L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))
+    cos, sin = mx.cos(angles).astype(x.dtype), mx.sin(angles).astype(x.dtype)
+    return _turn(x, cos, sin), _turn(y[..., :D], cos, sin)
+
+
+def _turn(x, cos, sin):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([a * cos - b * sin, a * sin + b * cos], axis=-1)
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True))
+    assert fixed.after.count("mx.fast.rope(") == 2
+    assert not any(gone in fixed.after for gone in ("angles", "sin", "_turn"))
+
+
+def test_names_that_only_two_fixes_read_go_with_the_second() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def step(noise: mx.array, latents: mx.array, s: mx.array, t: mx.array):
+    sample = latents
+    clean = sample - t * noise * 2
+    return clean @ sample, (sample + (1 - t) * noise) * s
+"""
+    fixed = fix_text(FileText("m.py", text), Settings())
+    assert len(fixed.applied) == 2 and "sample = latents" in fixed.after  # it is read besides
+    fixed = fix_text(FileText("m.py", text.replace("clean @ sample", "clean @ noise")), Settings())
+    assert len(fixed.applied) == 2 and "sample" not in fixed.after
+
+
+def test_code_that_may_raise_is_not_computed_twice() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def velocity(x: mx.array, y: mx.array, sigma: mx.array):
+    if sigma.item() == 0:
+        raise ValueError("sigma is zero")
+    return (x - y) / sigma * 3
+
+
+def step(x: mx.array, y: mx.array, sigma: mx.array):
+    v = velocity(x, y, sigma)
+    return x + v * 0.5
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(select=("FUS301",), unsafe_fixes=True))
+    assert "v = velocity(x, y, sigma)\n    return x + v * 0.5" in fixed.after
 
 
 def test_failed_verification_withholds_a_fix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +314,8 @@ def chains(class_names: Sequence[str] = ("Block",), body: str = "mx.{f}(a * mx.e
     for i, name in enumerate(class_names):
         text += f"\n\nclass {name}(nn.Module):"
         for f in FUNCTIONS[i :: len(class_names)]:
-            text += f"\n    def with_{f}(self, x, y):\n        a = mx.array(x)\n        return {body.format(f=f)}\n"
+            method = f"def with_{f}(self, x, y):\n        a = mx.softmax(x, axis=-1)\n        return {body.format(f=f)}"
+            text += f"\n    {method}\n"
     return text
 
 
@@ -244,7 +391,7 @@ import mlx.nn as nn
 
 class Block(nn.Module):
     def __call__(self, x, y):
-        a = mx.array(x)
+        a = mx.softmax(x, axis=-1)
         b = mx.sin(a * mx.exp(y) + a) * y
         c = mx.cos(a * mx.exp(y) + a) * y
         return b @ c
@@ -321,3 +468,24 @@ def test_a_fix_waits_for_the_file_that_its_facts_come_from() -> None:
     assert engine._apart([a, b], [[free], [waits]]) == [[free], [waits]]
     both = fix("b.py", "unsafe"), fix("a.py", "unsafe")
     assert engine._apart([a, b], [[both[0]], [both[1]]]) == [[both[0]], []]
+
+
+def test_an_attribute_that_is_made_of_itself_is_no_fault() -> None:
+    text = """\
+import mlx.core as mx
+import mlx.nn as nn
+
+
+class Fusion(nn.Module):
+    def __init__(self, dims, layers):
+        super().__init__()
+        self.mlp = [nn.Linear(dims, dims)]
+        for _ in range(layers):
+            self.mlp += [nn.Linear(dims, dims), nn.GELU()]
+
+    def __call__(self, x: mx.array):
+        for layer in self.mlp:
+            x = layer(x)
+        return x * mx.sigmoid(x) + 1
+"""
+    assert check_file(FileText("m.py", text), Settings()).errors == ()

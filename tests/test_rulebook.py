@@ -27,6 +27,9 @@ def match(code: str, region: str) -> Match:
     ("given", "kept"),
     [
         ("FUS201:abc FUS301:abc", "FUS201:abc"),
+        ("FUS302:ab FUS201:abc", "FUS201:abc"),
+        ("FUS302:ab FUS106:ab", "FUS106:ab"),
+        ("FUS304:a FUS302:bc", "FUS302:bc FUS304:a"),
         ("FUS301:ab FUS211:abcd", "FUS211:abcd"),
         ("FUS104:ab FUS301:cd", "FUS104:ab FUS301:cd"),
         ("FUS201:ab FUS201:abc", "FUS201:abc"),
@@ -54,7 +57,7 @@ def test_rules_are_found_by_walking_and_each_once() -> None:
 
 def test_selectors() -> None:
     known = {r.code for r in rules()}
-    assert selectors(["ALL"], "x") == known | {"FUS000"}
+    assert selectors(["ALL"], "x") == known | {"FUS000", "FUS900"}
     assert selectors(["fus201"], "x") == selectors(["unfused-rms-norm"], "x") == {"FUS201"}
     assert selectors(["FUS1"], "x") == {c for c in known if c.startswith("FUS1")}
     with pytest.raises(ConfigError, match='x: no rule "FUS777"'):

@@ -61,7 +61,8 @@ class Reach:
     """What the facts of one function share with those of all functions that they follow.
 
     usual: whether defaults of configurations count. left: calls that may still be followed.
-    numbers: names of sizes that are a number by such defaults. made: the constructors that were followed.
+    numbers: names of sizes that are a number by such defaults. made: the constructors that were followed. asking: the
+    attributes that are being followed.
     """
 
     usual: bool = False
@@ -70,6 +71,7 @@ class Reach:
     marks: int = 0
     numbers: dict[str, tuple[int, frozenset[Default]]] = field(default_factory=dict)
     made: dict[Any, Inside | None] = field(default_factory=dict)
+    asking: set[Any] = field(default_factory=set)
 
     def mark(self) -> str:
         self.marks += 1
@@ -282,8 +284,15 @@ class Across:
         assert instance.found is not None
         if any(name in c.reassigned for _, c in self.elsewhere.classes(instance.found)):
             return None
-        inside = self.constructed(instance)
-        return None if inside is None else self._stored(inside, instance, name)
+        key = (instance.found, instance.maker, name)
+        inside = None if key in self.reach.asking else self.constructed(instance)
+        if inside is None:
+            return None  # also where the value is made of itself
+        self.reach.asking.add(key)
+        try:
+            return self._stored(inside, instance, name)
+        finally:
+            self.reach.asking.remove(key)
 
     def constructed(self, instance: Instance) -> Inside | None:
         """The constructor of an object, with the facts of its arguments."""

@@ -83,6 +83,18 @@ def chains(graph: Graph) -> Iterator[Chain]:
             yield Chain(nodes, _kernels(graph, nodes))
 
 
+def before_cast(graph: Graph, chain: Chain) -> Chain | None:
+    """The chain without its last cast, where a function of the chain would be given a value only for its dtype."""
+    root, inner = chain.root, chain.nodes[:-1]
+    dtype = root.attrs.get("dtype") if root.op == "astype" else None
+    if not isinstance(dtype, Node) or not inner or root.inputs[0] is not inner[-1]:
+        return None
+    base = dtype.inputs[0] if dtype.op == "dtype" and dtype.inputs else None
+    if base is not None and any(base is n or base in n.inputs for n in inner):
+        return None
+    return Chain(inner, _kernels(graph, inner))
+
+
 def _sink(graph: Graph, traced: Trace, candidates: set[Node]) -> Array:
     """One reader of all that leaves the tape, with barriers put in."""
     arrays = traced.tracer.arrays

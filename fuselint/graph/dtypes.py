@@ -9,7 +9,7 @@ House assumption: a symbol stands for a real floating dtype no wider than float3
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from functools import reduce
 from typing import Any
@@ -115,6 +115,10 @@ class DType(frozenset[str]):
         """The dtype of an array made of it: a Python float alone makes float32."""
         return UNKNOWN if "weak number" in self else DType(WEAK.get(n, n) for n in self)
 
+    def bound(self, names: Mapping[str, str]) -> DType:
+        """The dtype with some symbols replaced by dtypes."""
+        return _normal(names.get(n, n) for n in self) if names and not self.isdisjoint(names) else self
+
     def floated(self) -> DType:
         """The dtype after an op that computes in floating point: integers become float32."""
         return DType({"float32"}) if self.settle().integral else self.settle()
@@ -156,7 +160,8 @@ def _meet_scalar(strong: DType, weak: DType) -> DType:
     return strong
 
 
-def _normal(names: Iterable[str]) -> DType:
+def _normal(found: Iterable[str]) -> DType:
+    names = list(found)
     concrete = [n for n in names if n in CONCRETE]
     symbols = {n for n in names if n not in CONCRETE}
     if not concrete:

@@ -23,13 +23,15 @@ SHARED = 16
 
 
 class Elsewhere:
-    """The package as the file of `root` sees it."""
+    """The package as the file of `root` sees it. modules: its files, that one among them; without, those on disk."""
 
     def __init__(self, root: Program, modules: Modules | None = None) -> None:
         self.root = root
         self.path = os.path.abspath(root.file.path)
-        self.modules = modules or Modules()
-        self.modules.know(root.file, root.summary)
+        if modules is None:
+            modules = Modules()
+            modules.know(root.file, root.summary)
+        self.modules = modules
         self._paths: dict[Program, str] = {root: self.path}
         # What one file asks for, it asks for often.
         self.resolved = cache(self.modules.resolve)

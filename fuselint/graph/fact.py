@@ -122,6 +122,8 @@ def constant_fact(value: Any, kind: str | None = None) -> Fact:
     for sort, name in ((bool, "weak bool"), (int, "weak int"), (float, "weak float")):
         if isinstance(value, sort):
             return scalar_fact(name, const=value, why=f"the constant {value}")
+    if isinstance(value, complex):  # it isn't weak: what it meets becomes complex
+        return scalar_fact("complex64", const=value, why=f"the constant {value}")
     return Fact("object", const=value, why="a constant")
 
 

@@ -24,6 +24,7 @@ from typing import Any
 import libcst as cst
 
 from fuselint.graph import dtypes
+from fuselint.graph import ops_rules as rules
 from fuselint.graph.across import OUTSIDE
 from fuselint.graph.dtypes import DType
 from fuselint.graph.fact import (
@@ -200,6 +201,8 @@ class Facts(Known):
                 number = scalar_fact(sort, size=self._labelled(node, size), why=f"{op.name} of a constructor's values")
                 return replace(number, assumed=frozenset({CONFIGURED}))
             merged = reduce(lambda a, b: a | b, (f.dtype for f in inputs))
+            if op.dtype is rules.BOOLEAN:
+                merged = DType({"bool_"})
             return Fact("unknown", dtype=merged, size=size, why=f"{op.name}: nothing says if it is an array")
         return Fact(
             "object" if kinds & {"object", "none", "function"} else "unknown",
@@ -321,6 +324,9 @@ class Facts(Known):
     def _attr(self, node: Node) -> Fact:
         init = node.attrs.get("init")
         path = self.path(node) or node.attrs.get("name", "")
+        limit = LIMITS.get(node.inputs[0].attrs.get("target") or "") if node.inputs else None
+        if limit is not None:
+            return scalar_fact(limit, why=f"{path}, a limit of a dtype")
         if not isinstance(init, Node) or self._is_reassigned(node):
             fact = self._attribute(node, path)
             return fact or Fact("unknown", size=Expr.name(self._name(node)), why=f"attribute {path}")
@@ -537,7 +543,14 @@ class Facts(Known):
         return scalar_fact("weak bool", why="a condition")
 
     def _loop(self, node: Node) -> Fact:
-        return Fact("unknown", why=f"{node.attrs.get('name', 'a value')} changes in a loop")
+        """What a loop carries around: an array where it starts as one and each step computes one from it."""
+        name = node.attrs.get("name", "a value")
+        start, steps = (self.of(node.inputs[0]), node.inputs[1:]) if node.inputs else (UNKNOWN, ())
+        carried = all(_carries(n, node) for n in steps)
+        if start.kind != "array" or not all(_carries(n, node, made=True) for n in steps):
+            return Fact("unknown", why=f"{name} changes in a loop")
+        dtype = start.dtype if carried and start.dtype.name == "float32" else dtypes.UNKNOWN
+        return Fact("array", dtype=dtype, why=f"{name}: an array that changes in a loop")
 
     def _called(self, node: Node) -> Fact:
         target = node.attrs.get("target") or ""
@@ -585,9 +598,15 @@ class Facts(Known):
             return Fact("str", why="the result of str")
         if target.startswith("numpy."):
             return Fact("object", why=f"{target} is not MLX")
-        return Fact(
-            "unknown", why=f"the result of {node.attrs.get('callee') or target or 'a call'}, which is not understood"
-        )
+        called = node.attrs.get("callee") or target or "a call"
+        if node.attrs.get("fresh"):
+            return Fact("array", why=f"the result of {called}, an array that it makes")
+        summary = self.graph.module.functions.get(target)
+        plain = summary is not None and not (summary.is_async or summary.is_generator or summary.redefined)
+        stated = annotated(summary.returns, called) if summary is not None and plain else None
+        if stated is not None and stated.kind == "array":
+            return stated
+        return Fact("unknown", why=f"the result of {called}, which is not understood")
 
     def _looked_up(self, node: Node, target: str, inputs: Sequence[Fact]) -> Fact | None:
         """`getattr(config, "head_dim", other)` and `hasattr(config, "head_dim")` of objects whose class is known."""
@@ -634,6 +653,35 @@ INPUT_AXES = {"nn.Linear": "input_dims", "nn.LayerNorm": "dims", "nn.RMSNorm": "
 def _as_value(f: Fact) -> Value:
     elements = None if f.parts is None else tuple(map(_as_value, f.parts))
     return Value(f.kind, f.shape, f.dtype, f.const, elements, f.size if f.kind == "tuple" else None)
+
+
+LIMITS = {"mlx.core.finfo": "weak float", "mlx.core.iinfo": "weak int", "numpy.finfo": "weak float"}
+"""Whose attributes are Python numbers."""
+
+CARRYING = frozenset({"add", "subtract", "multiply", "divide", "maximum", "minimum", "phi"})
+"""Operations that make an array of an array, of a dtype that isn't narrower."""
+
+
+def _carries(value: Node, start: Node, made: bool = False) -> bool:
+    """Whether `value` is arithmetic on `start`, or where `made` says so on what any function of MLX returns."""
+    found: set[Node] = set()
+    stack = [value]
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            stack.extend(n.inputs if n.op in CARRYING else ())
+    carried = {start, *(n for n in found if made and _is_made(n))}
+    for n in sorted(found, key=lambda n: n.id):
+        if n.op in CARRYING and (all if n.op == "phi" else any)(k in carried for k in n.inputs):
+            carried.add(n)
+    return value in carried
+
+
+def _is_made(value: Node) -> bool:
+    """Whether a value is the result of a function that returns arrays, whatever it is given."""
+    op = TABLE.get(value.op)
+    return op is not None and op.result == "array" and isinstance(value.cst, cst.Call)
 
 
 def _cut(extent: Shape, cut: Slice) -> Shape | None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 11
 MAX_ARRAYS = 24
+UNLIMITED = 1_000_000
 SIMPLIFY_PASSES = 3
 MANY_READERS = 100
 
@@ -81,9 +82,22 @@ def compiled(outputs: Sequence[Array], *, shapeless: bool = False) -> list[Group
     return _fuse(trace)
 
 
-def grouped(outputs: Sequence[Array]) -> list[Group]:
-    """The same kernels for code that is grouped as it stands: what is computed twice stays so."""
-    return _fuse(_order(list(outputs)))
+def simplified(outputs: Sequence[Array]) -> tuple[list[Array], list[Array]]:
+    """The tape behind `outputs` once equal computations are shared and no-ops are gone, and what the outputs are then.
+
+    The arrays are changed by it.
+    """
+    trace = _order(list(outputs))
+    _simplify(trace)
+    return trace.tape, trace.outputs
+
+
+def grouped(outputs: Sequence[Array], depth: int = MAX_DEPTH, most: int = MAX_ARRAYS) -> list[Group]:
+    """The same kernels for code that is grouped as it stands: what is computed twice stays so.
+
+    depth, most: how many primitives in a row and how many inputs a kernel may have.
+    """
+    return _fuse(_order(list(outputs)), depth, most)
 
 
 def groups(nodes: Iterable[Node], outputs: Iterable[Node], facts: Facts, shapeless: bool = False) -> list[Group]:
@@ -210,7 +224,7 @@ def _candidates(readers: list[tuple[Array, int]]) -> list[list[int]]:
     return list(alike.values())
 
 
-def _fuse(trace: _Trace) -> list[Group]:
+def _fuse(trace: _Trace, depth: int = MAX_DEPTH, most: int = MAX_ARRAYS) -> list[Group]:
     """compile_fuse, then only what the outputs still need."""
     outputs, parents = set(trace.outputs), trace.parents
     # What the kernels are named by at the end: an array that was fused away stands for its kernel.
@@ -219,7 +233,7 @@ def _fuse(trace: _Trace) -> list[Group]:
     for root in reversed(trace.tape):
         if root in fused_away or not root.primitive:
             continue
-        members = _members(root, outputs, parents)
+        members = _members(root, outputs, parents, depth, most)
         if len(members) <= 1:
             made.append(Group((root,), tuple(root.inputs), (root,)))
             continue
@@ -239,7 +253,7 @@ def _fuse(trace: _Trace) -> list[Group]:
     return _needed(made, outputs)
 
 
-def _members(root: Array, outputs: set[Array], parents: Parents) -> set[Array]:
+def _members(root: Array, outputs: set[Array], parents: Parents, deepest: int, most: int) -> set[Array]:
     """The arrays that one kernel ending at `root` computes."""
     members: set[Array] = set()
     inputs: set[Array] = set()
@@ -247,11 +261,11 @@ def _members(root: Array, outputs: set[Array], parents: Parents) -> set[Array]:
     def visit(a: Array, depth: int) -> None:
         if a in members:
             return
-        if depth >= MAX_DEPTH or not a.fusable or (a in outputs and not same_shape(a.shape, root.shape)):
+        if depth >= deepest or not a.fusable or (a in outputs and not same_shape(a.shape, root.shape)):
             inputs.add(a)
             return
         if depth > 0 and not all(reader in members for reader, _ in parents[a]):
-            if a.primitive == "Broadcast" and len(inputs) < MAX_ARRAYS:
+            if a.primitive == "Broadcast" and len(inputs) < most:
                 visit(_split(a, members, parents), depth)
             else:
                 inputs.add(a)
@@ -260,7 +274,7 @@ def _members(root: Array, outputs: set[Array], parents: Parents) -> set[Array]:
             inputs.add(a)
         else:
             inputs.discard(a)
-        if len(inputs) >= MAX_ARRAYS:
+        if len(inputs) >= most:
             return
         members.add(a)
         for i in range(len(a.inputs)):  # by index: a split below may put a copy in place of an input

@@ -1,14 +1,23 @@
 """Where a fused op of MLX really runs as one kernel. Elsewhere it runs the steps that it stands for.
 
-After mlx/backend/metal/scaled_dot_product_attention.cpp of MLX 0.30.5 to 0.32; on the CPU nothing is fused, on CUDA
+After mlx/backend/metal/scaled_dot_product_attention.cpp of MLX 0.23 to 0.32; on the CPU nothing is fused, on CUDA
 cuDNN takes head dimensions up to 128 that are multiples of 8.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal
 
+from fuselint.graph.shapes import Shape
+from fuselint.graph.symbols import Expr
+
 Backend = Literal["metal", "cuda", "cpu"]
+Version = tuple[int, int, int]
+
+NEWEST: Version = (0, 32, 4)
+"""The MLX that these tables were read from."""
 
 FEW_QUERIES = 8
 """Up to here Metal takes the kernel for decoding, above it the one for prefill."""
@@ -19,14 +28,31 @@ DECODE_HEADS = frozenset({64, 96, 128, 256})
 DECODE_UNEQUAL_HEADS = frozenset({(192, 128)})
 CUDA_LARGEST_HEAD = 128
 
+SINCE: dict[str, Version] = {
+    "prefill 128": (0, 23, 2),
+    "prefill 72": (0, 32, 1),
+    "prefill 96": (0, 32, 1),
+    "decode 256": (0, 24, 2),
+    "decode 192/128": (0, 32, 0),
+    "few query heads": (0, 30, 4),
+    "cross_entropy": (0, 32, 2),
+}
+"""The MLX that first had it."""
+
 
 def attention_is_fused(
-    head: int, value_head: int, queries: int, group: int = 1, training: bool = False, backend: Backend = "metal"
+    head: int,
+    value_head: int,
+    queries: int,
+    group: int = 1,
+    training: bool = False,
+    backend: Backend = "metal",
+    version: Version = NEWEST,
 ) -> bool:
     """Whether scaled_dot_product_attention is one kernel.
 
     head, value_head: head dimension of queries and keys, and of values. queries: their number. group: query heads of
-    one K and V head. training: under a gradient.
+    one K and V head. training: under a gradient. version: of MLX.
     """
     if backend == "cpu":
         return False
@@ -35,6 +61,70 @@ def attention_is_fused(
     if training:
         return False
     if queries > FEW_QUERIES:
-        return head == value_head and head in PREFILL_HEADS
-    known = head in DECODE_HEADS if head == value_head else (head, value_head) in DECODE_UNEQUAL_HEADS
-    return known and queries * group <= MANY_QUERY_HEADS
+        return head == value_head and head in PREFILL_HEADS and _has(f"prefill {head}", version)
+    if head != value_head:
+        known = (head, value_head) in DECODE_UNEQUAL_HEADS and _has(f"decode {head}/{value_head}", version)
+    else:
+        known = head in DECODE_HEADS and _has(f"decode {head}", version)
+    return known and (queries * group <= MANY_QUERY_HEADS or not _has("few query heads", version))
+
+
+def _has(feature: str, version: Version) -> bool:
+    return version >= SINCE.get(feature, (0, 0, 0))
+
+
+def _nothing(name: str) -> int | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What is fused for one target. size: what the user states of a name. queries: their number where nothing says it.
+    dtype: MLX's name of what activations are, where nothing says it; "" for any. ones: names of sizes that are 1.
+
+    What isn't known is taken to be fused.
+    """
+
+    backend: Backend = "metal"
+    version: Version = NEWEST
+    training: bool = False
+    size: Callable[[str], int | None] = _nothing
+    queries: int = 2048
+    dtype: str = ""
+    ones: frozenset[str] = frozenset()
+
+    @property
+    def fuses_norms(self) -> bool:
+        return self.backend != "cpu"
+
+    @property
+    def fuses_rope(self) -> bool:
+        return self.backend != "cpu"
+
+    @property
+    def fuses_cross_entropy(self) -> bool:
+        return self.backend != "cpu" and _has("cross_entropy", self.version)
+
+    def attention(self, q: Shape | None, k: Shape | None, v: Shape | None, forced: bool = False) -> bool:
+        """Whether attention on operands of these shapes is one kernel. forced: force_fused, which else raises."""
+        if self.backend == "cpu":
+            return False
+        if forced:
+            return True
+        if self.training and self.backend == "metal":
+            return False
+        head, value_head = self._axis(q, -1), self._axis(v, -1)
+        if head is None or value_head is None:
+            return True
+        queries = self._axis(q, -2) or self.queries
+        heads, kept = self._axis(q, -3), self._axis(k, -3)
+        group = heads // kept if heads and kept else 1
+        return attention_is_fused(head, value_head, queries, group, self.training, self.backend, self.version)
+
+    def _axis(self, shape: Shape | None, axis: int) -> int | None:
+        size = None if shape is None else shape.axis(axis)
+        return None if size is None else self.number(size)
+
+    def number(self, size: Expr) -> int | None:
+        """A size, where the code or the user states it."""
+        return size.substitute({n: s for n in size.names if (s := self.size(n)) is not None}).value()

@@ -132,7 +132,8 @@ class Inline(Names):
                 return self.construct(target, args, at)
             return self.unknown_call(target, None, args, at)
         if op.kind == "layer":
-            return self.construct(target, args, at)
+            is_method = op.name.count(".") > 1  # of the class, given an object
+            return self.unknown_call(target, None, args, at) if is_method else self.construct(target, args, at)
         return self.apply(op, target, args, at)
 
     def apply(
@@ -249,6 +250,10 @@ class Inline(Names):
             return self.opaque(f"the result of .{name}() of a container", (base,), node)
         callee = self.read_attribute(base, name, node.func)
         target = self.instance_method(base, name)
+        layer = None if target is None else ops.resolve_call(target)
+        if target is not None and layer is not None:  # another use of a layer: Embedding.as_linear
+            new = base if base.op == "new" else base.attrs["init"]
+            return self.apply(layer, target, args, node, {"path": base.attrs.get("path"), "new": new})
         self.handed_on([base])
         return self.unknown_call(target, callee, args, node)
 
@@ -326,7 +331,8 @@ class Inline(Names):
         if known.op == "global" and known.attrs["target"] is not None:
             return self.call_target(known.attrs["target"], args, at)
         node = self.unknown_call(None, callee, args, at)
-        node.attrs = {**node.attrs, "path": path, "init": known}
+        default = known.attrs.get("default") if known.op == "param" else None
+        node.attrs = {**node.attrs, "path": path, "init": known, "default": default}
         return node
 
     # Helpers, lowered in place

@@ -19,6 +19,7 @@ from fuselint.graph.model import FOREIGN, Graph, Node, operands
 from fuselint.graph.op import Call, Op
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
+from fuselint.graph.unstated import unstated
 from fuselint.graph.usage import Usage
 from fuselint.source.modules import Definition
 
@@ -110,6 +111,11 @@ class Known:
     def into(self, node: Node) -> tuple[Inside, ...]:
         """The functions that a `call` may run, with their facts for its arguments; none where they aren't known."""
         return () if self._across is None else self._across.into(node)
+
+    @cached_property
+    def unstated(self) -> frozenset[str]:
+        """The symbols of dtypes that nothing says anything of."""
+        return unstated(self.graph, self)
 
     def state(self, node: Node, shape: Shape, dtype: DType, why: str) -> None:
         """Makes a fact of an array known from elsewhere, such as a recorded run. Before anything is asked."""
@@ -423,7 +429,9 @@ class Known:
 
 
 def _needs(node: Node) -> Iterator[Node]:
-    if node.op == "loop":  # carried around: its second input comes after it
+    """What must be known before a node: its operands, and those that belong to other graphs."""
+    if node.op == "loop":  # carried around: all inputs but the first come after it
+        yield from node.inputs[:1]
         return
     yield from operands(node)
     for key in FOREIGN:

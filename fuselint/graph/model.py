@@ -23,7 +23,7 @@ Structural operations, beside those of `ops.TABLE` (which are named by their las
 | phi | then, else | test | a value after a join; test is the Node of the condition |
 | compare, not, and, or | operands | op | Python-level conditions: `is`, `is not`, `in`, `not in`, and truth tests of scalars |
 | loop | | name | a value carried around a loop, or changed inside it |
-| call | args..., kwargs values | target, callee, keywords, fresh, path, new, init | a call that is not understood; target is a qualified name or None; fresh: of this file, and it returns an array that it made; path, and new or init: of a call of what `__init__` assigned |
+| call | args..., kwargs values | target, callee, keywords, fresh, path, new, init, default | a call that is not understood; target is a qualified name or None; fresh: of this file, and it returns an array that it made; path, and new or init: of a call of what `__init__` assigned; default: what is called unless the constructor was given something else |
 | new | args... | target, args (by parameter name) | an instance of a class: `nn.Linear(a, b)` |
 | function | | qualname | a def or lambda as a value |
 | opaque | operands | reason | anything else |

@@ -74,9 +74,7 @@ class Names(Effects):
             return found
         if name in self.module.unclear or self.is_free(name) or not hasattr(builtins, name):
             return None
-        if not self.program.assigns(name):
-            return f"builtins.{name}"
-        return None
+        return None if name in self.module.bound else f"builtins.{name}"
 
     def is_free(self, name: str) -> bool:
         """Whether a name belongs to a function around the one that is lowered."""

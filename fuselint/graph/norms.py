@@ -20,7 +20,8 @@ from weakref import WeakKeyDictionary
 
 import libcst as cst
 
-from fuselint.graph.canonical import Canonical
+from fuselint.graph.around import is_made_with
+from fuselint.graph.canonical import Canonical, walk
 from fuselint.graph.identities_reduce import kept
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.values import HALF, Factor, Term, Value, close
@@ -197,7 +198,7 @@ def _root_of(c: Canonical, square: Value) -> Value | None:
 
 def _checked(c: Canonical, value: Value, root: Value, k: float, norm: Norm) -> Norm | None:
     """The norm with its rest, where value is norm * rest and eps a number that isn't negative."""
-    if not may_be_eps(c, norm.eps):
+    if not may_be_eps(c, norm.eps) or any(not m.scalar and m in walk(norm.x) for m, _ in norm.eps.terms):
         return None
     core = c.algebra.multiply(norm.x, c.algebra.power(c.algebra.scale(root, 1 / k), ROOT))
     scale = value.coefficient / core.coefficient
@@ -234,6 +235,15 @@ def is_centred(c: Canonical, x: Value, axes: Axes) -> bool:
             if c.algebra.subtract(rest, kept(c, "mean", rest, axes)) is x:
                 return True
     return False
+
+
+def roots(graph: Graph) -> Iterator[Node]:
+    """Roots of reductions: a norm may nearly stand around one."""
+    for n in graph.nodes:
+        if n.op in ("linalg.norm", "std") or (
+            n.op in ("sqrt", "rsqrt", "power") and is_made_with(n, ("mean", "sum", "var"))
+        ):
+            yield n
 
 
 # -- the chain of readings ---------------------------------------------------------------------------------------------

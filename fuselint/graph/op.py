@@ -253,6 +253,8 @@ def bind(op: Op, args: Sequence[Node], keywords: Mapping[str, Node], *, method: 
             attrs[p.name] = p.default
         elif isinstance(value, list):
             listed = tuple(literal(v) for v in value)
+            if len(listed) == 1 and isinstance(listed[0], Node) and listed[0].op == "star":
+                listed = listed[0].inputs  # `*shape` alone is that shape
             whole = len(listed) == 1 and (listed[0] is None or isinstance(listed[0], (tuple, Node)))
             attrs[p.name] = listed[0] if whole else listed  # one Node: a tuple, or a number
         else:

@@ -9,7 +9,7 @@ from fuselint.graph import ops_rules as r
 from fuselint.graph.dtypes import DType
 from fuselint.graph.op import Call, Op, PrimitiveRule
 from fuselint.graph.ops_row import row
-from fuselint.graph.shapes import Shape
+from fuselint.graph.shapes import SCALAR, Shape
 
 
 def products() -> Iterator[Op]:
@@ -19,9 +19,7 @@ def products() -> Iterator[Op]:
     yield row(
         "einsum", "matmul", "subscripts, *operands: L", "Matmul", pr.einsum, r.promoted, recorded=pr.einsum_primitives
     )
-    yield row(
-        "inner", "matmul", "a: A, b: A", "Transpose Transpose Matmul", _inner, r.promoted_float, recorded=_contracted
-    )
+    yield row("inner", "matmul", "a: A, b: A", "Transpose Transpose Matmul", _inner, _inner_dtype, recorded=_contracted)
     yield row("outer", "composite", "a: A, b: A", "Reshape Multiply", _outer, r.promoted)
     yield row(
         "tensordot",
@@ -137,10 +135,17 @@ def _inner(c: Call) -> Shape | None:
     a, b = c.shape(0), c.shape(1)
     if a is None or b is None:
         return None
+    if SCALAR in (a, b):
+        return r.broadcasted(c)
     left, right = a.front(1), b.front(1)
     if left is None or right is None or right[0] is not None:
         return None
     return Shape(left[0], (*left[1], *right[1]))
+
+
+def _inner_dtype(c: Call) -> DType:
+    """Of numbers, a product; else one of matrices."""
+    return r.promoted(c) if SCALAR in (c.shape(0), c.shape(1)) else r.promoted_float(c)
 
 
 def _outer(c: Call) -> Shape | None:

@@ -245,11 +245,18 @@ def _embedded(c: Call) -> Shape | None:
 
 
 def _linear(c: Call) -> tuple[str, ...]:
-    shape = c.shape(0)
-    folds = shape is None or shape.rank != 2
     if c.setting("bias") is False:
-        return ("Transpose", *(("Flatten", "Matmul", "Unflatten") if folds else ("Matmul",)))
-    return ("Transpose", *(("Reshape", "AddMM", "Reshape") if folds else ("AddMM",)))
+        return _unbiased(c)
+    return ("Transpose", "Reshape", "AddMM", "Reshape") if _folds(c) else ("Transpose", "AddMM")
+
+
+def _unbiased(c: Call) -> tuple[str, ...]:
+    return ("Transpose", "Flatten", "Matmul", "Unflatten") if _folds(c) else ("Transpose", "Matmul")
+
+
+def _folds(c: Call) -> bool:
+    shape = c.shape(0)
+    return shape is None or shape.rank != 2
 
 
 def _quantised_linear(c: Call) -> tuple[str, ...]:
@@ -296,7 +303,18 @@ def linear() -> Iterator[Op]:
     parts = "Reshape Reshape Reshape Transpose Matmul Reshape Transpose Matmul Squeeze Reshape Add"
     yield op("Bilinear", "layer", "x1: A, x2: A", parts, out, _bilinear, constructor=bilinear)
     embedding = "num_embeddings, dims"
+    packed = f"{embedding}, {quantised}"
     yield op("Embedding", "layer", "x: A", "Gather Squeeze", _embedded, weight_dtype, constructor=embedding)
+    yield op(
+        "Embedding.as_linear",
+        "layer",
+        "x: A",
+        "Transpose Matmul",
+        _last("num_embeddings"),
+        weighted,
+        constructor=embedding,
+        recorded=_unbiased,
+    )
     yield op(
         "QuantizedEmbedding",
         "layer",
@@ -304,9 +322,11 @@ def linear() -> Iterator[Op]:
         "Gather Gather Gather Dequantize",
         _embedded,
         lambda c: weight_dtype(c, "scales"),
-        constructor=f"{embedding}, {quantised}",
+        constructor=packed,
         recorded=lambda c: QUANTISED_EMBEDDING,
     )
+    tied = "QuantizedEmbedding.as_linear"
+    yield op(tied, "layer", "x: A", "QuantizedMatmul", _last("num_embeddings"), _scaled, constructor=packed)
 
 
 def _bilinear(c: Call) -> DType:

@@ -50,14 +50,10 @@ def addmm(c: Call) -> Shape | None:
 def einsum(c: Call) -> Shape | None:
     """Each letter is a size; the result is spelt after `->`."""
     text = c.attrs.get("subscripts")
-    if not isinstance(text, str) or "." in text:
+    found = einsum_terms(text, [c.rank(i) for i in range(len(c.values))])
+    if found is None:
         return None
-    left, arrow, out = text.replace(" ", "").partition("->")
-    terms = left.split(",")
-    if len(terms) != len(c.values):
-        return None
-    if not arrow:
-        out = "".join(sorted(ch for ch in set(left) - {","} if left.count(ch) == 1))
+    terms, out = found
     sizes: dict[str, Expr] = {}
     for i, term in enumerate(terms):
         shape = c.shape(i)
@@ -68,6 +64,29 @@ def einsum(c: Call) -> Shape | None:
             if ch not in sizes or sizes[ch] == 1 or (sizes[ch].value() is None and d.value() is not None):
                 sizes[ch] = d
     return Shape(None, tuple(sizes[ch] for ch in out)) if all(ch in sizes for ch in out) else None
+
+
+def einsum_terms(text: object, ranks: Sequence[int | None]) -> tuple[list[str], str] | None:
+    """The letters of each operand and of the result, an ellipsis spelt out; None where that takes a rank unknown."""
+    if not isinstance(text, str):
+        return None
+    left, arrow, out = text.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(ranks):
+        return None
+    spare = [ch for ch in "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ" if ch not in text]
+    most = 0
+    for i, (term, rank) in enumerate(zip(terms, ranks, strict=True)):
+        if "..." in term:
+            if rank is None:
+                return None
+            n = rank - len(term) + 3
+            most = max(most, n)
+            terms[i] = term.replace("...", "".join(spare[len(spare) - n :]))
+    if not arrow:
+        letters = "".join(terms)
+        out = "".join(sorted(ch for ch in set(letters) if letters.count(ch) == 1))
+    return terms, out.replace("...", "".join(spare[len(spare) - most :]))
 
 
 def einsum_primitives(c: Call) -> tuple[str, ...]:
@@ -116,12 +135,12 @@ def unpacked(c: Call, words: Expr | None) -> Expr | None:
 
 
 def quantisation(c: Call) -> tuple[int | None, int | None]:
-    """group_size and bits, where they are known."""
+    """group_size and bits, where they are known, and numbers that MLX takes."""
     default = DEFAULT_GROUPS.get(str(c.attrs.get("mode")), (None, None))
     size, bits = (
         default[i] if c.attrs.get(name) is None else c.integer(name) for i, name in enumerate(("group_size", "bits"))
     )
-    return size, bits
+    return size or None, bits or None
 
 
 def quantised(c: Call) -> Shape | None:

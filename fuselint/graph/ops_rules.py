@@ -239,9 +239,12 @@ def flattened(c: Call) -> Shape | None:
         return None
     if shape == SCALAR:
         return Shape.of(1)
+    if shape.rank is not None:  # an axis that isn't there is not an error
+        start = max(start + shape.rank if start < 0 else start, 0)
+        end = min(end + shape.rank if end < 0 else end, shape.rank - 1)
     a, b = shape.from_end(start), shape.from_end(end)
     if a is None or b is None or a > b or not shape.certain(-a):
-        return None  # an axis that isn't there is not an error
+        return None
     tail, front = shape.tail(-a), shape.front(-a)
     if tail is None or front is None:
         return None
@@ -488,6 +491,8 @@ def twice(rule: ShapeRule) -> ShapeRule:
 def summed_dtype(c: Call) -> DType:
     """Small integers and booleans add up in int32, unsigned ones in uint32."""
     d = c.dtype(0).settle()
+    if c.rank(0) == 0:
+        return d  # over no axes nothing is done
     if d & {"uint8", "uint16"}:
         return DType({"uint32"})
     return DType({"int32"}) if d & {"bool_", "int8", "int16"} else d

@@ -33,6 +33,13 @@ SAME_VALUES = frozenset(
 )
 
 
+def stated_dtype(weight: Node) -> str:
+    """The dtype that `__init__` asks for in so many words: `mx.ones((n,), dtype=mx.float32)`. "" for none."""
+    init = weight.attrs.get("init")
+    dtype = init.attrs.get("dtype") if isinstance(init, Node) else None
+    return dtype if isinstance(dtype, str) else ""
+
+
 class Origins:
     """The origins of a graph's values: sets, since an operation mixes what its operands are."""
 
@@ -87,11 +94,15 @@ class Origins:
         return frozenset({"unknown"})
 
     def _has_short_rows(self, node: Node) -> bool:
-        """Colours, boxes, quaternions: rows of three or four numbers. Rows of two are pairs that a rotation turns."""
+        """Colours, boxes, codes: rows of a few numbers. Rows of two are pairs that a rotation turns."""
+        size = self._row(node)
+        return size is not None and 3 <= size <= SHORT_ROW
+
+    def _row(self, node: Node) -> int | None:
+        """The length of the last axis, where it is a number."""
         shape = self.facts.shape(node)
         last = None if shape is None or (shape.lead is not None and not shape.dims) else shape.axis(-1)
-        size = None if last is None else last.value()
-        return size is not None and 3 <= size <= SHORT
+        return None if last is None else last.value()
 
     def _operation(self, node: Node, op: Op) -> frozenset[Origin]:
         inputs = self._union(node.inputs)
@@ -105,6 +116,8 @@ class Origins:
             return frozenset({"reduced"}) if inputs & ACTIVATIONS else inputs
         if op.name in ("take_along_axis", "topk") or op.kind == "loss":
             return frozenset({"reduced"})
+        if op.name == "squeeze" and inputs & ACTIVATIONS and self._row(node.inputs[0]) == 1:
+            return frozenset({"reduced"})
         if any(self.of(n) == {"table"} and self.facts.dtype(n).integral for n in node.inputs):
             return frozenset({"table"})  # positions: an arange, shifted and scaled
         if op.kind == "gather" and self._is_fixed_lookup(node):
@@ -112,7 +125,8 @@ class Origins:
         if op.kind == "gather":
             return self.of(node.inputs[0]) if "table" in self.of(node.inputs[0]) else frozenset({"computed"})
         if op.kind in SAME_VALUES:
-            return _settled(inputs)
+            pairs = "reduced" in inputs and any(self._row(n) == 2 for n in node.inputs)
+            return frozenset({"reduced"}) if pairs else _settled(inputs)
         made = inputs & (ACTIVATIONS | {"reduced"})
         if made or op.kind in ("layer", "fast"):
             return frozenset({"computed"})
@@ -151,8 +165,8 @@ class Origins:
 
 RESHAPED = frozenset({"reshape", "unflatten"})
 
-SHORT = 4
-"""A row this long is a few numbers."""
+SHORT, SHORT_ROW = 4, 8
+"""So many parts of rows, or of a row that holds no more, are a few numbers."""
 
 
 def _is_whole(part: Any) -> bool:

@@ -1,7 +1,4 @@
-"""Ops that are several primitives, as mlx/ops.cpp and mlx/nn make them: elementwise ones, and reductions.
-
-An op that isn't here is the primitives that the op table names, one after the other.
-"""
+"""Elementwise ops that are several primitives, as mlx/ops.cpp and mlx/nn make them."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fuselint.graph.shapes import Shape
-from fuselint.graph.tape import Array, Operand, Scalar, Tracer
+from fuselint.graph.dtypes import BOOL, INTEGER
+from fuselint.graph.tape import Array, Operand, Scalar, Tracer, at_least_float
 
 # -- elementwise: composites -------------------------------------------------------------------------------------------
 
@@ -43,39 +40,49 @@ def _is_none(x: Any) -> bool:
     return isinstance(x, Scalar) and x.value is None
 
 
-def _isinf(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
-    plus, minus = t.binary("Equal", x[0], INFINITY, dtype="bool_"), _isneginf(t, x, attrs)
-    return t.logical("LogicalOr", plus, minus)
+def _never(t: Tracer, x: list[Operand], value: int = 0) -> Array | None:
+    """Integers are never infinite, and MLX writes that out."""
+    a = t.array(x[0])
+    return t.full(a.shape, "bool_", value) if a.dtype in (*INTEGER, *BOOL) else None
 
 
-def _isposinf(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
-    return t.binary("Equal", x[0], INFINITY, dtype="bool_")
+def isinf(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
+    return _never(t, x) or t.logical("LogicalOr", isposinf(t, x, attrs), isneginf(t, x, attrs))
 
 
-def _isneginf(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
-    return t.binary("Equal", x[0], Scalar(-math.inf), dtype="bool_")
+def isposinf(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
+    return _never(t, x) or t.binary("Equal", x[0], INFINITY, dtype="bool_")
 
 
-def _isnan(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
-    return t.binary("NotEqual", x[0], x[0], dtype="bool_")
+def isneginf(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
+    return _never(t, x) or t.binary("Equal", x[0], Scalar(-math.inf), dtype="bool_")
 
 
-def _isfinite(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
-    return t.unary("LogicalNot", t.logical("LogicalOr", _isinf(t, x, attrs), _isnan(t, x, attrs)))
+def isnan(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
+    a = t.array(x[0])
+    return _never(t, x) or t.binary("NotEqual", a, a, dtype="bool_")
+
+
+def isfinite(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
+    never = _never(t, x, 1)
+    return never or t.unary("LogicalNot", t.logical("LogicalOr", isinf(t, x, attrs), isnan(t, x, attrs)))
 
 
 def _nan_to_num(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
     a = t.array(x[0])
-    out = t.select(_isnan(t, [a], attrs), Scalar(0.0), a)
-    out = t.select(_isposinf(t, [a], attrs), Scalar("largest"), out)
-    return t.select(_isneginf(t, [a], attrs), Scalar("smallest"), out)
+    if a.dtype in (*INTEGER, *BOOL):
+        return a
+    out = t.select(isnan(t, [a], attrs), Scalar(0.0), a)
+    out = t.select(isposinf(t, [a], attrs), Scalar("largest"), out)
+    return t.select(isneginf(t, [a], attrs), Scalar("smallest"), out)
 
 
 def _isclose(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
     a, b = t.pair(x[0], x[1])
-    far = t.binary("Add", Scalar(1e-8), t.binary("Multiply", Scalar(1e-5), t.unary("Abs", b)))
+    near = t.binary("Multiply", t.constant("rtol", "float32"), t.unary("Abs", b))
+    far = t.binary("Add", t.constant("atol", "float32"), near)
     out = t.binary("LessEqual", t.unary("Abs", t.binary("Subtract", a, b)), far, dtype="bool_")
-    signs = [f(t, [v], attrs) for v in (a, b) for f in (_isposinf, _isneginf)]
+    signs = [f(t, [v], attrs) for v in (t.array(x[0]), t.array(x[1])) for f in (isposinf, isneginf)]
     any_inf = t.logical(
         "LogicalOr", t.logical("LogicalOr", signs[0], signs[1]), t.logical("LogicalOr", signs[2], signs[3])
     )
@@ -90,13 +97,16 @@ def _round(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
     a, decimals = t.array(x[0]), attrs.get("decimals") or 0
     if decimals == 0:
         return t.unary("Round", a)
-    scaled = t.binary("Multiply", a, Scalar(10.0**decimals if isinstance(decimals, int) else "scale"), floating=True)
-    out = t.binary("Multiply", t.unary("Round", scaled), Scalar("1/scale"))
+    dtype = at_least_float(a.dtype)
+    scaled = t.binary("Multiply", a, t.constant(("scale", str(decimals)), dtype))
+    out = t.binary("Multiply", t.unary("Round", scaled), t.constant(("1/scale", str(decimals)), dtype))
     return t.astype(out, a.dtype)
 
 
 def _trunc(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
     a = t.array(x[0])
+    if a.dtype in INTEGER:
+        return a
     below = t.binary("Less", a, ZERO, dtype="bool_")
     return t.select(below, t.unary("Ceil", a), t.unary("Floor", a))
 
@@ -247,8 +257,8 @@ def _radians(t: Tracer, x: list[Operand], attrs: Attrs) -> Array:
 
 
 COMPOSITES: dict[str, Expansion] = {
-    "clip": _clip, "degrees": _degrees, "isclose": _isclose, "isfinite": _isfinite, "isinf": _isinf,
-    "isnan": _isnan, "isneginf": _isneginf, "isposinf": _isposinf, "logical_xor": _logical_xor,
+    "clip": _clip, "degrees": _degrees, "isclose": _isclose, "isfinite": isfinite, "isinf": isinf,
+    "isnan": isnan, "isneginf": isneginf, "isposinf": isposinf, "logical_xor": _logical_xor,
     "nan_to_num": _nan_to_num, "radians": _radians, "reciprocal": _reciprocal, "round": _round, "trunc": _trunc,
     "where": _where,
 }  # fmt: skip
@@ -262,44 +272,3 @@ ACTIVATIONS: dict[str, Expansion] = {
     "nn.step": _step,
 }  # fmt: skip
 """mlx.nn functions under @mx.compile(shapeless=True): one kernel each when called from code that isn't compiled."""
-
-
-# -- reductions and what holds one -------------------------------------------------------------------------------------
-
-
-def _mean(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    return t.binary("Multiply", t.reduce("sum", a, kept), t.inverse_count(a, kept), floating=True)
-
-
-def _var(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    centred = t.binary("Subtract", a, _mean(t, a, kept), floating=True)
-    return t.binary("Multiply", t.reduce("sum", t.unary("Square", centred), kept), t.inverse_count(a, kept))
-
-
-def _std(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    return t.unary("Sqrt", _var(t, a, kept))
-
-
-def _norm(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    return _float(t, "Sqrt", t.reduce("sum", t.unary("Square", a), kept))
-
-
-def _softmax(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    """Over another axis than the last."""
-    top = t.unary("StopGradient", t.reduce("max", a, kept))
-    e = _float(t, "Exp", t.binary("Subtract", a, top))
-    return t.binary("Divide", e, t.reduce("sum", e, kept), floating=True)
-
-
-def _logsumexp(t: Tracer, a: Array, kept: Shape | None) -> Array:
-    """Over another axis than the last."""
-    top = t.unary("StopGradient", t.reduce("max", a, kept))
-    e = _float(t, "Exp", t.binary("Subtract", a, top))
-    out = t.binary("Add", _float(t, "Log", t.reduce("sum", e, kept)), top)
-    return t.select(_isinf(t, [top], {}), top, out)
-
-
-Reduction = Callable[[Tracer, Array, "Shape | None"], Array]
-REDUCTIONS: dict[str, Reduction] = {"mean": _mean, "var": _var, "std": _std, "linalg.norm": _norm}
-OTHER_AXIS: dict[str, Reduction] = {"softmax": _softmax, "logsumexp": _logsumexp}
-"""One primitive over the last axis, several over another."""

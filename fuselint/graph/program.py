@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fuselint.errors import TooComplex
+from fuselint.finding import Edit
 from fuselint.graph.model import Graph
 from fuselint.source.function import FunctionSource, parse_function
 from fuselint.source.text import FileText
@@ -51,6 +51,12 @@ class Once(Generic[T]):
         for kept in (self._known, self._asked):
             kept.update({key: by(value) for key, value in kept.items()})
 
+    def only(self, keys: Iterable[Hashable]) -> Once[T]:
+        """What is known of some keys, to go on with."""
+        out = Once[T]()
+        out._known = {k: self._known[k] for k in keys if k in self._known}
+        return out
+
     def _make(self, key: Hashable, make: Callable[[], T], cut: T) -> T:
         at, outer = len(self._open), self._lowest
         self._lowest = math.inf
@@ -77,7 +83,6 @@ class Program:
         self.file = file
         self.summary = summary
         self._sources: dict[str, FunctionSource | None] = {}
-        self._assigns: dict[str, bool] = {}
         self._makes_array: dict[Graph, bool] = {}
         self._graphs: Once[Graph | None] = Once()
         self.too_complex: dict[str, str] = {}  # functions that were given up, with the reason
@@ -117,13 +122,6 @@ class Program:
         source = self.function(qualname)
         return None if source is None else lower(source, self.summary, self)
 
-    def assigns(self, name: str) -> bool:
-        """Whether the module seems to assign a name, which then is no builtin any more."""
-        if name not in self._assigns:
-            pattern = rf"^(?:[\w, =]*[, =])?{re.escape(name)}\b[\w, ]*(?::[^=\n]*)?=(?!=)"
-            self._assigns[name] = re.search(pattern, self.file.text, re.MULTILINE) is not None
-        return self._assigns[name]
-
     def makes_array(self, qualname: str) -> bool:
         """Whether a function always returns an array that it made, and that it leaves nowhere else."""
         summary = self.summary.functions.get(qualname)
@@ -135,6 +133,25 @@ class Program:
         if graph not in self._makes_array:
             self._makes_array[graph] = _returns_new_array(graph)
         return self._makes_array[graph]
+
+    def changed(self, qualname: str, text: str, edits: Sequence[Edit]) -> Program:
+        """The program with the text after edits inside one function. Other functions and files are as this one's."""
+        from fuselint.graph.elsewhere import Elsewhere
+
+        def moved(offset: int) -> int:
+            return offset + sum(len(e.text) - (e.end - e.start) for e in edits if e.end <= offset)
+
+        functions = dict(self.summary.functions)
+        whole = functions[qualname].span
+        for name, f in functions.items():
+            if whole.start <= f.span.start < whole.end:
+                functions[name] = replace(f, span=replace(f.span, start=moved(f.span.start), end=moved(f.span.end)))
+        out = Program(replace(self.file, text=text), replace(self.summary, functions=functions))
+        kept = [name for name, f in functions.items() if f is self.summary.functions[name]]
+        out._sources = {name: self._sources[name] for name in kept if name in self._sources}
+        out._graphs = self._graphs.only(kept)
+        out.elsewhere = Elsewhere(out, self.elsewhere.modules)
+        return out
 
     def init(self, class_name: str) -> Graph | None:
         """The graph of a class's `__init__`, its own or that of a base in this file."""

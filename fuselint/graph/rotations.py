@@ -14,50 +14,29 @@ stacked or concatenated lanes are one thing.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
+from fuselint.graph.angles import (
+    NAMED,
+    UNARY,
+    Angles,
+    axes_from_end,
+    is_number,
+    is_slice,
+    outer_parts,
+    picked_rows,
+    read_angles,
+)
 from fuselint.graph.canonical import Canonical
 from fuselint.graph.identities_views import FULL, expanded
 from fuselint.graph.model import Node
-from fuselint.graph.values import ONE, Value, close
+from fuselint.graph.values import ONE, Value
 
 Pairing = Literal["halves", "pairs"]
 Lanes = tuple[Value, Value]
-
-UNARY = frozenset(("cos", "sin"))
-
-NAMED = frozenset("param attr item global".split())
-
-ELEMENTWISE = frozenset(
-    "where maximum minimum clip less greater less_equal greater_equal logical_and logical_or logical_not".split()
-)
-"""Operations, beside products and sums, that frequencies are adjusted with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Frequencies:
-    """Angles per position. base: frequencies are base^(-2i/d); else `table` is 1-D: what they are, or their inverse."""
-
-    base: Value | None = None
-    power: Value | None = None  # the base's exponent, where the exponents were not divided by the rotated length
-    table: Value | None = None
-    inverse: bool = False  # the table holds wavelengths
-    length: Value | None = None  # what the exponents call the rotated length
-
-
-@dataclass(frozen=True, slots=True)
-class Angles:
-    """scale * (offset + arange(length)) along `axis` of x, counted from the end. length None: not known."""
-
-    scale: Value
-    offset: Value
-    length: Value | None
-    axis: int
-    frequencies: Frequencies
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +54,61 @@ class Rotation:
     inverse: bool
     even: bool
     dims: Value | None = None
+    written: Pairing | None = None  # how the results are put together, where not as they were read
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """x, whose lanes are mixed by two tables: a rotary embedding, where these are cosines and sines of its angles.
+
+    pairing: how lanes of x are read. written: how they are put together again. whole_rows: a table is as long as x.
+    """
+
+    x: Value
+    tables: tuple[Value, ...]
+    pairing: Pairing
+    written: Pairing
+    whole_rows: bool
+
+
+JOINED = frozenset({"concatenate", "sum", "product", "reshape", "flatten"})
+
+PAIRINGS: tuple[Pairing, ...] = ("halves", "pairs")
 
 
 def read(c: Canonical, value: Value) -> Rotation | None:
     """The value as a rotary embedding."""
-    if value.scalar or value.op not in ("concatenate", "sum", "product", "reshape", "flatten"):
+    if value.scalar or value.op not in JOINED:
         return None
-    for pairing in ("halves", "pairs"):
+    for pairing in PAIRINGS:
         found = _Reader(c, pairing).read(value)
         if found is not None:
             return found
     return None
 
 
+def read_permuted(c: Canonical, value: Value) -> Rotation | None:
+    """The value as a rotary embedding of neighbours, whose results are written as halves."""
+    return _Reader(c, "pairs", "halves").read(value) if value.op == "concatenate" else None
+
+
+def turned(c: Canonical, value: Value) -> Turned | None:
+    """The value as what is a rotary embedding if its tables, of which nothing needs to be known, are right."""
+    if value.scalar or value.op not in JOINED:
+        return None
+    for pairing in PAIRINGS:
+        found = _Reader(c, pairing).turned(value)
+        if found is not None:
+            return found
+    return _Reader(c, "pairs", "halves").turned(value) if value.op == "concatenate" else None
+
+
 class _Reader:
-    def __init__(self, c: Canonical, pairing: Pairing) -> None:
-        self.c, self.algebra, self.pairing = c, c.algebra, pairing
+    """written: how lanes are put together, where not as they are read."""
+
+    def __init__(self, c: Canonical, pairing: Pairing, written: Pairing | None = None) -> None:
+        self.c, self.algebra, self.pairing, self.written = c, c.algebra, pairing, written or pairing
+        self._known: dict[Value, Lanes | None] = {}
 
     def read(self, value: Value) -> Rotation | None:
         both = self.lanes(value)
@@ -121,10 +139,11 @@ class _Reader:
         # Lanes that were cut at one place and multiplied by one table have one length; a whole x was not cut.
         cut = next(iter(cuts), None)
         sliced = all(lane[1] is not None for lane in (x, y, p, q))
-        even = cut is None or sliced or self._halves(x[0], cut)
+        even = cut is None or sliced or self._halves(x[0], cut) or self._is_half_of(cut, angles.frequencies.length)
         if not even and cut is not None and not self._may_halve(x[0], cut):
             return None
-        return Rotation(x[0], self.pairing, angles, m, inverse, even)
+        written = self.written if self.written != self.pairing else None
+        return Rotation(x[0], self.pairing, angles, m, inverse, even, written=written)
 
     def _may_halve(self, x: Value, cut: Value) -> bool:
         """A name, or the half of a name: of the length itself it would be known."""
@@ -132,7 +151,11 @@ class _Reader:
         return (name.op == "size" or name.op in NAMED) and name is not self.algebra.size(x, -1)
 
     def _halves(self, x: Value, cut: Value) -> bool:
-        size = self.algebra.size(x, -1)
+        return self._is_half_of(cut, self.algebra.size(x, -1))
+
+    def _is_half_of(self, cut: Value, size: Value | None) -> bool:
+        if size is None:
+            return False
         if size.number is not None and cut.number is not None:
             return 2 * cut.number == size.number
         if cut.op == "floor_divide" and cut.args[0] is size and cut.args[1].is_number(2.0):
@@ -142,16 +165,10 @@ class _Reader:
     def _terms(self, value: Value) -> dict[tuple[int, str], tuple[tuple[Value, Value | None], Value, Value]] | None:
         """Each term as lane of x, cos or sin -> (x and where it was cut, factor, angles)."""
         found: dict[tuple[int, str], tuple[tuple[Value, Value | None], Value, Value]] = {}
-        if value.number is not None or value.constant:
+        addends = self._addends(value)
+        if addends is None:
             return None
-        outer: list[tuple[Value, Fraction]] = []
-        terms = value.terms
-        if value.op == "product":
-            sums = [b for b, e in value.factors if b.op == "sum" and e == 1]
-            outer = [(b, e) for b, e in value.factors if not (b.op == "sum" and e == 1)]
-            if len(sums) != 1 or sums[0].constant or not all(b.scalar for b, _ in outer):
-                return None
-            terms = tuple((m, k * value.coefficient) for m, k in sums[0].terms)
+        terms, outer = addends
         for m, k in terms:
             lane = turn = None
             rest = list(outer)
@@ -160,7 +177,7 @@ class _Reader:
                     lane = b
                 elif b.op in UNARY and not b.scalar and e == 1 and turn is None:
                     turn = b
-                elif b.scalar:
+                elif is_number(self.c, b):
                     rest.append((b, e))
                 else:
                     return None
@@ -174,6 +191,49 @@ class _Reader:
             found[key] = ((lane.args[0], cut), factor, turn.args[0])
         return found
 
+    def _addends(self, value: Value) -> tuple[list[tuple[Value, float]], list[tuple[Value, Fraction]]] | None:
+        """The terms of a sum, and the scalars that it is multiplied by."""
+        if value.number is not None or value.constant:
+            return None
+        if value.op != "product":
+            return list(value.terms), []
+        sums = [b for b, e in value.factors if b.op == "sum" and e == 1]
+        outer = [(b, e) for b, e in value.factors if not (b.op == "sum" and e == 1)]
+        if len(sums) != 1 or sums[0].constant or not all(is_number(self.c, b) for b, _ in outer):
+            return None
+        return [(m, k * value.coefficient) for m, k in sums[0].terms], outer
+
+    def turned(self, value: Value) -> Turned | None:
+        both = self.lanes(value)
+        addends = None if both is None else [self._addends(v) for v in both]
+        if addends is None or any(a is None or len(a[0]) != 2 for a in addends):
+            return None
+        products = [[dict(m.factors) for m, _ in terms] for a in addends if a is not None for terms in (a[0],)]
+        if not all(e == 1 for terms in products for m in terms for b, e in m.items() if not b.scalar):
+            return None
+        for x in {b.args[0]: None for b in products[0][0] if b.op == "lane"}:
+            tables = self._tables(x, products)
+            if tables is not None:
+                whole_rows = any(b.op == "lane" and b.args[0] in tables for b in products[0][0])
+                return Turned(x, tables, self.pairing, self.written, whole_rows)
+        return None
+
+    def _tables(self, x: Value, products: list[list[dict[Value, Fraction]]]) -> tuple[Value, ...] | None:
+        """What the lanes of x are multiplied by, where each of the sums takes both lanes once."""
+        tables: dict[Value, None] = {}
+        for terms in products:
+            indices = set()
+            for m in terms:
+                own = [b for b in m if b.op == "lane" and b.args[0] is x]
+                rest = [b for b in m if b not in own and not b.scalar]
+                if len(own) != 1 or not rest:
+                    return None
+                indices.add(own[0].param("index"))
+                tables.update(dict.fromkeys(b.args[0] if b.op == "lane" else b for b in rest))
+            if len(indices) != 2:
+                return None
+        return tuple(tables) if len(tables) > 1 else None
+
     # -- lanes -----------------------------------------------------------------------------------------------------
 
     def lane(self, x: Value, index: int, cut: Value | None = None) -> Value:
@@ -183,8 +243,16 @@ class _Reader:
         """The two lanes of the last axis of v."""
         if depth > 24:
             return None
+        if v not in self._known:
+            self._known[v] = self._lanes(v, depth)
+        return self._known[v]
+
+    def _lanes(self, v: Value, depth: int) -> Lanes | None:
         if v.scalar or v.number is not None:
             return v, v
+        if self.written != self.pairing:
+            made = self._joined(v)
+            return None if made is None else (self.lane_of(made[0]), self.lane_of(made[1]))
         if v.op == "product":
             return self._each([(b, e) for b, e in v.factors], depth, lambda p: self.algebra.product(v.coefficient, p))
         if v.op == "sum":
@@ -193,42 +261,35 @@ class _Reader:
             inner = self.lanes(v.args[0], depth + 1)
             return None if inner is None else (self._turn(v.op, inner[0]), self._turn(v.op, inner[1]))
         if v.op == "expand_dims":
-            axes = _from_end(self.c, v)
+            axes = axes_from_end(self.c, v)
             if axes is not None and -1 in axes:
                 return v, v
             if axes is not None:
-                return self._mapped(v.args[0], depth, lambda u: self._expanded(u, axes))
+                return self._mapped(v, depth)
         if v.op == "reshape" and v.args[-1].is_number(1.0):
             return v, v
-        both = _outer(v)
+        both = outer_parts(v)
         if both is not None:
             inner = self.lanes(both[1], depth + 1)
             return None if inner is None else (self._outer(v, both[0], inner[0]), self._outer(v, both[0], inner[1]))
-        if v.op == "index" and _picked(v.param("index")) is not None:
-            return self._mapped(v.args[0], depth, lambda u: self._indexed(u, v.params))
+        if _takes_rows(v) or v.op == "broadcast_to":
+            return self._mapped(v, depth)
         made = self._joined(v)
         if made is not None:
             return self.lane_of(made[0]), self.lane_of(made[1])
         return (self.lane(v, 0), self.lane(v, 1))
 
-    def _expanded(self, u: Value, axes: tuple[int, ...]) -> Value:
-        """New axes go inside: cos(u)[None] is cos(u[None])."""
-        if u.op in UNARY and not u.scalar:
-            return self._turn(u.op, self._expanded(u.args[0], axes))
-        if u.op == "product":
-            return self.algebra.product(
-                u.coefficient, [(b if b.scalar else self._expanded(b, axes), e) for b, e in u.factors]
-            )
-        return expanded(self.c, u, axes)
-
     def _outer(self, v: Value, positions: Value, frequencies: Value) -> Value:
         return self.algebra.atom(v.op, (positions, frequencies), v.params)
 
-    def _mapped(self, v: Value, depth: int, make: Callable[[Value], Value]) -> Lanes | None:
-        inner = self.lanes(v, depth + 1)
-        if inner is None or any(_has_lane(u) for u in inner):
+    def _mapped(self, v: Value, depth: int) -> Lanes | None:
+        """The lanes of a view of an array: those of the array, viewed."""
+        inner = self.lanes(v.args[0], depth + 1)
+        if inner is None:
             return None
-        return make(inner[0]), make(inner[1])
+        if all(u.op == "lane" and u.args[0] is v.args[0] for u in inner):  # nothing is known of the array
+            return self.lane(v, 0), self.lane(v, 1)
+        return None if any(_has_lane(u) for u in inner) else (self._viewed(v, inner[0]), self._viewed(v, inner[1]))
 
     def _each(self, parts: list[tuple[Value, Any]], depth: int, make: Callable[[Any], Value]) -> Lanes | None:
         inner = [(self.lanes(b, depth + 1), e) for b, e in parts]
@@ -242,22 +303,49 @@ class _Reader:
     def _turn(self, op: str, u: Value) -> Value:
         return self.algebra.atom(op, (u,), scalar=u.scalar)
 
-    def _indexed(self, u: Value, params: Any) -> Value:
-        """Positions taken from a table: cos(u)[i] is cos(u[i])."""
+    def _viewed(self, v: Value, u: Value) -> Value:
+        """The view v, of u: a view of cos(u) is the cosine of that view of u."""
         if u.op in UNARY and not u.scalar:
-            return self._turn(u.op, self._indexed(u.args[0], params))
-        if u.op == "product" and len(u.factors) > 1 and any(b.scalar for b, _ in u.factors):
-            outer = [(b, e) for b, e in u.factors if b.scalar]
-            inner = [(b, e) for b, e in u.factors if not b.scalar]
-            if inner:
-                return self.algebra.product(
-                    u.coefficient, [*outer, (self._indexed(self.algebra.product(1.0, inner), params), ONE)]
-                )
-        return self.algebra.atom("index", (u,), params)
+            return self._turn(u.op, self._viewed(v, u.args[0]))
+        if v.op == "expand_dims":
+            axes = axes_from_end(self.c, v)
+            if axes is None:
+                return self.algebra.atom(v.op, (u,), v.params)
+            if u.op == "product":
+                parts = [(b if is_number(self.c, b) else self._viewed(v, b), e) for b, e in u.factors]
+                return self.algebra.product(u.coefficient, parts)
+            return expanded(self.c, u, axes)
+        outer = [(b, e) for b, e in u.factors if is_number(self.c, b)]
+        inner = [(b, e) for b, e in u.factors if not is_number(self.c, b)]
+        if u.op == "product" and inner and (outer or u.coefficient != 1.0):
+            rest = self.algebra.product(1.0, inner)
+            return self.algebra.product(u.coefficient, [*outer, (self._viewed(v, rest), ONE)])
+        return self.algebra.atom(v.op, (u, *v.args[1:]), v.params)
+
+    def _settled(self, v: Value, depth: int = 0) -> Value:
+        """A value with the cosines and sines in it outside of views."""
+        if depth > 12 or not v.args:
+            return v
+        if v.op == "index" and self._is_half(v):
+            both = _Reader(self.c, "halves").lanes(v.args[0])
+            return both[0] if both is not None and both[0] is both[1] and not _has_lane(both[0]) else v
+        if not (v.op in ("expand_dims", "broadcast_to", "reshape") or _takes_rows(v)):
+            return v
+        inner = self._settled(v.args[0], depth + 1)
+        turns = inner.op in UNARY or any(b.op in UNARY for b, _ in inner.factors if b is not inner)
+        return self._viewed(v, inner) if turns and not _has_lane(inner) else v
+
+    def _is_half(self, v: Value) -> bool:
+        """Whether a value is the first or second half of another's last axis."""
+        index = v.param("index")
+        if len(index) != 2 or index[0] != "..." or not is_slice(index[1]) or index[1][3] is not None:
+            return False
+        cuts = [p for p in index[1][1:3] if p is not None]
+        return len(cuts) == 1 and isinstance(cuts[0], Value) and self._halves(v.args[0], cuts[0])
 
     def _joined(self, v: Value) -> Lanes | None:
         """What v was put together from."""
-        if self.pairing == "halves":
+        if self.written == "halves":
             if v.op == "concatenate" and len(v.args) == 2 and v.param("axis") == -1:
                 return v.args[0], v.args[1]
             if v.op == "tile" and _doubles(v.param("reps")):
@@ -313,9 +401,11 @@ class _Reader:
         if facts is None or facts.rank != len(shape):
             return False
         for i, d in enumerate(shape[:-1]):
-            size = self.c.operand(d)
-            if size is None or (size is not self.algebra.size(x, i - len(shape)) and not size.is_number(-1.0)):
-                return False
+            size, axis = self.c.operand(d), i - len(shape)
+            if size is None or not (size.is_number(-1.0) or size is self.algebra.size(x, axis)):
+                stated = self.c.facts.size(d)
+                if stated is None or stated != facts.axis(axis):
+                    return False
         return True
 
     def _sources(self, v: Value) -> Iterable[Value]:
@@ -327,7 +417,7 @@ class _Reader:
             seen.add(u)
             lane = self.sliced(u)
             if lane is not None:
-                yield lane.args[0]
+                yield from lane.args[:1]  # a slice of a number has none
                 continue
             if u.op in UNARY:
                 continue
@@ -341,15 +431,18 @@ class _Reader:
             return self.algebra.product(v.coefficient, [(self.lane_of(b, depth + 1), e) for b, e in v.factors])
         if v.op == "sum":
             return self.algebra.sum(v.constant, [(self.lane_of(m, depth + 1), k) for m, k in v.terms])
-        if v.op == "index" and _picked(v.param("index")) is not None and v.args[0].op in UNARY:
-            return self._indexed(v.args[0], v.params) if not _has_lane(v) else v
-        if v.op == "expand_dims" and v.args[0].op in UNARY:
-            u, axes = v.args[0], _from_end(self.c, v)
-            return v if axes is None else self._expanded(u, axes)
-        return self.sliced(v) or v
+        return self.sliced(v) or self._settled(v)
 
     def sliced(self, v: Value) -> Value | None:
         """A slice of x as a lane of x, where it is one of this pairing."""
+        found = self._slice(v)
+        if found is not None and found.args[0].op not in NAMED and found.args[0] is not v:
+            both = self.lanes(found.args[0])
+            if both is not None and both[0] is both[1] and not _has_lane(both[0]):  # a half of a table that was doubled
+                return both[0]
+        return found
+
+    def _slice(self, v: Value) -> Value | None:
         if v.op == "item" and v.args and v.args[0].op == "split":
             parts = v.args[0]
             index = v.param("index")
@@ -362,7 +455,7 @@ class _Reader:
         if v.op != "index":
             return None
         index, x = v.param("index"), v.args[0]
-        if len(index) == 2 and index[0] == "..." and _is_slice(index[1]):
+        if len(index) == 2 and index[0] == "..." and is_slice(index[1]):
             _, start, stop, step = index[1]
             if step is None and self.pairing == "halves":
                 if start is None and isinstance(stop, Value):
@@ -401,53 +494,9 @@ class _Reader:
         return self.lane(self.c.of(x), tail[0])
 
 
-def _from_end(c: Canonical, v: Value) -> tuple[int, ...] | None:
-    """The new axes of an expand_dims counted from the end, where that is known."""
-    axes: tuple[int, ...] = v.param("axes")
-    if all(a < 0 for a in axes):
-        return axes
-    rank = _rank(c, v.args[0])
-    return None if rank is None else tuple(sorted(a if a < 0 else a - rank - len(axes) for a in axes))
-
-
-def _rank(c: Canonical, v: Value) -> int | None:
-    """The rank of a table: of ranges, outer products and arithmetic on those."""
-    if v.op == "expand_dims":
-        inner = _rank(c, v.args[0])
-        return None if inner is None else inner + len(v.param("axes"))
-    if v.op in UNARY:
-        return _rank(c, v.args[0])
-    if _outer(v) is not None:
-        return 2
-    if _is_vector(c, v):
-        return 1
-    if v.op == "product":
-        ranks = [_rank(c, b) for b, _ in v.factors if not b.scalar]
-        return None if None in ranks or not ranks else max(r for r in ranks if r is not None)
-    if v.op == "concatenate":
-        return _rank(c, v.args[0])
-    return next((c.facts.rank(n) for n in c.nodes(v)[:1]), None)
-
-
-def _is_slice(entry: Any) -> bool:
-    return isinstance(entry, tuple) and entry[:1] == ("slice",)
-
-
-def _picked(index: Any) -> Any:
-    """The slice of positions that an index of a table takes: of its first axis, or of the last but one."""
-    if isinstance(index, tuple) and len(index) == 2 and index[1] == "..." and _is_slice(index[0]):
-        return index[0]
-    if isinstance(index, tuple) and len(index) == 3 and index[0] == "..." and _is_slice(index[1]) and index[2] == FULL:
-        return index[1]
-    return None
-
-
-def _picked_entries(index: Any) -> Any:
-    """The slice that an index of a 1-D value takes."""
-    if isinstance(index, tuple) and len(index) == 2 and "..." in index:
-        entry = index[0] if index[1] == "..." else index[1]
-        return entry if _is_slice(entry) else None
-    return None
+def _takes_rows(v: Value) -> bool:
+    """Whether a value is some of the rows of another, or the first of several."""
+    return v.op == "index" and (picked_rows(v.param("index")) is not None or v.param("index") == (0, "..."))
 
 
 def _doubles(reps: Any) -> bool:
@@ -475,297 +524,41 @@ def _has_lane(v: Value) -> bool:
     return False
 
 
-# -- angles ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """scale x 1-D factors with their exponents, each along an axis counted from the end."""
-
-    scale: Value
-    factors: tuple[tuple[Value, int, Fraction], ...]
-
-
-def read_angles(c: Canonical, u: Value, whole: Value) -> Angles | None:
-    """u as scale * (offset + arange) x frequencies. whole: the length that is rotated, which is even."""
-    start = taken = None
-    scalars = c.algebra.product(u.coefficient, [(b, e) for b, e in u.factors if b.scalar])
-    arrays = [(b, e) for b, e in u.factors if not b.scalar]
-    if len(arrays) == 1 and arrays[0][0].op == "index" and arrays[0][1] == 1:  # some positions of a table
-        picked = arrays[0][0]
-        entry = _picked(picked.param("index"))
-        if entry is None:
-            return None
-        _, first, stop, step = entry
-        if step is not None:
-            return None
-        start = first if isinstance(first, Value) else c.algebra.zero
-        taken = c.algebra.subtract(stop, start) if isinstance(stop, Value) else None
-        table = _opened(c, picked.args[0], ONE)
-        if (
-            table is None
-            or min((axis for _, axis, _ in table.factors), default=0) != -2
-            or _rank(c, picked.args[0]) != 2
-        ):
-            return None
-        table = replace(table, scale=c.algebra.multiply(scalars, table.scale))
-    else:
-        table = _opened(c, u, ONE)
-    if table is None:
-        return None
-    positions = [(core, axis, e) for core, axis, e in table.factors if axis < -1]
-    rest = [(core, e) for core, axis, e in table.factors if axis == -1]
-    if len(positions) != 1 or positions[0][2] != 1 or not rest:
-        return None
-    core, axis, _ = positions[0]
-    counted = _positions(c, core)
-    frequencies = read_frequencies(c, rest, whole)
-    if counted is None or frequencies is None:
-        return None
-    offset, length = counted
-    if start is not None:
-        offset, length = c.algebra.add(offset, start), taken
-    return Angles(table.scale, offset, length, axis, frequencies)
-
-
-def _opened(c: Canonical, v: Value, e: Fraction, depth: int = 0) -> _Table | None:
-    """Products, outer products and new axes, down to 1-D factors."""
-    if depth > 12:
-        return None
-    if v.scalar:
-        return _Table(c.algebra.power(v, e), ())
-    if v.op == "product":
-        scale = c.algebra.power(c.algebra.number(v.coefficient), e)
-        parts = [_opened(c, b, k * e, depth + 1) for b, k in v.factors]
-        return _together(c, scale, parts)
-    both = _outer(v)
-    if both is not None and e == 1:
-        inner = [_opened(c, b, e, depth + 1) for b in both]
-        if any(t is None or any(axis != -1 for _, axis, _ in t.factors) for t in inner):
-            return None
-        first = inner[0]
-        assert first is not None
-        inner[0] = replace(first, factors=tuple((core, -2, k) for core, _, k in first.factors))
-        return _together(c, c.algebra.one, inner)
-    if v.op == "expand_dims":
-        axes, table = _from_end(c, v), _opened(c, v.args[0], e, depth + 1)
-        if axes is None or table is None:
-            return None
-        return replace(table, factors=tuple((core, _shifted(axis, axes), k) for core, axis, k in table.factors))
-    if v.op == "reshape":
-        dims = v.args[1:]
-        long = [i - len(dims) for i, d in enumerate(dims) if not d.is_number(1.0)]
-        return (
-            _Table(c.algebra.one, ((v.args[0], long[0], e),)) if len(long) == 1 and _is_vector(c, v.args[0]) else None
-        )
-    return _Table(c.algebra.one, ((v, -1, e),)) if _is_vector(c, v) else None
-
-
-def _together(c: Canonical, scale: Value, parts: list[_Table | None]) -> _Table | None:
-    factors: list[tuple[Value, int, Fraction]] = []
-    for t in parts:
-        if t is None:
-            return None
-        scale = c.algebra.multiply(scale, t.scale)
-        factors += t.factors
-    return _Table(scale, tuple(factors))
-
-
-def _shifted(axis: int, new: tuple[int, ...]) -> int:
-    """Where an axis is after new ones were inserted, all counted from the end."""
-    at = 0
-    for _ in range(-axis):
-        at -= 1
-        while at in new:
-            at -= 1
-    return at
-
-
-def _outer(v: Value) -> Lanes | None:
-    if v.op == "outer" and len(v.args) == 2:
-        return v.args[0], v.args[1]
-    if v.op == "einsum" and len(v.args) == 2:
-        text = str(v.param("subscripts") or "").replace(" ", "")
-        if len(text) == 7 and text[1] == "," and text[3:5] == "->" and text[0] + text[2] == text[5:] != 2 * text[0]:
-            return v.args[0], v.args[1]
-    return None
-
-
-def _is_vector(c: Canonical, v: Value) -> bool:
-    """Whether v is 1-D: a range, arithmetic on one and scalars, or what facts call so."""
-    if v.op == "arange":
-        return True
-    if any(c.facts.rank(n) == 1 for n in c.nodes(v)[:1]) or _made_in_init(c, v) is not None:
-        return True
-    if v.op in ("sum", "product", *ELEMENTWISE):
-        below = [m for m, _ in v.terms] if v.op == "sum" else [b for b, _ in v.factors] if v.op == "product" else v.args
-        arrays = [b for b in below if not b.scalar]
-        ranges = [b for b in arrays if _is_vector(c, b)]
-        # Names that nothing is known of are taken for numbers: an offset says so as an obligation of its own.
-        return bool(ranges) and all(b in ranges or b.op in NAMED for b in arrays)
-    if v.op == "pow":
-        return v.args[0].scalar and _is_vector(c, v.args[1])
-    if v.op == "index":
-        return _picked_entries(v.param("index")) is not None and _is_vector(c, v.args[0])
-    return v.op in ("exp", "log", "reciprocal") and _is_vector(c, v.args[0])
-
-
-def _made_in_init(c: Canonical, v: Value) -> tuple[Canonical, Value] | None:
-    """An attribute that `__init__` makes as frequencies: its value there, in that graph's canonical form."""
-    for node in c.nodes(v)[:1]:
-        init = node.attrs.get("init") if node.op == "attr" else None
-        program, owner = c.graph.program, c.graph.context.class_name
-        if init is None or program is None or owner is None:
-            return None
-        made = program.init(owner)
-        if made is None or init not in set(made.nodes):
-            return None
-        there = made.canonical
-        value = there.of(init)
-        if _is_vector(there, value):
-            return there, value
-    return None
-
-
-def _positions(c: Canonical, v: Value) -> tuple[Value, Value | None] | None:
-    """offset and length of offset + arange(length)."""
-    ranges = [(m, k) for m, k in v.terms if m.op == "arange"]
-    if len(ranges) != 1 or ranges[0][1] != 1.0:
-        return None
-    counted = ranges[0][0]
-    bounds = [
-        c.operand(counted.param(p)) if not isinstance(counted.param(p), Value) else counted.param(p)
-        for p in ("start", "stop", "step")
-    ]
-    first, stop, step = bounds
-    if first is None or stop is None or step is None or not step.is_number(1.0):
-        return None
-    others = [(m, k) for m, k in v.terms if m is not counted]
-    if not all(m.scalar or m.op in NAMED for m, _ in others):
-        return None
-    offset = c.algebra.add(first, c.algebra.sum(v.constant, others))
-    return offset, c.algebra.subtract(stop, first)
-
-
-def read_frequencies(c: Canonical, factors: list[tuple[Value, Fraction]], whole: Value) -> Frequencies | None:
-    """What angles a position adds, by pair."""
-    if len(factors) == 1:
-        found = _of_base(c, *factors[0], whole)
-        if found is not None:
-            return found
-        if _grows(*factors[0]):
-            return None
-    value = c.algebra.product(1.0, factors)
-    if c.nodes(value):
-        return Frequencies(table=value)
-    wavelengths = c.algebra.power(value, Fraction(-1))
-    if c.nodes(wavelengths):
-        return Frequencies(table=wavelengths, inverse=True)
-    return None
-
-
-def _grows(v: Value, e: Fraction) -> bool:
-    """Whether angles grow along the pairs: base^(2i/d) are wavelengths, not frequencies."""
-    return (v.op == "exp" and v.args[0].coefficient * e > 0) or (v.op == "pow" and v.args[1].coefficient * e > 0)
-
-
-def _of_base(c: Canonical, v: Value, e: Fraction, whole: Value) -> Frequencies | None:
-    """base^(-2i/d)."""
-    base: Value | None = None
-    if v.op == "exp":
-        exponent = v.args[0]
-    elif v.op == "pow" and v.args[0].scalar:
-        base, exponent = v.args
-    else:
-        return None
-    if e not in (1, -1):
-        return None
-    exponent = c.algebra.scale(exponent, float(e))
-    ranges = [b for b, k in exponent.factors if b.op in ("arange", "index") and k == 1]
-    rest = [(b, k) for b, k in exponent.factors if b not in ranges]
-    if len(ranges) != 1 or not all(b.scalar for b, _ in rest) or exponent.coefficient >= 0:
-        return None
-    length = _range_length(c, ranges[0])
-    if length is None:
-        return None
-    halved = length.op == "floor_divide" and length.args[1].is_number(2.0)
-    rotated = length.args[0] if halved else length if _steps_by_two(c, ranges[0]) else None
-    power = c.algebra.multiply(c.algebra.product(-exponent.coefficient, rest), length)
-    power = _cancelled(c, power, whole)
-    if base is None:
-        logs = [b for b, k in power.factors if b.op == "log" and k == 1 and b.scalar]
-        if logs:
-            base = logs[0].args[0]
-            power = c.algebra.product(power.coefficient, [(b, k) for b, k in power.factors if b is not logs[0]])
-        else:
-            number = _rounded(math.exp(power.coefficient)) if abs(power.coefficient) < 700 else 0.0
-            if number <= 1.0:
-                return None
-            base, power = c.algebra.number(number), c.algebra.product(1.0, power.factors)
-    if power.number is not None and base.number is not None:
-        return Frequencies(c.algebra.number(_rounded(base.number**power.number)), length=rotated)
-    return Frequencies(base, None if power.is_number(1.0) else power, length=rotated)
-
-
-def _rounded(number: float) -> float:
-    near = float(round(number))
-    return near if close(near, number, 1e-9) else number
-
-
-def _range_length(c: Canonical, v: Value) -> Value | None:
-    """The length that is rotated, as arange(0, d, 2) or arange(d/2) says it, in steps of the exponent."""
-    if v.op == "index":
-        entry = _picked_entries(v.param("index"))
-        if entry is None or entry[1] is not None or entry[3] is not None or v.args[0].op != "arange":
-            return None
-        whole = _range_length(c, v.args[0])
-        stop, step = entry[2], v.args[0].param("step")
-        if whole is None or not isinstance(stop, Value) or step not in (2, c.algebra.number(2.0)):
-            return None
-        half = stop.op == "floor_divide" and stop.args[0] is whole and stop.args[1].is_number(2.0)
-        return whole if half or c.algebra.scale(stop, 2.0) is whole else None
-    start, stop, step = (
-        p if isinstance(p, Value) else c.operand(p) for p in (v.param("start"), v.param("stop"), v.param("step"))
-    )
-    if start is None or stop is None or step is None or not start.is_number(0.0):
-        return None
-    return stop if step.is_number(1.0) or step.is_number(2.0) else None
-
-
-def _steps_by_two(c: Canonical, v: Value) -> bool:
-    step = (v.args[0] if v.op == "index" else v).param("step")
-    return step == 2 or (isinstance(step, Value) and step.is_number(2.0))
-
-
-def _cancelled(c: Canonical, v: Value, whole: Value) -> Value:
-    """v with a / a as 1 and whole // 2 as a half of it: these are lengths, above zero, and whole is even."""
-    total: dict[Value, Fraction] = {}
-    scale = c.algebra.number(v.coefficient)
-    for b, e in v.factors:
-        halved = b.op == "floor_divide" and b.args[0] is whole and b.args[1].is_number(2.0)
-        if halved:
-            scale = c.algebra.multiply(scale, c.algebra.power(c.algebra.number(0.5), e))
-        of = whole if halved else b
-        total[of] = total.get(of, Fraction(0)) + e
-    return c.algebra.multiply(scale, c.algebra.product(1.0, [(b, e) for b, e in total.items() if e]))
-
-
 def with_rest(c: Canonical, value: Value) -> Rotation | None:
     """concatenate(rotated part of x, the rest of x): x's leading dims are rotated."""
+    parts = _before_rest(c, value)
+    found = None if parts is None else read(c, parts[0])
+    if parts is None or found is None or not _is_start(found.x, parts):
+        return None
+    return replace(found, x=parts[2], dims=parts[1])
+
+
+def turned_with_rest(c: Canonical, value: Value) -> Turned | None:
+    """As `turned`, of x's leading dims."""
+    parts = _before_rest(c, value)
+    found = None if parts is None else turned(c, parts[0])
+    if parts is None or found is None or not _is_start(found.x, parts):
+        return None
+    return replace(found, x=parts[2])
+
+
+def _before_rest(c: Canonical, value: Value) -> tuple[Value, Value, Value] | None:
+    """head, d and x of concatenate(head, x[..., d:])."""
     if value.op != "concatenate" or value.param("axis") != -1 or len(value.args) not in (2, 3):
         return None
     rest = value.args[-1]
     if rest.op != "index" or len(rest.param("index")) != 2 or rest.param("index")[0] != "...":
         return None
     cut = rest.param("index")[1]
-    if not _is_slice(cut) or not isinstance(cut[1], Value) or cut[2] is not None or cut[3] is not None:
+    if not is_slice(cut) or not isinstance(cut[1], Value) or cut[2] is not None or cut[3] is not None:
         return None
-    dims, x = cut[1], rest.args[0]
     head = value.args[0]
     if len(value.args) == 3:
         head = c.algebra.atom("concatenate", value.args[:2], value.params)
-    found = read(c, head)
-    if found is None or found.x.op != "index" or found.x.args[0] is not x:
-        return None
-    want = ("...", ("slice", None, dims, None))
-    return replace(found, x=x, dims=dims) if found.x.param("index") == want else None
+    return head, cut[1], rest.args[0]
+
+
+def _is_start(x: Value, parts: tuple[Value, Value, Value]) -> bool:
+    """Whether a value is x[..., :d]."""
+    want = ("...", ("slice", None, parts[1], None))
+    return x.op == "index" and x.args[0] is parts[2] and bool(x.param("index") == want)

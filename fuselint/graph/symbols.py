@@ -7,7 +7,9 @@ and print the same on every run.
 
 from __future__ import annotations
 
+import ast
 import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -169,14 +171,17 @@ class Expr:
         return reduce(lambda a, b: a * b, [self] * exponent, Expr.of(1))
 
     def __floordiv__(self, other: Size) -> Expr:
-        """Floor division: exact where the divisor divides, else the opaque size `self//other`."""
-        divisor = Expr.of(other)
+        """Floor division: exact where the divisor divides, else the opaque size `self//other`.
+
+        No axis has no size: where numbers that somebody assumed make the divisor nothing, it is one.
+        """
+        divisor = Expr.of(other if other != 0 else 1)
         quotient = self._divide(divisor)
-        if quotient is not None and quotient.integral:
-            return quotient
+        if quotient is not None and all(c.denominator == 1 for m, c in quotient.terms if m):
+            return Expr({m: c if m else Fraction(math.floor(c)) for m, c in quotient.terms})
         above, below = self._reduced(divisor)
         a, b = above._constant, below._constant
-        if a is not None and b is not None:
+        if a is not None and b:
             return Expr.of(a // b)
         return Expr({((Apply("//", (above, below)), 1),): Fraction(1)})
 
@@ -356,6 +361,40 @@ def _term(m: Monomial, c: Fraction) -> str:
         factors.extend([text] * e)
     text = "*".join(factors)
     return text if c.denominator == 1 else f"{text}/{c.denominator}"
+
+
+def evaluate(text: str, values: Mapping[str, int]) -> int:
+    """The number of a printed Expr, all of whose names have values. Fractions round up.
+
+    >>> evaluate("2*B*x.shape[1] + 1", {"B": 3, "x.shape[1]": 5})
+    31
+    """
+    for name in sorted(values, key=len, reverse=True):
+        text = re.sub(rf"(?<![\w.]){re.escape(name)}(?!\w)", str(values[name]), text)
+    value = _evaluated(ast.parse(text, mode="eval").body)
+    return -((-value.numerator) // value.denominator)
+
+
+def _evaluated(tree: ast.expr) -> Fraction:
+    match tree:
+        case ast.Constant(value=int(number)):
+            return Fraction(number)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_evaluated(inner)
+        case ast.Call(func=ast.Name(id="max"), args=args):
+            return max(map(_evaluated, args))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return Fraction(_OPERATORS[type(op)](_evaluated(left), _evaluated(right)))
+    raise ValueError(f"not a formula of sizes, or a name without a value: {ast.unparse(tree)}")
+
+
+_OPERATORS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction | int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: lambda a, b: a // (b or 1),  # as Expr's own
+}
 
 
 def product(sizes: Iterable[Size]) -> Expr:

@@ -45,7 +45,7 @@ VIEWS = names(
     """
 )
 """Primitives without a kernel. Reshape, Flatten and Unflatten are views too, unless the layout makes them copy."""
-RESHAPES = frozenset({"Reshape", "Flatten", "Unflatten"})
+RESHAPES = frozenset({"Reshape", "Flatten", "Unflatten", "Contiguous"})
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +56,7 @@ class Array:
     key: the primitive's own arguments (axes, dtype): two equal ones on equal inputs are the same computation.
     value: of a constant, what makes it equal to another.
     node: the node of our graph that it belongs to; several arrays may, where the op is a composite.
+    first: of a primitive with several results, the first one.
     """
 
     primitive: str
@@ -65,6 +66,7 @@ class Array:
     node: Node | None = None
     key: Hashable = None
     value: Hashable = None
+    first: Array | None = None
 
     @property
     def fusable(self) -> bool:
@@ -79,7 +81,7 @@ class Scalar:
     """A Python number: a literal, or a value that differs from call to call (then `value` is its node)."""
 
     value: Hashable
-    kind: str = "float"  # "float", "int" or "bool"
+    kind: str = "float"  # "float", "int", "bool" or "complex"
 
 
 Operand = Array | Scalar
@@ -90,7 +92,7 @@ def same_shape(a: Shape | None, b: Shape | None) -> bool:
     """Whether MLX would see equal shapes, and so no Broadcast between them. Unknown sizes count as equal."""
     if a is None or b is None:
         known = a or b
-        return known is None or known.lead is not None or len(known.dims) > 1
+        return known is None or (_is_full(known) and (known.lead is not None or len(known.dims) > 1))
     if a.lead is None and b.lead is None:
         return len(a.dims) == len(b.dims) and all(map(_same_size, a.dims, b.dims))
     if a.lead is not None and b.lead is not None:
@@ -105,10 +107,15 @@ def same_shape(a: Shape | None, b: Shape | None) -> bool:
 
 
 def joined(a: Shape | None, b: Shape | None) -> Shape | None:
-    """The shape of a op b. Shapes without facts count as equal: of two, the one that says more is kept."""
+    """The shape of a op b. Shapes without facts count as equal: of two, the one that says more is kept.
+
+    An axis of 1 says nothing of the result: `gate * y` with a gate of (rows, 1) has y's shape.
+    """
     if a is None or b is None:
         known = a or b
-        return known if known is not None and (known.lead is not None or len(known.dims) > 1) else None
+        if known is None or not _is_full(known):
+            return None
+        return known if known.lead is not None or len(known.dims) > 1 else None
     if a.lead is None and b.lead is None:
         return Shape(None, _meet(a.dims, b.dims))
     if a.lead is not None and b.lead is not None:
@@ -124,6 +131,11 @@ def joined(a: Shape | None, b: Shape | None) -> Shape | None:
     return Shape(more.lead, _meet(more.dims, less.dims))
 
 
+def _is_full(shape: Shape) -> bool:
+    """Whether no axis is 1, so that what is combined with it may well have this shape."""
+    return not any(d == 1 for d in shape.dims)
+
+
 def _meet(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Axis by axis from the last: the size that isn't 1, a number rather than a name, a name of the code's own."""
     if len(a) < len(b):
@@ -136,7 +148,8 @@ def _says(size: Expr) -> int:
     """How much is known of a size."""
     if size.value() is not None:
         return 0 if size == 1 else 3
-    return 1 if ".shape[" in str(size) else 2
+    text = str(size)
+    return 1 if ".shape[" in text and size == Expr.name(text) else 2
 
 
 def _same_size(a: Expr, b: Expr) -> bool:
@@ -170,9 +183,13 @@ def at_least_float(dtype: str) -> str:
 
 @dataclass(eq=False)
 class Tracer:
-    """Makes Arrays as mlx/ops.cpp does. `shapeless`: as under mx.compile(shapeless=True)."""
+    """Makes Arrays as mlx/ops.cpp does. `shapeless`: as under mx.compile(shapeless=True).
+
+    activation: the dtype that activations are taken to have; "" for any.
+    """
 
     shapeless: bool = False
+    activation: str = ""
     arrays: list[Array] = field(default_factory=list)
     node: Node | None = None  # what is being expanded
     arguments: Hashable = None  # of its call, as the key of its primitives
@@ -189,7 +206,8 @@ class Tracer:
         return self.make("", (), shape, dtype)
 
     def astype(self, a: Array, dtype: str) -> Array:
-        return a if a.dtype == dtype else self.make("AsType", (a,), a.shape, dtype, dtype)
+        same = a.dtype == dtype or {a.dtype, dtype} == {ACTIVATION, self.activation}
+        return a if same else self.make("AsType", (a,), a.shape, dtype, dtype)
 
     def unary(
         self, primitive: str, a: Array, *, floating: bool = False, dtype: str = "", key: Hashable = None
@@ -236,15 +254,13 @@ class Tracer:
         """x as an array: a Python number takes the dtype of the array beside it, if that can hold it."""
         if isinstance(x, Array):
             return x
-        own = {"bool": "bool_", "int": "int32", "float": "float32"}[x.kind]
-        dtype = like.dtype if isinstance(like, Array) and x.kind != "bool" else own
+        own = {"bool": "bool_", "int": "int32", "float": "float32", "complex": "complex64"}[x.kind]
+        dtype = like.dtype if isinstance(like, Array) and x.kind in ("int", "float") else own
         if x.kind == "float":
             dtype = at_least_float(dtype)
         if x.kind == "int" and dtype == "bool_":
             dtype = own
-        a = self.make("", (), SCALAR, dtype)
-        a.value = (x.value, dtype)
-        return a
+        return self.constant(x.value, dtype)
 
     def reduce(self, operation: str, a: Array, kept: Shape | None, dtype: str = "", primitive: str = "Reduce") -> Array:
         """A reduction with its axes kept as 1. Over axes of 1 it is nothing, unless shapes may change."""
@@ -252,6 +268,18 @@ class Tracer:
             return self.astype(a, dtype or a.dtype)
         axes = self.arguments if kept is None else str(kept)
         return self.make(primitive, (a,), kept, dtype or a.dtype, (operation, axes))
+
+    def full(self, shape: Shape | None, dtype: str, value: Hashable) -> Array:
+        """An array of one number, written to memory."""
+        number = self.constant(value, dtype)
+        wide = number if shape == SCALAR else self.broadcast_to(number, shape)
+        return self.make("Full", (wide,), shape, dtype)
+
+    def constant(self, value: Hashable, dtype: str) -> Array:
+        """A Python number as an array: no kernel reads it from memory."""
+        a = self.make("", (), SCALAR, dtype)
+        a.value = (value, dtype)
+        return a
 
     def inverse_count(self, a: Array, kept: Shape | None) -> Operand:
         """What a mean multiplies its sum by: a constant, but computed where shapes may change."""

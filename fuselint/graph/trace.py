@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from fuselint.graph import expand_fused, expand_index, expand_losses, expand_products, expand_reduce, expand_views
 from fuselint.graph import ops_rules as rules
+from fuselint.graph.expand import Applied, Expand, Result
+from fuselint.graph.fuse import compiled
+from fuselint.graph.gates import Gates
+from fuselint.graph.likely import likely
 from fuselint.graph.model import Node, Slice, operands
 from fuselint.graph.op import Op
 from fuselint.graph.ops import TABLE, function_of
-from fuselint.graph.primitives import ACTIVATIONS, COMPOSITES, OTHER_AXIS, REDUCTIONS
+from fuselint.graph.primitives import ACTIVATIONS, COMPOSITES
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import SHARED, VIEWS, Array, Operand, Scalar, Tracer, concrete, names
+from fuselint.graph.tape import SHARED, Array, Operand, Scalar, Tracer, concrete, names
+from fuselint.graph.unstated import counted
 
 if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
+
+EXPANDED: dict[str, Expand] = {
+    **expand_views.EXPANDED,
+    **expand_reduce.EXPANDED,
+    **expand_products.EXPANDED,
+    **expand_fused.EXPANDED,
+    **expand_losses.EXPANDED,
+}
 
 NOT_ARRAYS = names(
     """
@@ -27,58 +41,83 @@ NOT_ARRAYS = names(
 )
 """Structural ops: values that MLX does not compute."""
 
+OPAQUE = "Opaque"
+"""What stands for a value that isn't MLX's own computation: a join of branches, or a call that isn't understood."""
+
 FLOATING = (rules.floated, rules.promoted_float)
 """dtype rules of ops that turn integers into float32 before they compute."""
 
-Traced = Array | Scalar | None
+Traced = Array | Scalar | tuple[Array, ...] | None
 
 
 @dataclass(eq=False)
 class Trace:
-    """The arrays of a set of nodes. What they read and don't hold is an input."""
+    """The arrays of a set of nodes. What they read and don't hold is an input.
+
+    eager: as eager MLX runs it, where a function of mlx.nn that MLX compiles is kernels of its own.
+    counted: what dtypes that nobody states are counted as, by their symbols.
+    """
 
     facts: Facts
     tracer: Tracer
     made: dict[Node, Traced]
+    counted: Mapping[str, str]
+    gates: Gates = field(default_factory=Gates)
+    eager: bool = False
+    weights: dict[tuple[Hashable, str], Array] = field(default_factory=dict)
 
     def array(self, node: Node) -> Array | None:
         """The array that holds the node's value."""
         value = self.made.get(node)
         return value if isinstance(value, Array) else None
 
+    def results(self, node: Node) -> tuple[Array, ...]:
+        """The array of the node, or the arrays of several results."""
+        value = self.made.get(node)
+        return value if isinstance(value, tuple) else (value,) if isinstance(value, Array) else ()
+
     def shape(self, node: Node) -> Shape | None:
-        """The node's shape; `x[:, None, :]` of an x of unknown rank names all its axes."""
-        shape = self.facts.shape(node)
-        index = node.attrs.get("index") if node.op == "index" else None
-        if isinstance(index, tuple) and (shape is None or shape.lead is not None):
-            return _new_axes(self.facts.shape(node.inputs[0]), index) or shape
-        return shape
+        """The shape to count the node's value with."""
+        return likely(node, self.facts)
+
+    def dtype(self, node: Node) -> str:
+        """The dtype to count the node's value with."""
+        return concrete(self.facts.dtype(node).bound(self.counted))
 
     # -- operands -----------------------------------------------------------------------------------------------------
 
     def operand(self, node: Node) -> Operand | None:
         if node not in self.made:
             self.made[node] = self.outside(node)
-        return self.made[node]
+        value = self.made[node]
+        return None if isinstance(value, tuple) else value
 
     def outside(self, node: Node) -> Traced:
         """A value that the traced nodes don't compute."""
         if node.op == "const":
             return _scalar(node.attrs.get("value"))
         if self.facts.kind(node) == "scalar":
-            return _number(node)
+            return self.number(node)
         if self.facts.kind(node) in ("array", "unknown"):
-            made = self.tracer.input(self.shape(node), concrete(self.facts.dtype(node)))
+            made = self.tracer.input(self.shape(node), self.dtype(node))
             made.node = node
             return made
         return None
 
     def operands(self, node: Node) -> list[Operand]:
-        return [x for x in self.arguments(node) if x != NOTHING]
+        return [x for n in node.inputs if (x := self.operand(n)) not in (None, NOTHING)]
 
-    def arguments(self, node: Node) -> list[Operand]:
-        """The operands by position: an argument that is None keeps its place."""
-        return [x for n in node.inputs if (x := self.operand(n)) is not None]
+    def weight(self, node: Node, name: str, sizes: Iterable[Expr | None], dtype: str) -> Array:
+        """A parameter of the layer that a node calls."""
+        owner = node.attrs.get("path") or node.attrs.get("new") or node
+        found = self.weights.get((owner, name))
+        if found is None:
+            dims = tuple(sizes)
+            shape = None if None in dims else Shape(None, tuple(d for d in dims if d is not None))
+            before, self.tracer.node = self.tracer.node, None
+            found = self.weights[owner, name] = self.tracer.input(shape, dtype)
+            self.tracer.node = before
+        return found
 
     # -- nodes --------------------------------------------------------------------------------------------------------
 
@@ -95,42 +134,81 @@ class Trace:
         if node.op in NOT_ARRAYS:
             return self.outside(node) if node.op in ("param", "global", "attr") else self.not_array(node)
         if self.facts.kind(node) == "scalar":
-            return _number(node)
+            return self.number(node)
         if op is None:
             return self.structural(node)
+        if op.operator is not None and self.facts.kind(node) not in ("array", "unknown"):
+            return None  # `[x] * n`
         return self.operation(node, op)
 
     def not_array(self, node: Node) -> Traced:
-        return _number(node) if self.facts.kind(node) == "scalar" else None
+        return self.number(node) if self.facts.kind(node) == "scalar" else None
+
+    def number(self, node: Node) -> Scalar:
+        """A Python number that the graph doesn't know: sizes are ints, the rest counts as floats."""
+        if "complex64" in self.facts.dtype(node):
+            return Scalar(node, "complex")
+        return Scalar(node, "int" if node.op in ("dim", "ndim", "size") else "float")
 
     def structural(self, node: Node) -> Traced:
         if node.op == "index":
             return self.index(node)
+        if node.op == "item":
+            return self.item(node)
         arrays = [x for n in operands(node) if isinstance(x := self.operand(n), Array)]
-        if node.op == "item" and arrays:
-            copies = isinstance(node.cst, cst.Subscript) and self.facts.kind(node.inputs[0]) == "array"
-            return self.make("Gather" if copies else "Item", arrays[:1], node)
         # A join, or a call that isn't understood: it reads its operands, and nothing is fused across it.
-        return self.tracer.make("Opaque", arrays, self.shape(node), concrete(self.facts.dtype(node)), NotImplemented)
+        return self.tracer.make(OPAQUE, arrays, self.shape(node), self.dtype(node), NotImplemented)
+
+    def item(self, node: Node) -> Traced:
+        """One of several results, or a row of an array that a loop goes through or that is unpacked."""
+        if self.facts.kind(node) not in ("array", "unknown"):
+            return self.not_array(node)
+        source = self.made.get(node.inputs[0]) if node.inputs else None
+        index = node.attrs.get("index")
+        if isinstance(source, tuple) and isinstance(index, int) and -len(source) <= index < len(source):
+            return source[index]
+        arrays = [x for n in operands(node) if isinstance(x := self.operand(n), Array)]
+        if isinstance(source, tuple):
+            arrays = [source[0]]
+        if not arrays:
+            return self.opaque((), node)
+        if isinstance(node.cst, cst.Subscript) and self.facts.kind(node.inputs[0]) == "array":
+            return self.index(node)
+        return self.make("Item", arrays[:1], node)
 
     def operation(self, node: Node, op: Op) -> Traced:
         """As MLX makes it: Python numbers among the operands take an array's dtype."""
-        given = self.operands(node)
-        t = self.tracer
+        known = [self.operand(n) for n in self.spelt_out(node)]
+        given = [NOTHING if x is None else x for x in known]  # an argument that is None keeps its place
         if op.name in ("add", "multiply") and len(given) == 2 and isinstance(given[0], Scalar) and _is_operator(node):
             given.reverse()  # `2 * x` is x.__rmul__(2), which multiplies x by 2
-        if not given and op.kind not in ("create", "random"):
+        if given and all(x == NOTHING for x in given) and op.kind not in ("create", "random"):
             return self.opaque((), node)
         if op.name == "array":
             return self.constant(node)
+        unknown = None in known  # neither an array nor a number
+        if is_compiled(node) and self.eager and not unknown:
+            return self.own_kernels(node, op, given)
+        return self.expanded(Applied(self, self.tracer, node, op, given), unknown=unknown)
+
+    def spelt_out(self, node: Node) -> list[Node]:
+        """The inputs, with each element of a list that is repeated in its place, once."""
+        out: list[Node] = []
+        for n in node.inputs:
+            listed = next((k for k in n.inputs if k.op in ("list", "tuple")), None) if n.op == "multiply" else None
+            out.extend(listed.inputs if listed is not None and self.facts.kind(n) == "tuple" else (n,))
+        return out
+
+    def expanded(self, w: Applied, *, unknown: bool = False) -> Traced:
+        """The primitives of one call."""
+        op, t, given = w.op, w.t, [x for x in w.given if x != NOTHING]
+        elementwise = COMPOSITES.get(op.name) or ACTIVATIONS.get(function_of(w.node) or op.name)
+        if elementwise is not None:
+            if unknown:
+                return self.opaque([x for x in given if isinstance(x, Array)], w.node)
+            return elementwise(t, w.given, w.node.attrs)
         if op.kind == "cast":
-            return t.astype(t.array(given[0]), concrete(self.facts.dtype(node)))
-        composite = COMPOSITES.get(op.name) or ACTIVATIONS.get(function_of(node) or op.name)
-        if composite is not None:
-            arguments = self.arguments(node)
-            if len(arguments) < len(node.inputs):  # some are neither arrays nor numbers
-                return self.opaque([x for x in arguments if isinstance(x, Array)], node)
-            return composite(t, arguments, node.attrs)
+            return t.astype(t.array(given[0]), self.dtype(w.node))
         if op.kind == "unary":
             floating, boolean = op.dtype in FLOATING, op.name == "logical_not"
             a = t.astype(t.array(given[0]), "bool_") if boolean else t.array(given[0])
@@ -139,11 +217,48 @@ class Trace:
             return self.binary(op, given)
         if op.name == "stop_gradient":
             return t.unary("StopGradient", t.array(given[0]))
-        return self.other(node, op, [t.array(x) for x in given])
+        expand = EXPANDED.get(op.function or "") or EXPANDED.get(op.name)
+        found = None if expand is None else expand(w)
+        return self.settled(w, found) if found is not None else self.listed(w, [t.array(x) for x in given])
+
+    def settled(self, w: Applied, found: Result) -> Result:
+        """The result, with the node's shape where the expansion couldn't tell."""
+        shape = self.shape(w.node)
+        own = isinstance(found, Array) and found.node is w.node and found.primitive not in ("", "Broadcast")
+        if own and shape is not None and isinstance(found, Array) and (found.shape is None or found.shape.lead):
+            found.shape = shape
+        return found
+
+    def own_kernels(self, node: Node, op: Op, given: list[Operand]) -> Traced:
+        """A function of mlx.nn, as it is compiled alone."""
+        t = Tracer(shapeless=True, activation=self.gates.dtype, node=node)
+        t.arguments = self.tracer.arguments
+        stands_for: dict[Array, Array] = {}
+        inside: list[Operand] = []
+        for x in given:
+            if isinstance(x, Array):
+                a = next((a for a, b in stands_for.items() if b is x), None) or t.input(x.shape, x.dtype)
+                stands_for[a] = x
+                inside.append(a)
+            else:
+                inside.append(x)
+        root = self.expanded(Applied(self, t, node, op, inside))
+        if not isinstance(root, Array):
+            return self.opaque(stands_for.values(), node)
+        for g in compiled([root], shapeless=True):
+            inputs = [self._outer(a, stands_for) for a in g.inputs]
+            stands_for[g.root] = self.tracer.make(g.name, inputs, g.root.shape, g.root.dtype, g.root.key)
+        return stands_for.get(root) or self._outer(root, stands_for)
+
+    def _outer(self, a: Array, stands_for: dict[Array, Array]) -> Array:
+        if a not in stands_for:
+            assert isinstance(a.value, tuple)
+            stands_for[a] = self.tracer.constant(*a.value)
+        return stands_for[a]
 
     def constant(self, node: Node) -> Array:
         """`mx.array(0.5)`: in memory before anything runs."""
-        a = self.tracer.input(self.shape(node), concrete(self.facts.dtype(node)))
+        a = self.tracer.input(self.shape(node), self.dtype(node))
         value = self.facts.const(node.inputs[0]) if node.inputs else None
         if isinstance(value, (bool, int, float)):
             a.value = (value, a.dtype)
@@ -158,114 +273,73 @@ class Trace:
         out.key = op.name if primitive == "BitwiseBinary" else None
         return out
 
-    def other(self, node: Node, op: Op, arrays: list[Array]) -> Array:
-        """Reductions, views, and what can't be fused."""
-        reduction = REDUCTIONS.get(op.name)
-        if op.name in OTHER_AXIS and not self.over_last(node):
-            reduction = OTHER_AXIS[op.name]
-        if reduction is not None and arrays:
-            return self.squeezed(node, reduction(self.tracer, arrays[0], self.kept(node)))
-        if op.kind == "reduce" and arrays:
-            dtype = concrete(self.facts.dtype(node))
-            reduced = self.tracer.reduce(op.name, arrays[0], self.kept(node), dtype, op.primitives[0])
-            return self.squeezed(node, reduced)
+    def listed(self, w: Applied, arrays: list[Array]) -> Array:
+        """The primitives that the op table names, one after the other."""
+        node, op = w.node, w.op
         if op.shape is rules.same and len(op.primitives) == 1 and arrays:
-            dtype = concrete(self.facts.dtype(node))
-            return self.tracer.make(op.primitives[0], arrays, arrays[0].shape, dtype, self.tracer.arguments)
-        primitives = op.primitives or (op.name,)
-        if op.kind == "copy" and any(n in VIEWS for n in primitives):
-            *before, last = primitives  # repeat: a broadcast, then a reshape that has to copy it
-            arrays = [self.make(n, arrays, node) for n in before][-1:] or arrays
-            return self.make(last, arrays, node)
-        for name in primitives:
-            arrays = [self.make(name, arrays, node)]
+            dtype = self.dtype(node)
+            return w.t.make(op.primitives[0], arrays, arrays[0].shape, dtype, w.t.arguments)
+        for name in op.primitives or (op.name,):
+            arrays = [w.make(name, arrays)]
         return arrays[0]
 
-    def index(self, node: Node) -> Array:
+    def index(self, node: Node) -> Traced:
         """`x[...]`: slices and new axes are views, an int or array takes a copy; an int beside slices is a view."""
-        arrays = [x for x in self.operands(node) if isinstance(x, Array)]
+        given = [x for x in self.operands(node) if isinstance(x, Array)]
+        if not given:
+            return self.opaque((), node)
+        found = expand_index.indexed(Applied(self, self.tracer, node, INDEX, list(given)))
+        if found is not None:
+            return found
         index = node.attrs.get("index")
         parts = index if isinstance(index, tuple) else (index,)
-        gathers = len(arrays) > 1 or (len(parts) == 1 and not isinstance(parts[0], (Slice, type(None), type(...))))
-        return self.make("Gather" if gathers else "Slice", arrays, node)
+        gathers = len(given) > 1 or (len(parts) == 1 and not isinstance(parts[0], (Slice, type(None), type(...))))
+        return self.make("Gather" if gathers else "Slice", given, node)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def make(self, primitive: str, arrays: Iterable[Array], node: Node) -> Array:
         """A primitive whose value has the node's shape and dtype."""
-        return self.tracer.make(
-            primitive, arrays, self.shape(node), concrete(self.facts.dtype(node)), self.tracer.arguments
-        )
+        return self.tracer.make(primitive, arrays, self.shape(node), self.dtype(node), self.tracer.arguments)
 
     def opaque(self, arrays: Iterable[Array], node: Node) -> Array:
         """What isn't understood: never equal to another."""
-        dtype = concrete(self.facts.dtype(node))
-        return self.tracer.make("Opaque", arrays, self.shape(node), dtype, NotImplemented)
-
-    def kept(self, node: Node) -> Shape | None:
-        """The shape of the reduction with its axes kept as 1."""
-        shape = self.shape(node.inputs[0])
-        axis = node.attrs.get("axis")
-        if shape is None:
-            return self.shape(node) if node.attrs.get("keepdims") is True else None
-        if axis is None:
-            return Shape.of(*[1] * shape.rank) if shape.rank is not None else Shape.of(1)
-        for a in axis if isinstance(axis, tuple) else (axis,):
-            back = shape.from_end(a) if isinstance(a, int) else None
-            replaced = None if back is None else shape.replace(back, (Expr.of(1),))
-            if replaced is None:
-                return None
-            shape = replaced
-        return shape
-
-    def squeezed(self, node: Node, out: Array) -> Array:
-        keeps = node.attrs.get("keepdims") is True or "keepdims" not in node.attrs
-        return out if keeps else self.make("Squeeze", (out,), node)
-
-    def over_last(self, node: Node) -> bool:
-        """Whether the axis is the last one. Where that isn't known, it is taken to be."""
-        axis, shape = node.attrs.get("axis"), self.shape(node.inputs[0])
-        if isinstance(axis, tuple) and len(axis) == 1:
-            axis = axis[0]
-        if axis is None:
-            return shape is not None and shape.rank == 1
-        if not isinstance(axis, int) or axis == -1:
-            return True
-        return shape is None or shape.from_end(axis) in (None, -1)
+        dtype = self.dtype(node)
+        return self.tracer.make(OPAQUE, arrays, self.shape(node), dtype, NotImplemented)
 
 
-def trace(nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False) -> Trace:
+INDEX = Op("index", "gather", (), rules.same, rules.same_dtype)
+"""What `x[...]` is given as: it is no op of the table."""
+
+
+def is_compiled(node: Node) -> bool:
+    """A function of mlx.nn that MLX compiles: called from eager code it is one kernel, or a few."""
+    op = TABLE.get(node.op)
+    function = function_of(node) if op is not None and op.kind == "layer" else node.op
+    return function in ACTIVATIONS or function in expand_reduce.COMPILED
+
+
+def trace(
+    nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False, eager: bool = False, gates: Gates | None = None
+) -> Trace:
     """The tape of `nodes`, in evaluation order."""
-    out = Trace(facts, Tracer(shapeless), {})
-    for node in sorted(nodes, key=lambda n: n.id):
+    ordered = sorted(nodes, key=lambda n: n.id)
+    gates = gates or Gates()
+    out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts), gates, eager)
+    for node in ordered:
         out.add(node)
     return out
 
 
-def _new_axes(shape: Shape | None, parts: tuple[Any, ...]) -> Shape | None:
-    """`x[:, None, :]` of an x of unknown rank: such an index names all its axes, and `x[:, None]` all but one."""
-    if parts and parts[-1] is None:
-        parts = (*parts, Slice())
-    whole = [p is None or (isinstance(p, Slice) and p == Slice()) for p in parts]
-    if shape is None or shape.lead is None or None not in parts or not all(whole):
-        return None
-    sizes = shape.tail(sum(p is not None for p in parts))
-    rest = iter(sizes or ())
-    return Shape(None, tuple(Expr.of(1) if p is None else next(rest) for p in parts)) if sizes is not None else None
-
-
 def _scalar(value: Any) -> Scalar:
-    kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else "float"
-    return Scalar(value, kind)
+    for sort, kind in ((bool, "bool"), (int, "int"), (complex, "complex")):
+        if isinstance(value, sort):
+            return Scalar(value, kind)
+    return Scalar(value, "float")
 
 
 NOTHING = _scalar(None)
 """An argument that is None."""
-
-
-def _number(node: Node) -> Scalar:
-    """A Python number that the graph doesn't know: sizes are ints, the rest counts as floats."""
-    return Scalar(node, "int" if node.op in ("dim", "ndim", "size") else "float")
 
 
 def _is_operator(node: Node) -> bool:

@@ -20,6 +20,9 @@ NOT_SIZES = frozenset({"offset", "mask", "key", "dtype", "new", "path", "freqs",
 
 NUMERIC_CALLS = frozenset({"builtins.int", "builtins.float", "builtins.range", "builtins.round"})
 
+ARITHMETIC = frozenset({"add", "subtract", "multiply", "divide", "floor_divide", "remainder", "power", "negative"})
+"""Operators whose result is a Python number only if all operands are."""
+
 RANK_OF_OPERANDS = {"fast.scaled_dot_product_attention": (("q", 4), ("k", 4), ("v", 4)), "fast.rope": ()}
 
 
@@ -117,8 +120,15 @@ class Usage:
             e.rank, e.rank_why = rank, why
 
     def _scalar(self, node: Node, why: str) -> None:
+        """A number; so are the operands of arithmetic whose result it is, and the values that a join takes it from."""
         e = self._at(node)
-        e.scalar = e.scalar or why
+        if e.scalar:
+            return
+        e.scalar = why
+        if node.op == "phi" or (node.op in ARITHMETIC and not isinstance(node.cst, cst.Call)):
+            for n in node.inputs:
+                if n.op != "const":
+                    self._scalar(n, why)
 
 
 def _scalars(value: Any) -> Iterator[Node]:

@@ -6,8 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from fuselint.finding import Finding, Fix, Traffic
-from fuselint.report import Source, plural, size
+from fuselint.finding import Finding, Fix, ModelSaving, Seconds, Traffic
+from fuselint.report import Source, duration, percent, plural, size
 from fuselint.report.style import Style
 
 MOST_LINES = 6
@@ -43,8 +43,8 @@ def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
         yield f"{bar} {note}"
     for r in f.related[1:] if note else f.related:
         yield f"{bar} {_place(r.path, r.line, f.path)}: {r.message}"
-    if f.traffic and (saving := _saving(f.traffic)):
-        yield f"{bar} {saving}"
+    if f.traffic is not None:
+        yield from (f"{bar} {line}" for line in _saving(f.traffic))
     yield from (" " * width + line for line in _advice(f))
 
 
@@ -72,18 +72,59 @@ def _carets(f: Finding, line: str) -> str:
     return " " * _cells(before) + "^" * max(1, _cells(marked))
 
 
-def _saving(t: Traffic) -> str:
+def _saving(t: Traffic) -> Iterator[str]:
+    """What the fix saves in one call, and in a pass of the model."""
     parts = []
+    launches = t.kernels_now - t.kernels_fused
     if t.saved_at is not None:
         sizes = " ".join(f"{name}={value}" for name, value in t.at.items())
         at = f" at {sizes} {t.dtype}" if sizes else f" in {t.dtype}"
-        assumed = f" ({', '.join(t.assumed)} assumed)" if t.assumed else ""
-        parts.append(f"saves {size(t.saved_at)}{at}{assumed}")
-    launches = t.kernels_now - t.kernels_fused
+        parts.append(f"{_amount(t, launches)}{at}{_sources(t)}")
+        if t.phase == "train" and not t.saved_at and not launches:
+            parts.append("MLX runs the original under a gradient")
     if launches > 0:
         parts.append(f"{plural(launches, 'launch')} fewer (counted)")
     names = ", ".join(f"{name}: {meaning}" for name, meaning in t.symbols.items() if meaning and meaning != name)
-    return "; ".join(parts) + (f" [{names}]" if names and parts else "")
+    if parts:
+        yield "; ".join(parts) + (f" [{names}]" if names else "")
+    if t.model is not None and (t.model.bytes or t.model.launches):
+        yield _in_model(t.model, t)
+
+
+def _amount(t: Traffic, launches: int) -> str:
+    assert t.saved_at is not None
+    if not t.saved_at and not launches:
+        return "saves nothing"
+    if t.saved_at < 0:
+        s = t.seconds
+        return f"costs {size(-t.saved_at)}" + _time(s and Seconds(-s.high, -s.estimate, -s.low), t.chip)
+    return f"saves {size(t.saved_at)}" + _time(t.seconds, t.chip)
+
+
+def _time(seconds: Seconds | None, chip: str) -> str:
+    if seconds is None or not chip:
+        return ""
+    return f" and {duration(seconds.estimate)} ({duration(seconds.low)} to {duration(seconds.high)}) on {chip}"
+
+
+def _sources(t: Traffic) -> str:
+    """Which sizes nobody stated, and which a configuration did."""
+    configured = [name for name, source in t.sources.items() if source == "config"]
+    parts = [f"{', '.join(configured)} from the config"] if configured else []
+    parts += [f"{', '.join(t.assumed)} assumed"] if t.assumed else []
+    return f" ({'; '.join(parts)})" if parts else ""
+
+
+PASSES = {"prefill": "a prefill of {tokens} tokens", "decode": "a token", "train": "a forward pass of {tokens} tokens"}
+
+
+def _in_model(m: ModelSaving, t: Traffic) -> str:
+    tokens = "" if m.tokens == 1 else f", {duration(m.seconds.estimate / m.tokens)} a token"
+    return (
+        f"the model, {plural(m.objects, 'time')}: saves {size(m.bytes)} and {duration(m.seconds.estimate)} "
+        f"({duration(m.seconds.low)} to {duration(m.seconds.high)}) {PASSES[t.phase].format(tokens=m.tokens)} on "
+        f"{t.chip}{tokens}; {percent(m.share)} of the {size(m.moved)} that this file moves"
+    )
 
 
 def _advice(f: Finding) -> Iterator[str]:

@@ -57,4 +57,9 @@ def _traffic(t: Traffic) -> dict[str, Any]:
         "at": dict(t.at),
         "saved_at": t.saved_at,
         "assumed": list(t.assumed),
+        "sources": dict(t.sources),
+        "chip": t.chip,
+        "phase": t.phase,
+        "seconds": asdict(t.seconds) if t.seconds else None,
+        "model": asdict(t.model) if t.model else None,
     }

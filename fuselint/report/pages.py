@@ -6,7 +6,7 @@ import inspect
 import json
 from collections.abc import Iterator, Sequence
 
-from fuselint.rulebook import HOUSE_ASSUMPTIONS, Example, Rule
+from fuselint.rulebook import HOUSE_ASSUMPTIONS, OWN, UNUSED, Example, Rule
 
 
 def listing(rules: Sequence[Rule]) -> str:
@@ -56,9 +56,13 @@ def _markdown(rule: Rule) -> Iterator[str]:
         yield from ["", "## Not reported"]
         for example in rule.counterexamples:
             yield from _example(example)
-    yield from ["", "## Taken for granted", ""]
-    yield from (f"- {assumption}" for assumption in HOUSE_ASSUMPTIONS)
-    yield from ["", f"Silence one place with `# noqa: {rule.code}`, on any line of its statement or on the `def` line."]
+    if rule.code not in OWN:
+        yield from ["", "## Taken for granted", ""]
+        yield from (f"- {assumption}" for assumption in HOUSE_ASSUMPTIONS)
+        place = f"with `# noqa: {rule.code}`, on any line of its statement or on the `def` line"
+        yield from ["", f"Silence one place {place}."]
+    elif rule.code == UNUSED:
+        yield from ["", f"Silence one place with `# fuselint: ignore[{UNUSED}]` or `# noqa: {UNUSED}` in its line."]
 
 
 def _source(function: object) -> str:
@@ -82,8 +86,8 @@ def _data(rule: Rule) -> dict[str, object]:
         "code": rule.code,
         "name": rule.name,
         "page": rule.page,
-        "has_fix": rule.fix is not None,
+        "has_fix": rule.fix is not None or rule.code == UNUSED,
         "examples": examples(rule.examples),
         "counterexamples": examples(rule.counterexamples),
-        "assumptions": list(HOUSE_ASSUMPTIONS),
+        "assumptions": [] if rule.code in OWN else list(HOUSE_ASSUMPTIONS),
     }

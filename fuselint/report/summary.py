@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from fuselint.report import plural, size
+from fuselint.report import duration, plural, size
 
 if TYPE_CHECKING:
+    from fuselint.config import Settings
     from fuselint.engine import FileResult, FixedFile
     from fuselint.finding import Finding, Verification
 
@@ -32,6 +33,37 @@ def closing(results: Sequence[FileResult]) -> str:
             f"{sum(r.below_min_saving for r in results)} below --min-saving",
         ]
     )
+
+
+MOST_CALLS = 4
+"""Of calls that aren't counted, in the line of a model."""
+
+
+def by_saving(finding: Finding) -> tuple[int, float]:
+    """What saves most in a pass of the model first: bytes, then time."""
+    m = finding.traffic.model if finding.traffic else None
+    return (-m.bytes, -m.seconds.estimate) if m else (0, 0.0)
+
+
+def models(results: Iterable[FileResult], settings: Settings) -> Iterator[str]:
+    """What a pass of each file's model moves, and what that doesn't count; and whose times they are."""
+    from fuselint.traffic.chips import chosen
+
+    chip, origin = chosen(settings.chip)
+    for r in results:
+        m = r.model
+        if m is None or settings.model_config is None:
+            continue
+        tokens = "a token" if m.tokens == 1 else f"a pass of {m.tokens} tokens"
+        left = f"; not counted: {', '.join(m.unknown[:MOST_CALLS])}" if m.unknown else ""
+        more = f" and {len(m.unknown) - MOST_CALLS} more" if len(m.unknown) > MOST_CALLS else ""
+        time = f"{duration(m.seconds.low)} to {duration(m.seconds.high)}"
+        yield (
+            f"{r.path}: {settings.model_config.name} moves {size(m.moved)} {tokens} in {plural(m.functions, 'class')}, "
+            f"{plural(m.launches, 'launch')}; memory alone: {time}{left}{more}"
+        )
+    if any(f.traffic for r in results for f in r.findings):
+        yield f"times are estimates for {chip.name} ({origin})"
 
 
 LEVELS = (("safe", "safe"), ("unsafe", "unsafe"), ("none", "advice"))

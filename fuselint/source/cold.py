@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 
 from fuselint.source.project import MODULE, ModuleSummary, Parameter
 from fuselint.source.scopes import Scope, Scopes, dotted, text_of
@@ -97,6 +98,8 @@ def _reason(scope: Scope, module: ModuleSummary) -> str:
     name = _short(scope.qualname)
     if function.class_name is not None and name in ONCE:
         return name
+    if name.startswith("test") and _is_test(function.class_name, module):
+        return "a test"
     if any(d in CACHED for d in function.decorators):
         return "cached: computed once for the same arguments"
     if name != "__call__" and _renames_weights(scope, function.parameters):
@@ -106,6 +109,15 @@ def _reason(scope: Scope, module: ModuleSummary) -> str:
     if LOADING_NAME.search(name) and _loads(scope, module):
         return _LOADING
     return ""
+
+
+def _is_test(class_name: str | None, module: ModuleSummary) -> bool:
+    """Whether unittest or pytest would run a function with such a name."""
+    held = module.classes.get(class_name or "")
+    if held is not None and any(b.rpartition(".")[2].endswith("TestCase") for b in held.bases):
+        return True
+    file = PurePath(module.path).stem
+    return file.startswith("test_") or file.endswith("_test")
 
 
 def _renames_weights(scope: Scope, parameters: Sequence[Parameter]) -> bool:

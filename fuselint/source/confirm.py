@@ -26,18 +26,19 @@ from fuselint.source.tree import Tree
 if TYPE_CHECKING:
     from fuselint.graph.program import Program
 
-PURE_BUILTINS = frozenset(
+PURE = frozenset(
     f"builtins.{n}"
     for n in "abs bool enumerate float int isinstance len max min range round str sum tuple type zip".split()
-)
+) | {"mlx.core.finfo", "mlx.core.iinfo"}
 PURE_MODULES = ("math.", "numpy.")
+RANDOM = "numpy.random."
 
 
 def is_impure(node: Node) -> bool:
     """Whether evaluating a value may do something besides, or give another result the next time."""
     if node.op == "call":
         target = node.attrs.get("target") or ""
-        return not (target in PURE_BUILTINS or target.startswith(PURE_MODULES))
+        return not (target in PURE or (target.startswith(PURE_MODULES) and not target.startswith(RANDOM)))
     if node.op == "opaque":
         return node.attrs.get("reason") != "f-string"
     return node.op == "new" or node.op.startswith(("random.", "nn.Dropout"))
@@ -231,7 +232,9 @@ class _Comparison:
             raise _Different("an array that is changed in place would have another name")
         either = {n for n in self.old.nodes if n.op == "phi" and {root, hole} == set(n.inputs)}  # one in the new code
         leaving = _may_be(self.old.escaping, either)
-        if (root in leaving or either & leaving) and (hole in leaving or not is_fresh(hole)):
+        held = _may_be([hole])
+        made = all(is_fresh(n) or n.op == "phi" for n in held)
+        if (root in leaving or either & leaving) and (held & leaving or not made):
             raise _Different("an array that leaves the function would be the one that came in")
 
     # The new calls

@@ -14,7 +14,7 @@ import libcst as cst
 from fuselint.source.function import children, walk
 
 EVERYTHING = frozenset({"locals", "vars", "eval", "exec", "dir"})
-"""Calls that may read any name."""
+"""Functions that may read any name. `mx.eval` is none of them."""
 
 Names = frozenset[str]
 _NONE: Names = frozenset()
@@ -292,7 +292,7 @@ def dead_statements(
     """
     gone = set(deleted)
     removed = set(removed)
-    if any(isinstance(n, cst.Name) and n.value in EVERYTHING for n in walk(function.body)):
+    if names_read(function.body) & EVERYTHING:
         return gone
     candidates = [
         n

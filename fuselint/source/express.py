@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,6 +26,14 @@ OPERATORS = {
     "remainder": "%",
     "power": "**",
 }
+COMPARISONS = {
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
+    "equal": "==",
+    "not_equal": "!=",
+}
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,22 @@ class Written:
     @property
     def atom(self) -> str:
         return self.text if is_atom(self.text) else f"({self.text})"
+
+    @property
+    def operand(self) -> str:
+        """The text beside an operator of arithmetic."""
+        return self.text if self._is(ast.Constant) else self.atom
+
+    @property
+    def side(self) -> str:
+        """The text as a side of a comparison."""
+        return self.text if self._is(ast.BinOp, ast.Constant) else self.atom
+
+    def _is(self, *kinds: type[ast.expr]) -> bool:
+        try:
+            return isinstance(ast.parse(self.text.strip(), mode="eval").body, kinds)
+        except SyntaxError:  # broken over lines
+            return False
 
 
 @dataclass
@@ -81,7 +106,15 @@ class Writer:
         if depth < 40:
             if node in self.fixed:
                 return Written(self.fixed[node], frozenset({self.fixed[node]}))
-            for attempt in (self._held, self._constant, self._global, self._path, self._moved, self._scalar):
+            for attempt in (
+                self._held,
+                self._constant,
+                self._global,
+                self._path,
+                self._moved,
+                self._scalar,
+                self._chosen,
+            ):
                 found = attempt(node, place, depth)
                 if found is not None:
                     return found
@@ -330,17 +363,33 @@ class Writer:
             return None if base is None else Written(f"{base.atom}.shape[{node.attrs['axis']}]", base.names)
         if not self.is_scalar(node):
             return None
-        if node.op in OPERATORS and len(node.inputs) == 2:
-            parts = [self._try(n, place, depth) for n in node.inputs]
-            if parts[0] is None or parts[1] is None:
+        if (node.op in OPERATORS or node.op in COMPARISONS) and len(node.inputs) == 2:
+            left, right = (self._try(n, place, depth) for n in node.inputs)
+            if left is None or right is None:
                 return None
-            return Written(f"{parts[0].atom} {OPERATORS[node.op]} {parts[1].atom}", parts[0].names | parts[1].names)
+            if node.op in OPERATORS:
+                text = f"{left.operand} {OPERATORS[node.op]} {right.operand}"
+            else:
+                text = f"{left.side} {COMPARISONS[node.op]} {right.side}"
+            return Written(text, left.names | right.names)
         if node.op == "negative":
             inner = self._try(node.inputs[0], place, depth)
             return None if inner is None else Written(f"-{inner.atom}", inner.names)
         if isinstance(node.cst, cst.Call) and node.frame.source is not None and node.frame.depth > 0:
             return self._scalar_call(node, node.cst, place, depth)
         return None
+
+    def _chosen(self, node: Node, place: Place, depth: int) -> Written | None:
+        """`self.long if n > self.limit else self.short`, of values that nothing has to be computed for."""
+        test = node.attrs.get("test")
+        if node.op != "phi" or not isinstance(test, Node) or not self.is_scalar(test):
+            return None
+        then, other = (self._try(n, place, depth) for n in node.inputs)
+        asked = self._try(test, place, depth)
+        if then is None or other is None or asked is None:
+            return None
+        text = f"{then.atom} if {asked.text} else {other.atom}"
+        return Written(text, then.names | asked.names | other.names)
 
     def _scalar_call(self, node: Node, call: cst.Call, place: Place, depth: int) -> Written | None:
         """`math.sqrt(d)` in a helper."""

@@ -91,9 +91,9 @@ class Formula:
             sign = "-" if value < 0 else ""
             text = f"{sign}{{mx}}.{'nan' if math.isnan(value) else 'inf'}"
             return Text(text, PRECEDENCE["unary"] if sign else ATOM)
-        if value is None or isinstance(value, (bool, int, float)):
+        if value is None or isinstance(value, (bool, int, float, complex)):
             text = repr(value)
-            if isinstance(node.cst, (cst.Integer, cst.Float)):
+            if isinstance(node.cst, (cst.Integer, cst.Float, cst.Imaginary)):
                 text = node.cst.value
             return Text(text, PRECEDENCE["unary"] if text.startswith("-") else ATOM)
         raise NoText("a constant that is no number")

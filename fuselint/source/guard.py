@@ -20,6 +20,7 @@ from functools import lru_cache
 
 from fuselint.finding import Edit
 from fuselint.rulebook import NoFix
+from fuselint.source.suppress import spoken
 
 PRAGMA = re.compile(
     r"#\s*(noqa|type:\s*ignore|pyright:|mypy:|pylint:|pragma:|fmt:|isort:|ruff:|fuselint:)", re.IGNORECASE
@@ -45,17 +46,19 @@ def guard(text: str, new_text: str, edits: Sequence[Edit], statements: Sequence[
     try:
         old, names, before = _read(text)
         new = _parse(new_text)
-        lost = before - Counter(comments(new_text))
+        lost = before - _said(new_text)
     except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError) as error:
         return NoFix(f"the result doesn't parse: {error}")
-    kept = [c for c in lost if not PRAGMA.match(c)]
+    kept = [c for c in lost if c and not PRAGMA.match(f"# {c}")]
     if kept:
-        return NoFix(f"a comment would be lost: {kept[0]}")
+        return NoFix(f"a comment would be lost: # {kept[0]}")
     unknown = _unbound(new, names)
     if unknown:
         return NoFix(f"the result reads a name that isn't there: {', '.join(sorted(unknown))}")
     why = _Comparison(text, new_text, edits, statements).differs(old, new)
-    return NoFix(why) if why else None
+    if why and ast.dump(old) != ast.dump(new):  # else only a comment in a statement changes
+        return NoFix(why)
+    return None
 
 
 @lru_cache(maxsize=4)  # the text before is the same for every fix of a file
@@ -70,7 +73,12 @@ def _read(text: str) -> tuple[ast.Module, frozenset[str], Counter[str]]:
     """The tree of a file, its names, and its comments. Several fixes of one file are checked in a row."""
     tree = _parse(text)
     names = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
-    return tree, names, Counter(comments(text))
+    return tree, names, _said(text)
+
+
+def _said(text: str) -> Counter[str]:
+    """What the comments say, without our own directives: those come and go with the findings that they silence."""
+    return Counter(map(spoken, comments(text)))
 
 
 def _unbound(tree: ast.AST, known: frozenset[str]) -> set[str]:
@@ -157,10 +165,12 @@ class _Comparison:
         self.starts = [e.start for e in self.edits]
 
     def moved(self, offset: int) -> int:
-        """Where an offset of the old text lies in the new; inside an edit, where the edit ends."""
+        """Where an offset of the old text lies in the new: at an edit's start, its start; inside it, where it ends."""
         i = bisect_right(self.starts, offset) - 1
         if i < 0:
             return offset
+        if self.edits[i].start == offset < self.edits[i].end:
+            return offset + (self.shift[i - 1] if i else 0)
         if offset < self.edits[i].end:
             return self.edits[i].end + self.shift[i]
         return offset + self.shift[i]

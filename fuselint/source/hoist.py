@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import itertools
 import re
 import sys
@@ -92,23 +93,39 @@ class Surroundings:
         )
 
     def _import(self, target: str, scope: str) -> str:
-        if target == NN:
+        if target == CORE:
+            name, line = "mx", "import mlx.core as mx"
+        elif target == NN:
             name, line = "nn", "import mlx.nn as nn"
+        elif target == PARTIAL and "partial" in taken_names(self.file):
+            name, line = "functools", "import functools"
         elif target == PARTIAL:
             name, line = "partial", "from functools import partial"
         else:
             raise Refused(f"{target} has no name here")
+        written = target if name == "functools" else name
         if name in self.added:
-            return name
+            return written
         if name in taken_names(self.file) or self.summary.stars:
             raise Refused(f"{target} is not imported, and `{name}` may be something else here")
-        at = self._after_mlx() if target == NN else self._among_stdlib()
+        places = {CORE: self._before_mlx, NN: self._after_mlx, PARTIAL: self._among_stdlib}
+        at = places[target]()
         if at is None:
             raise Refused(f"{target} is not imported, and there is no place for the import")
         position, before, after = at
-        self.edits.append(Edit(position, position, before + line + after))
+        first = (
+            0 if target == PARTIAL else len(self.edits)
+        )  # of imports at one place, the standard library's come first
+        self.edits.insert(first, Edit(position, position, before + line + after))
         self.added.add(name)
-        return name
+        return written
+
+    def _before_mlx(self) -> tuple[int, str, str] | None:
+        """Before the first module-level import of MLX."""
+        for s in parsed(self.file).body:
+            if isinstance(s, (ast.Import, ast.ImportFrom)) and _root(s) == "mlx":
+                return (start_of(self.file, s), "", self.file.newline)
+        return None
 
     def _after_mlx(self) -> tuple[int, str, str] | None:
         """After the module-level import of mlx.core."""
@@ -142,7 +159,7 @@ class Surroundings:
         """The name of a compiled module-level function of that body, made if there is none, and its arguments' order:
         entry i is the index in `helper.params` of its i-th parameter."""
         core = self.alias(CORE, MODULE)
-        if not self._always_bound(core.partition(".")[0]):
+        if core not in self.added and not self._always_bound(core.partition(".")[0]):
             raise Refused("mlx.core may be missing where the helper would be made: its import stands under a condition")
         text = "\n".join((*helper.statements, helper.body))
         nn = self.alias(NN, MODULE) if "{nn}" in text else ""
@@ -196,7 +213,7 @@ class Surroundings:
         return None
 
     def _unique(self, wished: str) -> str:
-        taken = taken_names(self.file) | self.added
+        taken = taken_names(self.file) | self.added | set(dir(builtins))
         for name in (wished, f"fused_{wished}", *(f"fused_{wished}_{i}" for i in range(2, 100))):
             if name not in taken and name.isidentifier():
                 return name
@@ -225,7 +242,8 @@ class Surroundings:
         decorator = f"@{core}.compile"
         if helper.shapeless:
             decorator = f"@{self.alias(PARTIAL, MODULE)}({core}.compile, shapeless=True)"
-        signature = ", ".join(f"{p}: {'float' if p in helper.numbers else f'{core}.array'}" for p in helper.params)
+        kinds = {p: helper.annotations.get(p, f"{core}.array") for p in helper.params}
+        signature = ", ".join(f"{p}: {kind}" if kind else p for p, kind in kinds.items())
         head = "def " + fit("def ", f"{name}({signature})", f" -> {core}.array:", "", unit, width, newline)
         lines = [decorator, f"{head} -> {core}.array:"]
         if helper.doc:

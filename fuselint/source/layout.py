@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import itertools
+import keyword
 import re
 import tokenize
 from dataclasses import dataclass
@@ -95,11 +96,15 @@ def delimited(before: str, after: str) -> bool:
 
 @dataclass(frozen=True)
 class Brackets:
-    """A bracket pair of an expression: offsets of the brackets, and its comma-separated parts."""
+    """A bracket pair of an expression: offsets of the brackets, and its comma-separated parts.
+
+    closed: whether a comma behind the last part would change the meaning: `(a + b)`, `x[i]`.
+    """
 
     start: int
     end: int
     parts: tuple[str, ...]
+    closed: bool = False
 
 
 def brackets(text: str) -> list[Brackets]:
@@ -107,24 +112,33 @@ def brackets(text: str) -> list[Brackets]:
     out: list[Brackets] = []
     depth, start = 0, 0
     cuts: list[int] = []
+    kind, behind, called = (
+        "",
+        "",
+        False,
+    )  # behind: the token before the bracket, and whether the bracket calls or indexes it
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (tokenize.TokenError, SyntaxError):
         return []
     for t in tokens:
+        before, behind = behind, t.string
         if t.type != tokenize.OP:
             continue
         if t.string in _OPEN:
             depth += 1
             if depth == 1:
                 start, cuts = t.start[1], []
+                called = before in (")", "]", "}") or (before.isidentifier() and not keyword.iskeyword(before))
+                kind = t.string
         elif t.string in _CLOSE:
             depth -= 1
             if depth == 0:
                 at = [start, *cuts, t.start[1]]
                 parts = tuple(p for a, b in itertools.pairwise(at) if (p := text[a + 1 : b].strip()))
                 if parts:
-                    out.append(Brackets(start, t.start[1], parts))
+                    closed = not cuts and (kind == "(") != called and kind != "{"
+                    out.append(Brackets(start, t.start[1], parts, closed))
         elif t.string == "," and depth == 1:
             cuts.append(t.start[1])
     return out
@@ -160,8 +174,21 @@ def fit(before: str, text: str, after: str, indent: str, unit: str, width: int, 
     together = ", ".join(pair.parts)
     if len((inner + together).expandtabs(4)) <= width:
         return newline.join([head, inner + together, indent + tail])
-    comma = "" if len(pair.parts) == 1 and (" for " in pair.parts[0] or pair.parts[0].startswith("*")) else ","
-    lines = [inner + fit(inner, p, comma, inner, unit, width, newline) + "," for p in pair.parts]
-    if not comma:
-        lines[-1] = lines[-1][:-1]
+    alone = len(pair.parts) == 1 and (" for " in pair.parts[0] or pair.parts[0].startswith("*"))
+    comma = "" if alone or pair.closed else ","
+    lines = [inner + _element(p, comma, inner, unit, width, newline) + comma for p in pair.parts]
     return newline.join([head, *lines, indent + tail])
+
+
+def _element(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> str:
+    """As `fit`, inside brackets: a choice may go on lines of its own."""
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        tree = None
+    if isinstance(tree, ast.IfExp) and len((indent + text + after).expandtabs(4)) > width:
+        pieces = (ast.get_source_segment(text, n) or "" for n in (tree.body, tree.test, tree.orelse))
+        lines = [f"{word}{piece}" for word, piece in zip(("", "if ", "else "), pieces, strict=True)]
+        done = newline.join(indent + fit(indent, line, after, indent, unit, width, newline) for line in lines)
+        return done.removeprefix(indent)
+    return fit(indent, text, after, indent, unit, width, newline)

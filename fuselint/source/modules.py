@@ -101,10 +101,13 @@ class Modules:
         self._files[path], self._summaries[path] = file, summary
 
     def of(self, file: FileText, tree: ast.Module) -> ModuleSummary:
-        """The summary of a file that is parsed already."""
+        """The summary of a file that is parsed already, which is known from then on."""
         path = os.path.abspath(file.path)
         held, known = self._files.get(path), self._summaries.get(path)
-        return known if known is not None and held == file else summarise(file, tree)
+        if known is None or held != file:
+            known = summarise(file, tree)
+            self.know(file, known)
+        return known
 
     def summary(self, path: str) -> ModuleSummary | None:
         """What a file says of its names; None where it can't be read, or isn't Python."""

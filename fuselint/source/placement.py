@@ -7,7 +7,7 @@ read anything but the holes; 3. for each hole, text that means its value there a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,9 +15,10 @@ import libcst as cst
 
 from fuselint.finding import Edit
 from fuselint.graph.model import Graph
-from fuselint.rulebook import Match, NoFix, Replacement
+from fuselint.rulebook import GIVEN, Match, NoFix, Replacement
 from fuselint.source.confirm import Changes, confirm
 from fuselint.source.dead import Liveness, dead_statements, names_bound
+from fuselint.source.decorating import is_decorator, redecorate
 from fuselint.source.dying import Dying
 from fuselint.source.edit import Placement, apply, guard
 from fuselint.source.express import Writer
@@ -44,6 +45,8 @@ def place(
     is_read: Callable[[str], bool] | None = None,
 ) -> Placement | NoFix:
     """See edit.place."""
+    if is_decorator(graph, replacement.parts[0].root):
+        return redecorate(graph, match, replacement, program)
     first: NoFix | None = None
     for moving in (True, False):
         work = _Placing(graph, match, replacement, program, is_read, moving)
@@ -103,6 +106,7 @@ class _Placing:
             (first | rewriting.trivial) - kept,
         )
         self._check_walrus(removed)
+        self._check_useless(removed, kept)
         edits, spans = rewriting.edits(self.dead, saved)
         edits += around.edits
         rest = Leftovers(graph, self.program, self.is_read, self._is_unsafe(), rewriting.comments_at, rewriting.indent)
@@ -156,6 +160,16 @@ class _Placing:
             for s in self.sites
         ):
             raise Refused("the replaced code binds a name that the rest of its statement reads")
+
+    def _check_useless(self, removed: list[cst.CSTNode], kept: Collection[cst.CSTNode | None]) -> None:
+        """What computes the replaced value must not stay for something else that it may do, unread."""
+        indices = {s.index for n in self.match.region if (s := n.top_stmt) is not None and n.op not in GIVEN}
+        computing = {self.graph.statements[i].cst for i in indices} - {s.stmt.cst for s in self.sites}
+        added = {s.expr: s.names for s in self.sites}
+        unread = dead_statements(self.function, lambda n: n in computing and n not in kept, removed, added, self.dead)
+        for node in (unread - self.dead) & computing:
+            line = one_line(self.graph.source.code(node)) or "a statement"
+            raise Refused(f"`{line}` may do something else, and would stay")
 
     def _is_unsafe(self) -> bool:
         return (

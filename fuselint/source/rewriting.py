@@ -13,7 +13,7 @@ from fuselint.source.express import Place, Writer
 from fuselint.source.function import walk
 from fuselint.source.hoist import Refused, indent_of
 from fuselint.source.layout import chain as links
-from fuselint.source.layout import fit, is_atom, width_of
+from fuselint.source.layout import fit, is_atom, one_line, width_of
 from fuselint.source.removal import Removal, above, comments_in, line_end, line_start, span_of
 from fuselint.source.saving import Saved, saving_edit
 from fuselint.source.sites import Site
@@ -119,8 +119,7 @@ class Rewriting:
             spans.append(self._header(stmt))
         live = [self.tree.statement(s.expr) for s in self.sites if self.tree.statement(s.expr) not in dead]
         self.comments_at = self._above(live[0]) if live else min((a for a, _ in removal.lines), default=source.start)
-        first = file.text[self.comments_at :]
-        self.indent = first[: len(first) - len(first.lstrip(" \t"))]
+        self.indent = indent_at(file.text[self.comments_at :])
         if comments:
             text = "".join(f"{self.indent}{c}{file.newline}" for c in comments)
             edits.append(Edit(self.comments_at, self.comments_at, text))
@@ -195,8 +194,7 @@ class Rewriting:
     def _chained(self, start: int, text: str, chain: list[tuple[int, int]]) -> Edit:
         """As black breaks a chain of method calls: in parentheses, each on a line of its own."""
         file = self.source.file
-        line = file.text[line_start(file, start) :]
-        indent = line[: len(line) - len(line.lstrip(" \t"))]
+        indent = indent_at(file.text[line_start(file, start) :])
         unit, newline = indent_of(file), file.newline
         inner = indent + unit
         head, *calls = links(text)
@@ -217,7 +215,26 @@ class Rewriting:
         before = file.text[first:start]
         after = file.text[end : line_end(file, end)].rstrip("\r\n")
         after = after[: after.index("#")].rstrip() if "#" in after else after
-        line = file.text[first:]
-        indent = line[: len(line) - len(line.lstrip(" \t"))]
         unit, width = indent_of(file), width_of(file.text)
-        return Edit(start, end, fit(before, text, after, indent, unit, width, file.newline))
+        done = fit(before, text, after, indent_at(file.text[first:]), unit, width, file.newline)
+        around = self._value(stmt, start, end) if before.strip() and "\n" in done and "\n" not in text else None
+        if around is not None:  # breaking the value as a whole reads better than breaking a part in the middle
+            begin, stop = around
+            value = one_line(file.text[begin:start] + text + file.text[end:stop])
+            ahead = file.text[line_start(file, begin) : begin]
+            behind = file.text[stop : line_end(file, stop)].partition("#")[0].rstrip()
+            if value is not None:
+                return Edit(begin, stop, fit(ahead, value, behind, indent_at(ahead), unit, width, file.newline))
+        return Edit(start, end, done)
+
+    def _value(self, stmt: cst.CSTNode, start: int, end: int) -> tuple[int, int] | None:
+        """The value of a statement, where more than [start, end) is in it and nothing else changes it."""
+        value = stmt.value if isinstance(stmt, (cst.Assign, cst.Return)) else None
+        if value is None or sum(self.tree.statement(s.expr) is stmt for s in self.sites) > 1:
+            return None
+        around = self.source.outer_span(value)
+        return None if around == (start, end) else around
+
+
+def indent_at(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" \t"))]

@@ -274,7 +274,7 @@ def _arithmetic(node: ast.BinOp) -> int:
 
 
 def _is_hidden(node: ast.expr) -> bool:
-    """Whether an operand is `self._scale`: an array of that name is no weight, and keeps the dtype that it is made in."""
+    """Whether an operand is `self._scale`: an array of that name is no weight, and keeps the dtype it is made in."""
     return isinstance(node, ast.Attribute) and node.attr.startswith("_")
 
 
@@ -295,26 +295,39 @@ def _scalar(node: ast.expr) -> bool:
 
 
 def _meanings(tree: ast.Module, found: Iterable[tuple[FunctionSpan, Definition]], heads: _Heads) -> dict[str, str]:
-    """What other names the file gives to operations: imported ones, `sdpa = mx.fast.rope`, `self.act = nn.SiLU()`."""
+    """What other names the file gives to operations: imported ones, `sdpa = mx.fast.rope`, `self.act = nn.SiLU()`.
+
+    An argument of a constructor counts as its default.
+    """
     out = {name: target.rpartition(".")[2] for name, target in heads.mlx.items()}
-    bodies: list[list[ast.stmt]] = [tree.body]
-    bodies += [
-        node.body for span, node in found if span.qualname.endswith("__init__") and not isinstance(node, ast.Lambda)
-    ]
-    for statement in _statements(bodies):
-        if isinstance(statement, ast.Assign):
-            value = statement.value
-            name = _called(value.func if isinstance(value, ast.Call) else value, heads.foreign)
-            if _value(name) or _value(name := name.lower()):
-                for target in statement.targets:
-                    if isinstance(target, (ast.Name, ast.Attribute)):
-                        out.setdefault(target.id if isinstance(target, ast.Name) else target.attr, name)
+    bodies: list[tuple[list[ast.stmt], dict[str, ast.expr]]] = [(tree.body, {})]
+    for span, node in found:
+        if span.qualname.endswith("__init__") and not isinstance(node, ast.Lambda):
+            bodies.append((node.body, _defaults(node.args)))
+    for body, defaults in bodies:
+        for statement in _statements(body):
+            if isinstance(statement, ast.Assign):
+                value = statement.value
+                if isinstance(value, ast.Name):
+                    value = defaults.get(value.id, value)
+                name = _called(value.func if isinstance(value, ast.Call) else value, heads.foreign)
+                if _value(name) or _value(name := name.lower()):
+                    for target in statement.targets:
+                        if isinstance(target, (ast.Name, ast.Attribute)):
+                            out.setdefault(target.id if isinstance(target, ast.Name) else target.attr, name)
     return out
 
 
-def _statements(bodies: list[list[ast.stmt]]) -> Iterator[ast.stmt]:
-    """All statements of suites, without those of functions inside."""
-    stack = [s for body in bodies for s in body]
+def _defaults(args: ast.arguments) -> dict[str, ast.expr]:
+    plain = [*args.posonlyargs, *args.args]
+    given = zip(plain[len(plain) - len(args.defaults) :], args.defaults, strict=True)
+    named = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+    return {a.arg: d for a, d in (*given, *named) if d is not None}
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """All statements of a suite, without those of functions inside."""
+    stack = list(body)
     while stack:
         statement = stack.pop()
         yield statement

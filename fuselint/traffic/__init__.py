@@ -1,62 +1,182 @@
-"""What a region costs now and after its fix: bytes as formulas and numbers, and launches apart."""
+"""What a region costs now and after its fix: bytes as formulas and numbers, launches apart, and an estimate of time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fuselint.config import DTYPES
+from fuselint.config import DTYPES, LONG_DTYPES
+from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
 from fuselint.graph.facts import Facts
+from fuselint.graph.gates import NEWEST, Gates, Version
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.shapes import Shape
-from fuselint.graph.symbols import Expr
+from fuselint.graph.symbols import Expr, product
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
-from fuselint.traffic.fallback import Stated, steps
+from fuselint.traffic import chips
+from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
-from fuselint.traffic.sizes import Sizes
+from fuselint.traffic.known import Known
+from fuselint.traffic.known import known as what_is_known
+from fuselint.traffic.sizes import Pair, Sizes
 
 if TYPE_CHECKING:
     from fuselint.config import Settings
     from fuselint.rulebook import Match
 
-SOFTMAX = ("softmax", "nn.softmax")
+ONES = frozenset({(1, "stated"), (1, "config"), (1, "phase")})
+
+MLX_NAMES = {short: long for long, short in LONG_DTYPES.items()}
+
+COMPILES = ("mx.compile", "nn.")
+"""How fused ops begin that mx.compile fuses: under a gradient their original runs, operation by operation."""
 
 
-def saving(graph: Graph, match: Match, settings: Settings) -> Traffic:
+@dataclass(frozen=True, eq=False)
+class Region:
+    """The kernels of a match before its fix and after it, and the sizes in which both are counted."""
+
+    before: list[Kernel]
+    after: list[Kernel]
+    bytes: Bytes
+
+    @property
+    def formulas(self) -> tuple[Expr, Expr]:
+        return self.bytes.total(self.before), self.bytes.total(self.after)
+
+    def cached(self, known: Known, chip: chips.Chip) -> float:
+        """The bytes that a kernel before the fix writes and another reads, where they fit the last-level cache."""
+        read = {a for k in self.before for a in k.reads}
+        passed = [a for k in self.before for a in k.writes if a in read]
+        sizes = [_number(self.bytes.of(a), self.bytes.sizes, known) for a in passed]
+        return sum(sizes) if chips.fits(sum(sizes), chip) else 0.0
+
+
+def saving(graph: Graph, match: Match, settings: Settings, known: Known | None = None) -> Traffic:
     """The region's traffic before, and that of the fused kernels with what others still read of the region."""
-    facts = _stated(graph, match)
-    traced = trace(match.region, facts)
-    if graph.context.compiled:
-        outputs = [match.root, *_read_elsewhere(graph, match)]
-        before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless)
-    else:
-        before = launches(traced)
-    after = [
-        *_fused(match, traced, lambda name: settings.size(graph.context.qualname, name)),
-        *launches(trace(_still_needed(graph, match), facts)),
-    ]
+    known = known or what_is_known(settings, graph.context.qualname)
+    return report(count(graph, match, settings, known), settings, known)
+
+
+def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Region:
+    facts, letters = _stated(graph, match)
+    gates = gates_of(settings, known)
+    traced = trace(match.region, facts, eager=True, gates=gates)
+    traced.gates = replace(gates, ones=ones(traced, known))
+    before, after = _kernels(graph, match, facts, traced)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
-    bytes_ = Bytes(Sizes.of(shapes, equal), DTYPES[settings.dtype])
-    bytes_.sizes.meanings.update(_meanings(graph, match))
-    now, fused = bytes_.total(before), bytes_.total(after)
-    return _report(graph, settings, bytes_.sizes, (now, len(before)), (fused, len(after)))
+    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays))
+    sizes.meanings.update(letters)
+    return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]))
 
 
-def _stated(graph: Graph, match: Match) -> Facts:
-    """The graph's facts; where the rule knows its operands' shapes, in the rule's names for their axes."""
+def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[list[Kernel], list[Kernel]]:
+    if match.launches is not None:
+        return list(match.launches.now), list(match.launches.after)
+    gates = traced.gates
+    outputs = list(dict.fromkeys([match.root, *(k.writes for k in match.fused), *_read_elsewhere(graph, match)]))
+    if graph.context.compiled:
+        before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless, gates)
+    else:
+        before = launches(traced, outputs)
+    if gates.training and match.fused and all(k.op.startswith(COMPILES) for k in match.fused):
+        return before, before
+    still = trace(_still_needed(graph, match), facts, eager=True, gates=gates)
+    return before, [*_fused(match, traced), *launches(still)]
+
+
+def gates_of(settings: Settings, known: Known) -> Gates:
+    """What is fused on the chip, by the MLX, and in the phase that the settings name."""
+
+    def number(name: str) -> int | None:
+        said = known.number(name)
+        return None if said is None else said[0]
+
+    chip, _ = chips.chosen(settings.chip)
+    version = version_of(settings.target_mlx)
+    return Gates(chip.backend, version, known.phase.training, number, known.phase.length, MLX_NAMES[settings.dtype])
+
+
+def ones(traced: Trace, known: Known) -> frozenset[str]:
+    """The sizes of a trace that are 1, because the user says so or the phase that was asked for."""
+    shapes = [a.shape for a in traced.tracer.arrays]
+    sizes = Sizes.plain(shapes)
+    names = {n for s in shapes if s is not None for d in s.dims for n in d.names}
+    return frozenset(n for n in names if sizes.number(n, known) in ONES)
+
+
+def version_of(text: str) -> Version:
+    if not text:
+        return NEWEST
+    major, minor, *patch = map(int, text.split("."))
+    return major, minor, patch[0] if patch else 99  # 0.30 is the last of 0.30
+
+
+def met(arrays: Sequence[Array]) -> list[Pair]:
+    """Sizes that are equal because arrays meet there: in products, and in elementwise work."""
+    out: list[Pair] = []
+    for a in arrays:
+        given = [b.shape for b in a.inputs if b.shape is not None]
+        if a.primitive in ("Matmul", "AddMM") and len(given) > 1:
+            out.extend(_pairs(given[0].axis(-1), given[1].axis(-2)))
+            out.extend(_aligned(given[0].dims[:-2], given[1].dims[:-2]))
+        elif a.fusable and a.shape is not None:
+            for s in given:
+                out.extend(_aligned(s.dims, a.shape.dims))
+        elif a.primitive in ("RMSNorm", "LayerNorm") and len(given) > 1:
+            out.extend(_pairs(given[0].axis(-1), given[1].axis(-1)))
+    return out
+
+
+def _aligned(a: Sequence[Expr], b: Sequence[Expr]) -> Iterator[Pair]:
+    """Axes that stand above each other, from the last."""
+    for x, y in zip(reversed(a), reversed(b), strict=False):
+        yield from _pairs(x, y)
+
+
+def _pairs(x: Expr | None, y: Expr | None) -> Iterator[Pair]:
+    if x is not None and y is not None and x != y and 1 not in (x, y):
+        yield x, y
+
+
+# -- the rule's names for axes ---------------------------------------------------------------------------------------
+
+
+WORDS = {"B": "batch", "H": "heads", "G": "kv_heads", "L": "length", "S": "keys", "D": "width", "T": "rows"}
+"""What a rule's letter is called where the code calls something else so."""
+
+
+def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr]]:
+    """The graph's facts; where the rule knows its operands' shapes, with its names for the axes that the code gives no
+    name to. And what those names mean."""
     stated = dict(_shapes_of_holes(match))
     if not stated:
-        return graph.facts
+        return graph.facts, {}
     facts = Facts(graph)
-    known = {rule: n for rule, code in _axes(graph, match) if (n := code.value()) is not None}
+    axes = dict(reversed(list(_axes(graph, match))))  # the first that names it
+    own = {r: e for r, e in axes.items() if is_readable(e)}
+    taken = {n for e in axes.values() for n in e.names}
+    letters = {r for shape in stated.values() for d in shape.dims for r in d.names if r not in own}
+    called = {r: WORDS.get(r, r) if r in taken else r for r in letters}
+    names = {**own, **{r: Expr.name(n) for r, n in called.items()}}
     for node, shape in stated.items():
-        dims = tuple(d.substitute(known) for d in shape.dims)
+        dims = tuple(d.substitute(names) for d in shape.dims)
         facts.state(node, Shape(None, dims), graph.facts.dtype(node), "an operand of the rule")
-    return facts
+    return facts, {called[r]: e for r, e in axes.items() if r in called and not any("%" in n for n in e.names)}
+
+
+def is_readable(size: Expr) -> bool:
+    """A number, or one name that the code has: not `x.shape[-1]`, nor a quotient."""
+    if size.value() is not None:
+        return True
+    name = next(iter(size.names)) if len(size.names) == 1 else ""
+    return size == Expr.name(name) and re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", name) is not None
 
 
 def _shapes_of_holes(match: Match) -> Iterator[tuple[Node, Shape]]:
@@ -66,7 +186,16 @@ def _shapes_of_holes(match: Match) -> Iterator[tuple[Node, Shape]]:
         held = match.holes.get(hole)
         node = held.operands.get(part) if isinstance(held, Synthesised) else held
         if isinstance(node, Node) and "..." not in shape:
-            yield node, Shape(None, tuple(Expr.of(int(d)) if d.isdecimal() else Expr.name(d) for d in shape))
+            yield node, Shape(None, tuple(map(_size, shape)))
+
+
+def _size(text: str) -> Expr:
+    """A size as rules write it: a number, a name, `2*F`, `2*F + R`."""
+    total = Expr.of(0)
+    for term in text.split(" + "):
+        factors = [f.strip() for f in term.split("*")]
+        total = total + product(Expr.of(int(f)) if f.isdecimal() else Expr.name(f) for f in factors)
+    return total
 
 
 def _axes(graph: Graph, match: Match) -> Iterator[tuple[str, Expr]]:
@@ -75,54 +204,71 @@ def _axes(graph: Graph, match: Match) -> Iterator[tuple[str, Expr]]:
         own = graph.facts.shape(node)
         if own is not None and own.lead is None and len(own.dims) == len(shape.dims):
             for rule, code in zip(shape.dims, own.dims, strict=True):
-                if rule.value() is None and code not in (rule, 1):
+                if rule.value() is None and code != 1:
                     yield str(rule), code
 
 
-def _meanings(graph: Graph, match: Match) -> dict[str, str]:
-    out: dict[str, str] = {}
-    for rule, code in _axes(graph, match):
-        out.setdefault(rule, str(code))
-    return out
+# -- reporting ---------------------------------------------------------------------------------------------------------
 
 
-def _report(graph: Graph, settings: Settings, sizes: Sizes, now: tuple[Expr, int], fused: tuple[Expr, int]) -> Traffic:
-    before, after = sizes.leading(now[0]), sizes.leading(fused[0])
-    function = graph.context.qualname
-    at, assumed = sizes.numbers(before + after, lambda name: settings.size(function, name))
+def _number(formula: Expr, sizes: Sizes, known: Known) -> int:
+    numbers = {name: n for name, (n, _) in sizes.numbers(formula, known).items()}
+    return formula.substitute(numbers).value() or 0
+
+
+def report(counted: Region, settings: Settings, known: Known) -> Traffic:
+    sizes = counted.bytes.sizes
+    now, fused = counted.formulas
+    before, after = sizes.leading(now), sizes.leading(fused)
+    numbers = sizes.numbers(before + after, known)
+    at = {name: n for name, (n, _) in numbers.items()}
     saved = (before - after).substitute(at).value()
+    chip, _ = chips.chosen(settings.chip)
+    fewer = len(counted.before) - len(counted.after)
     return Traffic(
         symbols={name: sizes.meaning(name) for name in at},
         bytes_now=str(before),
         bytes_fused=str(after),
-        kernels_now=now[1],
-        kernels_fused=fused[1],
+        kernels_now=len(counted.before),
+        kernels_fused=len(counted.after),
         dtype=settings.dtype,
         at=at,
         saved_at=saved,
-        assumed=assumed,
+        assumed=tuple(name for name, (_, source) in numbers.items() if source == "assumed"),
+        sources={name: source for name, (_, source) in numbers.items()},
+        chip=chip.key,
+        phase=settings.phase or "prefill",
+        seconds=None if saved is None else band(chips.seconds(saved, fewer, chip, counted.cached(known, chip))),
     )
 
 
-def _fused(match: Match, traced: Trace, stated: Stated) -> list[Kernel]:
+def band(t: chips.Seconds) -> SecondsSaved:
+    """Ordered, where a region saves launches and costs bytes, or the other way about."""
+    low, high = sorted((t.low, t.high))
+    return SecondsSaved(low, t.estimate, high)
+
+
+# -- what the fix leaves -----------------------------------------------------------------------------------------------
+
+
+def _fused(match: Match, traced: Trace) -> list[Kernel]:
     """The rule's own kernels, or what runs in their place where MLX has none."""
-
-    def arrays(nodes: Iterable[Node]) -> tuple[Array, ...]:
-        return tuple(a for n in dict.fromkeys(nodes) if isinstance(a := traced.operand(n), Array))
-
-    softmax = next((a for n in match.region if n.op in SOFTMAX and (a := traced.array(n)) is not None), None)
-    scores = None if softmax is None else softmax.shape
-    fused = [Kernel(k.op, k.writes, arrays(k.reads), arrays([k.writes])) for k in match.fused]
-    return [step for k in fused for step in steps(k, scores, stated)]
+    out: list[Kernel] = []
+    for k in match.fused:
+        reads = [a for n in dict.fromkeys(k.reads) if isinstance(a := traced.operand(n), Array)]
+        writes = traced.operand(k.writes)
+        if isinstance(writes, Array):
+            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates))
+    return out
 
 
 def _read_elsewhere(graph: Graph, match: Match) -> list[Node]:
-    """Values of the region, besides its root, that something outside reads."""
-    inside = match.region
+    """Values of the region, besides those that the fused kernels write, that something outside reads."""
+    inside, written = match.region, {match.root, *(k.writes for k in match.fused)}
     return [
         n
         for n in sorted(inside, key=lambda n: n.id)
-        if n is not match.root and (n in graph.escaping or any(u not in inside for u in graph.users.get(n, ())))
+        if n not in written and (n in graph.escaping or any(u not in inside for u in graph.users.get(n, ())))
     ]
 
 

@@ -1,51 +1,159 @@
-"""Chips, and the time that bytes and launches take on them. Modelled, not measured."""
+"""Chips, and the time that bytes and launches take on them: an estimate with its band, modelled, not measured.
+
+    time = bytes / (share x bandwidth) + launches x (launch + buffer / launches a buffer)
+
+Bandwidth is what the makers state. Elementwise kernels reach 70 to 93 % of it, mostly 84 %; a small dependent kernel
+costs 2.4 to 5.8 us, mostly 2.5; a command buffer (a graph, on CUDA) costs about 20 us, and MLX commits one after so
+many operations. Where all that a region moves fits half the last-level cache, what is written and read back may cost
+half: the low end of the band counts it so.
+"""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-GIGA = 1e9
-ACHIEVED = 0.84
-"""The share of a chip's stated bandwidth that elementwise kernels reach."""
-LAUNCH_SECONDS = 2.5e-6
-"""What one more dependent kernel costs."""
+from fuselint.config import CHIP_NAMES, DEFAULT_CHIP
+from fuselint.graph.gates import Backend
+
+GIGA, MEGA = 1e9, 1e6
+
+SHARE = (0.93, 0.84, 0.70)
+"""Of the stated bandwidth, what kernels reach: at best, mostly, at worst."""
+LAUNCH = {"metal": (2.4e-6, 2.5e-6, 5.8e-6), "cuda": (1.5e-6, 2.5e-6, 5e-6), "cpu": (0.3e-6, 1e-6, 5e-6)}
+"""Seconds of one more dependent kernel."""
+BUFFER_SECONDS = (0.0, 20e-6, 23e-6)
+"""Of one more command buffer on Metal; at best it overlaps with the work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """bandwidth: stated, in GB/s."""
+    """bandwidth: stated, in GB/s. cache: the last level's bytes, None where no reliable figure is known.
 
+    ops, megabytes: after so many MLX commits a command buffer; 0 where there are none.
+    """
+
+    key: str
     name: str
+    backend: Backend
     bandwidth: float
+    cache: int | None = None
+    ops: int = 0
+    megabytes: int = 0
 
 
-CHIPS = {
-    key: Chip(name, bandwidth)
-    for key, name, bandwidth in (
-        ("m1", "M1", 68),
-        ("m1-pro", "M1 Pro", 200),
-        ("m1-max", "M1 Max", 400),
-        ("m1-ultra", "M1 Ultra", 800),
-        ("m2", "M2", 100),
-        ("m2-pro", "M2 Pro", 200),
-        ("m2-max", "M2 Max", 400),
-        ("m2-ultra", "M2 Ultra", 800),
-        ("m3", "M3", 100),
-        ("m3-pro", "M3 Pro", 150),
-        ("m3-max", "M3 Max", 400),
-        ("m3-ultra", "M3 Ultra", 819),
-        ("m4", "M4", 120),
-        ("m4-pro", "M4 Pro", 273),
-        ("m4-max", "M4 Max", 546),
-        ("m5", "M5", 153),
-        ("m5-pro", "M5 Pro", 307),
-        ("m5-max", "M5 Max", 614),
-        ("h200", "H200", 4800),
-    )
+@dataclass(frozen=True, slots=True)
+class Seconds:
+    """An estimate and the band around it."""
+
+    low: float
+    estimate: float
+    high: float
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.low + other.low, self.estimate + other.estimate, self.high + other.high)
+
+    def __mul__(self, times: float) -> Seconds:
+        return Seconds(self.low * times, self.estimate * times, self.high * times)
+
+
+NOTHING = Seconds(0.0, 0.0, 0.0)
+
+BANDWIDTHS = {
+    "m1": (68, 200, 400, 800), "m2": (100, 200, 400, 800), "m3": (100, 150, 400, 819), "m4": (120, 273, 546, None),
+    "m5": (153, 307, 614, None),
+}  # fmt: skip
+"""Of the base chip, Pro, Max and Ultra, the best bin of each."""
+CACHES = {"m1": (8, 24, 48, 96), "m2": (8, 24, 48, None)}
+"""System-level caches in MB; of later families no reliable figure is known."""
+VARIANTS = (("", 40), ("-pro", 40), ("-max", 50), ("-ultra", 50))
+"""And the operations, and megabytes, after which MLX commits: mlx/backend/metal/device.cpp."""
+
+
+def _apple() -> dict[str, Chip]:
+    chips = {}
+    for family, bandwidths in BANDWIDTHS.items():
+        caches = CACHES.get(family, (None,) * 4)
+        for (suffix, buffered), bandwidth, megabytes in zip(VARIANTS, bandwidths, caches, strict=True):
+            if bandwidth is not None:
+                key = family + suffix
+                name = " ".join([family.upper(), *([suffix[1:].title()] if suffix else [])])
+                size = None if megabytes is None else int(megabytes * MEGA)
+                chips[key] = Chip(key, name, "metal", bandwidth, size, buffered, buffered)
+    return chips
+
+
+CHIPS: dict[str, Chip] = {
+    **_apple(),
+    "a100": Chip("a100", "A100 80 GB", "cuda", 2039, int(40 * MEGA), 20, 400),
+    "h100": Chip("h100", "H100 SXM", "cuda", 3350, int(50 * MEGA), 100, 1000),
+    "h200": Chip("h200", "H200", "cuda", 4800, int(50 * MEGA), 100, 1000),
+    "b200": Chip("b200", "B200", "cuda", 8000, int(126 * MEGA), 100, 1000),
+    "gb10": Chip("gb10", "GB10 (DGX Spark)", "cuda", 273, int(24 * MEGA), 20, 100),
+    "rtx-4090": Chip("rtx-4090", "RTX 4090", "cuda", 1008, int(72 * MEGA), 20, 100),
+    "rtx-5090": Chip("rtx-5090", "RTX 5090", "cuda", 1792, int(96 * MEGA), 20, 100),
+    "cpu": Chip("cpu", "a CPU with two DDR5 channels", "cpu", 90, int(32 * MEGA)),
 }
-DEFAULT = CHIPS["m3-max"]
+assert set(CHIPS) == set(CHIP_NAMES)
 
 
-def seconds(moved: float, launches: int, chip: Chip = DEFAULT) -> float:
-    """The time of kernels that move `moved` bytes in all, one after the other."""
-    return moved / (ACHIEVED * chip.bandwidth * GIGA) + launches * LAUNCH_SECONDS
+def chosen(name: str) -> tuple[Chip, str]:
+    """The chip of that name, or this machine's, or else the default; and where that comes from."""
+    if name:
+        return CHIPS[name], "stated"
+    here = this_machine()
+    return (CHIPS[here], "this machine") if here else (CHIPS[DEFAULT_CHIP], "assumed")
+
+
+@cache
+def this_machine() -> str:
+    """The chip of the machine that this runs on; "" where it is none of the table."""
+    text = _apple_brand() if sys.platform == "darwin" else _nvidia_model()
+    return chip_of(text)
+
+
+def chip_of(text: str) -> str:
+    """`Apple M3 Max` or `NVIDIA H200` -> the key of the chip."""
+    words = text.lower().replace("-", " ").split()
+    found = [key for key in CHIPS if all(part in words for part in key.split("-"))]
+    return max(found, key=len, default="")
+
+
+def _apple_brand() -> str:
+    command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ""
+
+
+def _nvidia_model() -> str:
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        try:
+            for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+                if line.startswith("Model:"):
+                    return line
+        except OSError:
+            return ""
+    return ""
+
+
+def seconds(moved: float, launches: float, chip: Chip, cached: float = 0.0) -> Seconds:
+    """The time of kernels that move `moved` bytes in all, one after the other. cached: bytes of it that may stay in
+    the last-level cache between the kernel that writes them and the one that reads them."""
+    rate = chip.bandwidth * GIGA
+    best, mostly, worst = SHARE
+    launch = [t + (b / chip.ops if chip.ops else 0) for t, b in zip(LAUNCH[chip.backend], BUFFER_SECONDS, strict=True)]
+    return Seconds(
+        (moved - cached / 2) / (best * rate) + launches * launch[0],
+        moved / (mostly * rate) + launches * launch[1],
+        moved / (worst * rate) + launches * launch[2],
+    )
+
+
+def fits(size: float, chip: Chip) -> bool:
+    """Whether so many bytes may stay in the last-level cache until they are read again."""
+    return chip.cache is not None and size <= chip.cache / 2

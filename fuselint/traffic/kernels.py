@@ -1,24 +1,24 @@
 """A region's kernels, each with the bytes that it reads from memory and writes to it.
 
 Eager MLX runs every primitive that isn't a view as one kernel, and shares nothing: what is written twice is computed
-twice. A kernel reads each of its distinct inputs once, a broadcast one at its own size, and writes its output.
+twice. A kernel reads each of its distinct inputs once, however often and through whatever views it is given: a
+broadcast one at its own size, a slice at the slice's; a gather reads what it takes. It writes its output.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fuselint.graph.dtypes import ITEMSIZE
 from fuselint.graph.fuse import Group, compiled
+from fuselint.graph.gates import Backend, Gates
 from fuselint.graph.model import Node
-from fuselint.graph.ops import TABLE
-from fuselint.graph.primitives import ACTIVATIONS
 from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import ACTIVATION, RESHAPES, VIEWS, Array, Operand, Tracer
-from fuselint.graph.trace import Trace, trace
-from fuselint.traffic.layout import Layout
+from fuselint.graph.tape import ACTIVATION, RESHAPES, VIEWS, Array
+from fuselint.graph.trace import OPAQUE, Trace, trace
+from fuselint.traffic.layout import Layout, Place
 from fuselint.traffic.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 HALF = 2
 """Bytes of an activation's element where nobody stated its dtype: bfloat16."""
+
+TAKING = frozenset({"Gather", "GatherAxis", "DynamicSlice"})
+"""Kernels that read of their first operand only what they write."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,85 +59,100 @@ class Bytes:
         return sum((self.moved(k) for k in kernels), Expr.of(0))
 
 
-def kernels(nodes: Iterable[Node], facts: Facts) -> list[Kernel]:
-    """The launches of eager MLX for `nodes`, whose other operands are in memory."""
-    return launches(trace(nodes, facts))
+def kernels(
+    nodes: Iterable[Node], facts: Facts, gates: Gates | None = None, outputs: Iterable[Node] = ()
+) -> list[Kernel]:
+    """The launches of eager MLX for `nodes`, whose other operands are in memory. outputs: see launches."""
+    return launches(trace(nodes, facts, eager=True, gates=gates), outputs)
 
 
-def launches(traced: Trace) -> list[Kernel]:
-    arrays = traced.tracer.arrays
-    layout = Layout(arrays)
-    out: list[Kernel] = []
-    done: set[Node] = set()
+def launches(traced: Trace, outputs: Iterable[Node] = ()) -> list[Kernel]:
+    """The launches of an eager trace; with outputs, only of what they are made of: MLX runs nothing else."""
+    return of_tape(traced.tracer.arrays, traced.gates, [a for n in outputs for a in traced.results(n)])
+
+
+def of_tape(arrays: Sequence[Array], gates: Gates, outputs: Sequence[Array] = ()) -> list[Kernel]:
+    """The launches of a tape, where each primitive runs by itself."""
+    if outputs:
+        arrays = _needed(arrays, outputs)
+    layout = Layout(arrays, gates.backend)
+    if gates.ones:
+        layout.without_copies(arrays, gates.ones)
+    siblings: dict[Array, list[Array]] = {}
     for a in arrays:
-        if a.node is not None and is_activation(a.node):
-            if a.node not in done:
-                done.add(a.node)
-                out.extend(_activation(traced, a.node))
-        elif is_kernel(a, layout):
-            out.append(Kernel(a.primitive, a.node, _in_memory(a.inputs), (a,)))
-    return out
+        if a.first is not None:
+            siblings.setdefault(a.first, []).append(a)
+    return [
+        _kernel(a.primitive, a.inputs, (a, *siblings.get(a, ())), layout)
+        for a in arrays
+        if a.first is None and is_kernel(a, layout)
+    ]
 
 
-def compiled_kernels(nodes: Iterable[Node], outputs: Iterable[Node], facts: Facts, shapeless: bool) -> list[Kernel]:
+def _needed(arrays: Sequence[Array], outputs: Iterable[Array]) -> list[Array]:
+    read = set(outputs)
+    for a in reversed(arrays):
+        if a in read:
+            read.update(a.inputs)
+            if a.first is not None:
+                read.add(a.first)
+    return [a for a in arrays if a in read or a.first in read]  # a primitive writes all of its results
+
+
+def compiled_kernels(
+    nodes: Iterable[Node], outputs: Iterable[Node], facts: Facts, shapeless: bool, gates: Gates | None = None
+) -> list[Kernel]:
     """The launches where the code is under mx.compile already."""
-    traced = trace(nodes, facts, shapeless=shapeless)
-    roots = [a for n in outputs if (a := traced.array(n)) is not None]
-    groups = compiled(roots, shapeless=shapeless)
-    layout = Layout([a for g in groups for a in (*g.inputs, *g.arrays)])
-    return [_of_group(g) for g in groups if g.fused or is_kernel(g.root, layout)]
+    traced = trace(nodes, facts, shapeless=shapeless, gates=gates)
+    roots = [a for n in outputs for a in traced.results(n)]
+    return group_kernels(compiled(roots, shapeless=shapeless), traced.gates.backend)
+
+
+def group_kernels(groups: Sequence[Group], backend: Backend = "metal", without: Collection[Group] = ()) -> list[Kernel]:
+    """The launches of compiled code, those of some groups left out."""
+    layout = Layout((), backend)
+    out = []
+    for g in groups:
+        made = None
+        if g.fused:
+            for a in g.outputs:
+                layout.places[a] = layout.kernel(g.root, g.inputs) if a is g.root else layout.kernel(a, g.inputs)
+            made = _kernel(g.name, g.inputs, g.outputs, layout, g.root.node)
+        elif is_kernel(g.root, layout):
+            made = _kernel(g.name, g.inputs, g.outputs, layout)
+        if made is not None and g not in without:
+            out.append(made)
+    return out
 
 
 def is_kernel(a: Array, layout: Layout) -> bool:
-    if not a.primitive or a.primitive in VIEWS:
+    """Whether MLX launches something for it: not for a join of branches."""
+    if not a.primitive or a.primitive in VIEWS or a.primitive == OPAQUE:
         return False
+    layout.of(a)
     return a.primitive not in RESHAPES or a in layout.copies
 
 
-def is_activation(node: Node) -> bool:
-    """A function of mlx.nn that MLX compiles: called from eager code it is one kernel, or two."""
-    op = TABLE.get(node.op)
-    return (op is not None and op.kind != "layer" and op.name in ACTIVATIONS) or _layer_function(node) in ACTIVATIONS
+def _kernel(
+    name: str, inputs: Sequence[Array], outputs: Sequence[Array], layout: Layout, node: Node | None = None
+) -> Kernel:
+    writes = tuple(in_memory(a, layout.of(a)) for a in outputs)
+    reads: dict[Hashable, Array] = {}
+    for i, a in enumerate(inputs):
+        if a.value is not None:
+            continue
+        place = layout.of(a)
+        if place.base.value is not None:
+            continue  # a broadcast number
+        reads[place.key] = writes[0] if i == 0 and name in TAKING else in_memory(a, place)
+    return Kernel(name, node or outputs[0].node, tuple(reads.values()), writes)
 
 
-def _layer_function(node: Node) -> str | None:
-    op = TABLE.get(node.op)
-    return None if op is None else op.function
-
-
-def _activation(traced: Trace, node: Node) -> list[Kernel]:
-    t = Tracer(shapeless=True, node=node)
-    op = TABLE[node.op]
-    given: list[Operand] = []
-    stands_for: dict[Array, Array] = {}
-    for x in traced.operands(node):
-        if isinstance(x, Array):
-            inside = t.input(x.shape, x.dtype)
-            stands_for[inside] = x
-            given.append(inside)
-        else:
-            given.append(x)
-    root = ACTIVATIONS[op.function or op.name](t, given, node.attrs)
-    out = []
-    last = traced.array(node)
-    for g in compiled([root], shapeless=True):
-        reads = _in_memory([stands_for.get(a, a) for a in g.inputs])
-        writes = tuple(last if a is root and last is not None else a for a in g.outputs)
-        out.append(Kernel(g.name, node, reads, writes))
-    return out
-
-
-def _of_group(group: Group) -> Kernel:
-    return Kernel(group.name, group.root.node, _in_memory(group.inputs), group.outputs)
-
-
-def _in_memory(arrays: Sequence[Array]) -> tuple[Array, ...]:
-    """What is read: each array once, without scalars, and a broadcast or permuted view as what it is a view of."""
-    out: dict[Array, None] = {}
-    for a in arrays:
-        source = a
-        while source.inputs and source.primitive in ("Broadcast", "Transpose", "ExpandDims", "Squeeze", "StopGradient"):
-            source = source.inputs[0]
-        if source.value is None:
-            out[source] = None
-    return tuple(out)
+def in_memory(a: Array, place: Place) -> Array:
+    """The elements of an array that lie in memory, as an array: itself, or what it is a view of."""
+    if place.shape == a.shape:
+        return a
+    base = place.base
+    if place.shape == base.shape and place.offset == 0:
+        return base
+    return Array("", [], place.shape, a.dtype, a.node)

@@ -1,119 +1,202 @@
-"""Which reshapes copy: strides of arrays, as far as their shapes are known.
+"""Where arrays lie in memory: which reshapes copy, and how many elements an operand really holds.
 
-A reshape is free where the old strides allow the new shape; of a transposed, broadcast or inner-sliced array they
-often don't, and MLX copies. Strides are sizes; an array whose rank is unknown is contiguous until it is permuted.
+After mlx/backend/common: views share the memory of what they are views of, elementwise results keep the layout of
+operands without holes, all else is written in row order. Strides are sizes; an array of unknown rank is in row order
+until it is permuted or cut. Names of sizes stand for numbers above 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from fuselint.graph.model import Node, Slice
+from fuselint.graph.gates import FEW_QUERIES, Backend
 from fuselint.graph.shapes import Shape
-from fuselint.graph.symbols import Expr
+from fuselint.graph.symbols import Expr, product
 from fuselint.graph.tape import FUSABLE, RESHAPES, Array
+from fuselint.traffic.sizes import reduced
 
-ONE = Expr.of(1)
-Strides = tuple[Expr, ...]
+ONE, ZERO = Expr.of(1), Expr.of(0)
+Sizes = tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """Where an array lies.
+
+    base: the array that owns the memory. shape: of the elements in memory, where an axis that is broadcast is 1.
+    strides: None where the rank isn't known. offset: of the first element, or the cuts that led there.
+    contiguous: without holes; row, col: in row or column order. scalar: one element in memory.
+    """
+
+    base: Array
+    shape: Shape | None
+    strides: Sizes | None
+    offset: Hashable = ZERO
+    contiguous: bool = True
+    row: bool = True
+    col: bool = False
+
+    @property
+    def scalar(self) -> bool:
+        return self.shape is not None and self.shape.lead is None and all(d == 1 for d in self.shape.dims)
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for two places that hold the same elements."""
+        if self.strides is None or self.shape is None or self.shape.lead is not None:
+            return (self.base, self.offset)
+        pairs = list(zip(self.shape.dims, self.strides, strict=True))
+        offset = self.offset
+        if isinstance(offset, Expr):  # of the lowest element
+            offset = offset + sum((s * (d - 1) for d, s in pairs if _negative(s)), ZERO)
+        steps = [(d, s * -1 if _negative(s) else s) for d, s in pairs if d != 1 and s != 0]
+        return (self.base, offset, frozenset(_merged(steps)))
+
+
+def _merged(steps: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
+    """Axes that follow each other without a gap as one, in whatever order they stand."""
+    found = True
+    while found:
+        found = False
+        for i, (n, s) in enumerate(steps):
+            j = next((j for j, (m, r) in enumerate(steps) if j != i and r * m == s), None)
+            if j is not None:
+                m, r = steps[j]
+                steps = [p for k, p in enumerate(steps) if k not in (i, j)]
+                steps.append((n * m, r))
+                found = True
+                break
+    return steps
 
 
 class Layout:
-    """Strides of the arrays of a tape, and the reshapes that take a kernel."""
+    """The places of the arrays of a tape, and the reshapes that take a kernel."""
 
-    def __init__(self, arrays: Sequence[Array]) -> None:
-        self.strides: dict[Array, Strides | None] = {}
-        self.permuted: set[Array] = set()  # of unknown rank or unknown order, but not contiguous
+    def __init__(self, arrays: Iterable[Array], backend: Backend = "metal") -> None:
+        self.backend = backend
+        self.places: dict[Array, Place] = {}
         self.copies: set[Array] = set()
         for a in arrays:
-            self._place(a)
+            self.add(a)
 
-    def _place(self, a: Array) -> None:
-        self.strides[a] = contiguous(a.shape)
-        source = a.inputs[0] if a.inputs else None
-        if source is None:
-            return
-        if a.primitive in RESHAPES or a.primitive in ("ExpandDims", "Squeeze"):
-            self._reshape(a, source)
-        elif a.primitive == "Broadcast":
-            self._broadcast(a, source)
-        elif a.primitive == "Transpose":
-            self._transpose(a, source)
-        elif a.primitive == "Slice" and a.node is not None and a.node.op == "index":
-            self._slice(a, source, a.node)
-        elif a.primitive in ("Slice", "Split", "Item", "StopGradient", "Copy", "Depends"):
-            self._same(a, source)
-        elif a.primitive in FUSABLE:
-            self._elementwise(a)
+    def without_copies(self, arrays: Iterable[Array], ones: frozenset[str]) -> None:
+        """Where these sizes are 1, fewer reshapes copy."""
+        sizes = {name: 1 for name in ones}
+        small: dict[Array, Array] = {}
 
-    def _same(self, a: Array, source: Array) -> None:
-        old = self.strides.get(source)
-        if source in self.permuted:
-            self.permuted.add(a)
-        if old is not None and a.shape is not None and a.shape.rank == len(old):
-            self.strides[a] = old
+        def at_one(a: Array) -> Array:
+            if a not in small:
+                shape = (
+                    None if a.shape is None else Shape(a.shape.lead, tuple(d.substitute(sizes) for d in a.shape.dims))
+                )
+                small[a] = replace(a, inputs=[at_one(b) for b in a.inputs], shape=shape)
+            return small[a]
 
-    def _slice(self, a: Array, source: Array, node: Node) -> None:
-        old = self.strides.get(source)
-        index = node.attrs.get("index")
-        parts = index if isinstance(index, tuple) else (index,)
-        new = None if old is None else sliced(old, parts)
-        if new is not None and a.shape is not None and a.shape.rank == len(new):
-            self.strides[a] = new
-        elif source in self.permuted or any(p is not None for p in parts[1:]):
-            self.permuted.add(a)  # inner axes may be cut
+        fewer = Layout([at_one(a) for a in arrays], self.backend).copies
+        self.copies = {a for a in self.copies if small[a] in fewer}
 
-    def _reshape(self, a: Array, source: Array) -> None:
-        old = self.strides.get(source)
-        if source.primitive == "Broadcast" and a.primitive in RESHAPES:
-            self.copies.add(a)
-        elif source in self.permuted:
-            if a.primitive in RESHAPES:
-                self.copies.add(a)
-            else:
-                self.permuted.add(a)
-        elif old is not None and source.shape is not None and a.shape is not None and a.shape.rank is not None:
-            new = viewed(source.shape.dims, old, a.shape.dims)
-            if new is not None:
-                self.strides[a] = new
-            elif a.primitive in RESHAPES:
-                self.copies.add(a)
+    def of(self, a: Array) -> Place:
+        found = self.places.get(a)
+        return found if found is not None else self.add(a)
 
-    def _broadcast(self, a: Array, source: Array) -> None:
-        old = self.strides.get(source)
-        if old is None or a.shape is None or a.shape.rank is None or source.shape is None:
-            self.strides[a] = None
-            return
-        pad = a.shape.rank - len(old)
-        zero = Expr.of(0)
-        grown = [
-            zero if i < pad or (source.shape.dims[i - pad] == 1 and d != 1) else old[i - pad]
-            for i, d in enumerate(a.shape.dims)
-        ]
-        self.strides[a] = tuple(grown)
+    def add(self, a: Array) -> Place:
+        place = self._place(a)
+        self.places[a] = place
+        return place
 
-    def _transpose(self, a: Array, source: Array) -> None:
-        old = self.strides.get(source)
-        order = None if old is None or a.node is None else permutation(a.node, len(old))
-        if old is None or order is None:
-            self.permuted.add(a)
+    def _place(self, a: Array) -> Place:
+        if not a.inputs:
+            return fresh(a)
+        if a.primitive in RESHAPES:
+            return self._reshape(a)
+        view = VIEWED.get(a.primitive)
+        if view is not None:
+            return view(a, self.of(a.inputs[0]))
+        if a.primitive in FUSABLE:
+            return self._elementwise(a)
+        if a.primitive in KEEPING[self.backend]:
+            return _along_axis(a, self.of(a.inputs[0]))
+        if a.primitive.startswith("Compiled"):
+            return self.kernel(a, a.inputs)
+        special = SPECIAL.get(a.primitive)
+        return fresh(a) if special is None else special(self, a)
+
+    def _reshape(self, a: Array) -> Place:
+        source = self.of(a.inputs[0])
+        if a.primitive == "Contiguous":
+            shared = source if source.row else None
         else:
-            self.strides[a] = tuple(old[i] for i in order)
+            shared = _reshaped(a, a.inputs[0].shape, source)
+        if shared is None:
+            self.copies.add(a)
+            return fresh(a)
+        return shared
 
-    def _elementwise(self, a: Array) -> None:
-        """The result of an elementwise op keeps its full-sized operands' layout, where they agree."""
-        full = [b for b in a.inputs if b.shape == a.shape and b.primitive != "Broadcast"]
-        if full and all(b in self.permuted for b in full):
-            self.permuted.add(a)
-        layouts = {self.strides.get(b) for b in full}
-        if len(layouts) == 1:
-            (only,) = layouts
-            if only is not None:
-                self.strides[a] = only
+    # -- results of elementwise work ----------------------------------------------------------------------------------
+
+    def _elementwise(self, a: Array) -> Place:
+        given = [self.of(b) for b in a.inputs[: 3 if a.primitive == "Select" else 2]]
+        if len(given) == 1:
+            return like(a, given[0]) if given[0].contiguous else fresh(a)
+        if len(given) == 2:
+            return self._binary(a, given[0], given[1])
+        if all(p.scalar for p in given) or all(p.row for p in given) or all(p.col for p in given):
+            return like(a, given[1])
+        return fresh(a)
+
+    def _binary(self, a: Array, x: Place, y: Place) -> Place:
+        if x.scalar and y.scalar:
+            return like(a, x)
+        if x.scalar and y.contiguous:
+            return like(a, y)
+        if y.scalar and x.contiguous:
+            return like(a, x)
+        return like(a, x) if (x.row and y.row) or (x.col and y.col) else fresh(a)
+
+    def kernel(self, out: Array, inputs: Sequence[Array]) -> Place:
+        """Where a fused kernel writes: mlx/backend/common/compiled.cpp."""
+        given = [(b, self.of(b)) for b in inputs if b.value is None and not _is_number(b)]
+        same = all(_equal(b.shape, out.shape) for b, _ in given)
+        if len(given) == 1:
+            kept = same and given[0][1].contiguous
+        else:
+            kept = bool(given) and same and (all(p.row for _, p in given) or all(p.col for _, p in given))
+        return like(out, given[0][1]) if kept else fresh(out)
 
 
-def contiguous(shape: Shape | None) -> Strides | None:
-    if shape is None or shape.rank is None:
+def _is_number(a: Array) -> bool:
+    return a.shape is not None and a.shape.rank == 0
+
+
+def _equal(a: Shape | None, b: Shape | None) -> bool:
+    """Equal, or not known to differ."""
+    return a == b or a is None or b is None or (a.lead is not None and b.lead is not None)
+
+
+# -- places ------------------------------------------------------------------------------------------------------------
+
+
+def fresh(a: Array) -> Place:
+    """Memory of its own, in row order."""
+    strides = contiguous(a.shape)
+    dims = a.shape.dims if a.shape is not None and a.shape.lead is None else None
+    flat = dims is not None and sum(d != 1 for d in dims) <= 1
+    return Place(a, a.shape, strides, col=flat)
+
+
+def like(a: Array, p: Place) -> Place:
+    """Memory of its own, laid out like another."""
+    if p.strides is None or a.shape is None or a.shape.lead is not None or len(a.shape.dims) != len(p.strides):
+        return replace(fresh(a), contiguous=p.contiguous, row=p.row, col=p.col)
+    dims = tuple(ONE if s == 0 else d for d, s in zip(a.shape.dims, p.strides, strict=True))
+    if p.scalar:
+        dims = (ONE,) * len(dims)
+    return Place(a, Shape(None, dims), p.strides, ZERO, p.contiguous, p.row, p.col)
+
+
+def contiguous(shape: Shape | None) -> Sizes | None:
+    if shape is None or shape.lead is not None:
         return None
     out: list[Expr] = []
     n = ONE
@@ -123,78 +206,239 @@ def contiguous(shape: Shape | None) -> Strides | None:
     return tuple(reversed(out))
 
 
-def viewed(old: Sequence[Expr], strides: Sequence[Expr], new: Sequence[Expr]) -> Strides | None:
-    """Strides of the new shape over the same memory, or None: it takes a copy. Axes of 1 have no say."""
-    merged: list[tuple[Expr, Expr]] = []
-    for d, s in zip(old, strides, strict=True):
-        if d == 1:
-            continue
-        if merged and merged[-1][1] == d * s:
-            merged[-1] = (merged[-1][0] * d, s)
-        else:
-            merged.append((d, s))
-    out: list[Expr] = []
-    at, rest = 0, ONE
-    for d in new:
-        if d == 1:
-            out.append(ONE)
-            continue
-        if rest == 1:
-            if at >= len(merged):
-                return None
-            rest, at = merged[at][0], at + 1
-        if not d.divides(rest):
-            return None
-        rest = rest // d
-        out.append(rest * merged[at - 1][1])
-    return tuple(out) if rest == 1 and at == len(merged) else None
+def _in_order(sizes: Iterable[Expr], strides: Iterable[Expr]) -> bool:
+    """Whether each stride is the number of elements before it."""
+    step = ONE
+    for d, s in zip(sizes, strides, strict=True):
+        if s != step and d != 1:
+            return False
+        step = step * d
+    return True
 
 
-def permutation(node: Node, rank: int) -> tuple[int, ...] | None:
-    """The order of axes of a transpose, swapaxes or moveaxis."""
-    attrs, axes = node.attrs, list(range(rank))
-    if node.op == "transpose":
-        given = attrs.get("axes")
-        if given is None or given == ():
-            return tuple(reversed(axes))
-        if isinstance(given, tuple) and all(isinstance(i, int) for i in given) and len(given) == rank:
-            return tuple(i % rank for i in given)
+# -- views -------------------------------------------------------------------------------------------------------------
+
+
+def _same(a: Array, p: Place) -> Place:
+    return p
+
+
+def _other_rank(a: Array, p: Place, *, ordered: bool = True) -> Place:
+    """A view whose strides aren't known, of the same elements."""
+    return replace(p, strides=None, row=p.row and ordered, col=p.col and ordered)
+
+
+def _squeezed(a: Array, p: Place) -> Place:
+    axes = _numbers(a.key)
+    if p.strides is None or axes is None or p.shape is None:
+        return _other_rank(a, p)
+    kept = [i for i in range(len(p.strides)) if i not in axes]
+    dims = Shape(None, tuple(p.shape.dims[i] for i in kept))
+    return replace(p, shape=dims, strides=tuple(p.strides[i] for i in kept))
+
+
+def _expanded(a: Array, p: Place) -> Place:
+    axes = _numbers(a.key)
+    if p.strides is None or axes is None or p.shape is None:
+        return _other_rank(a, p)
+    dims, strides = list(p.shape.dims), list(p.strides)
+    for axis in axes:
+        dims.insert(axis, ONE)
+        strides.insert(axis, ONE)
+    return replace(p, shape=Shape(None, tuple(dims)), strides=tuple(strides))
+
+
+def _transposed(a: Array, p: Place) -> Place:
+    axes = _numbers(a.key)
+    if p.strides is None or axes is None or p.shape is None:
+        return _other_rank(a, p, ordered=False)
+    dims, strides = tuple(p.shape.dims[i] for i in axes), tuple(p.strides[i] for i in axes)
+    row, col = p.row, p.col
+    if p.contiguous and 0 not in strides and a.shape is not None:
+        row, col = _in_order(reversed(a.shape.dims), reversed(strides)), _in_order(a.shape.dims, strides)
+    return replace(p, shape=Shape(None, dims), strides=strides, row=row, col=col)
+
+
+def _broadcast(a: Array, p: Place) -> Place:
+    source = a.inputs[0].shape
+    grows = source is not None and a.shape is not None and source != a.shape
+    if p.strides is None or a.shape is None or a.shape.lead is not None or source is None or p.shape is None:
+        return _other_rank(a, p, ordered=not grows)
+    pad = len(a.shape.dims) - len(p.strides)
+    if pad < 0:
+        return _other_rank(a, p, ordered=not grows)
+    strides = (ZERO,) * pad + tuple(ZERO if d == 1 else s for d, s in zip(source.dims, p.strides, strict=True))
+    dims = (ONE,) * pad + p.shape.dims
+    return replace(p, shape=Shape(None, dims), strides=strides, row=p.row and not grows, col=p.col and not grows)
+
+
+def _sliced(a: Array, p: Place) -> Place:
+    key = a.key
+    cuts = key if isinstance(key, tuple) and key and all(isinstance(c, tuple) and len(c) == 3 for c in key) else None
+    known = p.strides is not None and cuts is not None and isinstance(p.offset, Expr) and p.shape is not None
+    if not known or a.shape is None or a.shape.lead is not None or not isinstance(cuts, tuple):
+        return replace(p, shape=a.shape, strides=None, offset=(p.offset, key), contiguous=False, row=False, col=False)
+    assert p.strides is not None
+    assert p.shape is not None
+    assert isinstance(p.offset, Expr)
+    offset = p.offset + sum((start * s for (start, _, _), s in zip(cuts, p.strides, strict=True)), ZERO)
+    strides = tuple(s * step for (_, step, _), s in zip(cuts, p.strides, strict=True))
+    return _cut(a, p, strides, offset)
+
+
+def _row(a: Array, p: Place) -> Place:
+    """An element of a container, or a row of an array."""
+    return replace(fresh(a), offset=(p.base, p.offset))
+
+
+def _split(a: Array, p: Place) -> Place:
+    key = a.key
+    if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], tuple) and isinstance(key[0][0], tuple)):
+        return replace(p, shape=a.shape, strides=None, offset=(p.offset, key), contiguous=False, row=False, col=False)
+    (ends, axis), part = key
+    if p.strides is None or not isinstance(p.offset, Expr) or a.shape is None or p.shape is None:
+        return replace(p, shape=a.shape, strides=None, offset=(p.offset, key), contiguous=False, row=False, col=False)
+    start = ZERO if part == 0 else ends[part - 1]
+    return _cut(a, p, p.strides, p.offset + start * p.strides[axis])
+
+
+def _cut(a: Array, p: Place, strides: Sizes, offset: Expr) -> Place:
+    assert a.shape is not None
+    dims = tuple(ONE if s == 0 else d for d, s in zip(a.shape.dims, strides, strict=True))
+    pairs = list(zip(a.shape.dims, strides, strict=True))
+    forward = product(d for d, s in pairs if not _negative(s) and s != 0)
+    span = ONE + sum(((d - 1) * (s * -1 if _negative(s) else s) for d, s in pairs), ZERO)
+    row, col = _in_order(reversed(a.shape.dims), reversed(strides)), _in_order(a.shape.dims, strides)
+    return Place(p.base, Shape(None, dims), strides, offset, forward == span, row, col)
+
+
+def _negative(size: Expr) -> bool:
+    return bool(size.terms) and all(c < 0 for _, c in size.terms)
+
+
+def _numbers(key: Hashable) -> tuple[int, ...] | None:
+    return key if isinstance(key, tuple) and all(isinstance(i, int) and i >= 0 for i in key) else None
+
+
+VIEWED: dict[str, Callable[[Array, Place], Place]] = {
+    "StopGradient": _same, "Copy": _same, "Depends": _same, "Squeeze": _squeezed, "ExpandDims": _expanded,
+    "Transpose": _transposed, "Broadcast": _broadcast, "BroadcastAxes": _broadcast, "Slice": _sliced, "Split": _split,
+    "Item": _row,
+}  # fmt: skip
+
+
+def _reshaped(a: Array, old: Shape | None, p: Place) -> Place | None:
+    """The same memory under the new shape, or None: it takes a copy."""
+    if p.row:
+        if a.shape is None or a.shape.lead is not None:
+            return _other_rank(a, p)
+        flat = sum(d != 1 for d in a.shape.dims) <= 1
+        return replace(p, shape=a.shape, strides=contiguous(a.shape), col=flat)
+    if p.strides is None or old is None or old.lead is not None or a.shape is None or a.shape.lead is not None:
+        # Of unknown rank: a broadcast or permuted array is copied, one with holes may or may not be.
         return None
-    if node.op == "matrix_transpose" and rank > 1:
-        return (*axes[:-2], axes[-1], axes[-2])
-    pair = ("axis1", "axis2") if node.op == "swapaxes" else ("source", "destination")
-    a, b = (attrs.get(k) for k in pair)
-    if not isinstance(a, int) or not isinstance(b, int) or not (-rank <= a < rank and -rank <= b < rank):
+    strides = viewed(old.dims, p.strides, a.shape.dims)
+    if strides is None:
         return None
-    if node.op == "swapaxes":
-        axes[a], axes[b] = axes[b], axes[a]
-    else:
-        axes.insert(b % rank, axes.pop(a))
-    return tuple(axes)
+    dims = tuple(ONE if s == 0 else d for d, s in zip(a.shape.dims, strides, strict=True))
+    return replace(p, shape=Shape(None, dims), strides=strides)
 
 
-def sliced(strides: Strides, parts: Sequence[Any]) -> Strides | None:
-    """Strides after `x[parts]`; None where the index isn't one of slices, ints and new axes."""
-    taken = sum(p is not None and p is not Ellipsis for p in parts)
+def viewed(old: Sequence[Expr], strides: Sequence[Expr], new: Sequence[Expr]) -> Sizes | None:
+    """Strides of the new shape over the same memory, or None: prepare_reshape of mlx/backend/common/common.cpp."""
+    if not old:
+        return (ZERO,) * len(new)
+    sizes, steps = _collapsed(old, strides)
     out: list[Expr] = []
-    rest = list(strides)
-    for p in parts if Ellipsis in parts else (*parts, Ellipsis):
-        if p is None:
-            out.append(ONE)
-        elif p is Ellipsis:
-            kept = len(rest) - (taken if p in parts else 0)
-            out.extend(rest[:kept])
-            rest = rest[kept:]
-        elif not rest:
-            return None
-        elif isinstance(p, Slice):
-            if not isinstance(p.step, (int, type(None))):
-                return None
-            out.append(rest.pop(0) * (1 if p.step is None else p.step))
-            taken -= 1
-        elif isinstance(p, int):
-            rest.pop(0)
-            taken -= 1
+    at = 0
+    for i, d in enumerate(new):
+        if len(out) > i:
+            continue
+        if at < len(sizes) and d.divides(sizes[at]):
+            sizes[at] = sizes[at] // d
+            out.append(sizes[at] * steps[at])
+            at += sizes[at] == 1
+        elif d == 1:
+            out.append(out[-1])
+        elif at < len(sizes) and (count := _filling(sizes[at], new[i:])):
+            out.extend(product(new[j + 1 : i + count]) * steps[at] for j in range(i, i + count))
+            at += 1
         else:
             return None
     return tuple(out)
+
+
+def _filling(size: Expr, new: Sequence[Expr]) -> int:
+    """How many of the sizes are the parts of one axis: `n` and `m // n` are those of m."""
+    return next((n for n in range(2, len(new) + 1) if reduced(product(new[:n])) == size), 0)
+
+
+def _collapsed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """Axes that follow each other without a gap as one: collapse_contiguous_dims of mlx/backend/common/utils.cpp."""
+    groups: list[list[int]] = [[]]
+    for i, d in enumerate(sizes):
+        if i and strides[i] * d != strides[i - 1]:
+            groups.append([])
+        if d != 1:
+            groups[-1].append(i)
+    kept = [g for g in groups if g]
+    if not kept:
+        return [ONE], [ZERO]
+    return [product(sizes[i] for i in g) for g in kept], [strides[g[-1]] for g in kept]
+
+
+# -- kernels that don't write in row order -----------------------------------------------------------------------------
+
+
+def _along_axis(a: Array, p: Place) -> Place:
+    """Unless the axis is a broadcast one."""
+    axis = a.key[0] if isinstance(a.key, tuple) else None
+    wide = p.strides is not None and isinstance(axis, int) and p.strides[axis] == 0
+    return like(a, p) if p.contiguous and not wide else fresh(a)
+
+
+def _full(layout: Layout, a: Array) -> Place:
+    p = layout.of(a.inputs[0])
+    return like(a, p) if p.contiguous and not p.scalar else fresh(a)
+
+
+def _row_wise(layout: Layout, a: Array) -> Place:
+    """Norms and softmax keep a layout whose last axis is dense."""
+    p = layout.of(a.inputs[0])
+    dense = p.row if p.strides is None else bool(p.strides) and p.strides[-1] == 1
+    return like(a, p) if p.contiguous and dense else fresh(a)
+
+
+def _log_sum_exp(layout: Layout, a: Array) -> Place:
+    p, source = layout.of(a.inputs[0]), a.inputs[0].shape
+    dense = p.strides is not None and p.strides[-1] == 1
+    if p.row or not p.contiguous or not dense or p.strides is None or source is None or source.lead is not None:
+        return fresh(a)
+    last = source.dims[-1]
+    if a.shape is None or not all(last.divides(s) for s in p.strides[:-1]):
+        return fresh(a)
+    strides = (*(s // last for s in p.strides[:-1]), ZERO)
+    dims = tuple(ONE if s == 0 else d for d, s in zip(a.shape.dims, strides, strict=True))
+    return Place(a, Shape(None, dims), strides, ZERO, p.contiguous, row=False, col=False)
+
+
+def _attention(layout: Layout, a: Array) -> Place:
+    """Prefill on Metal writes (B, L, heads, D), so that merging heads is free."""
+    dims = a.shape.dims if a.shape is not None and a.shape.rank == 4 else None
+    length = None if dims is None else dims[2].value()
+    if dims is None or layout.backend != "metal" or (length is not None and length <= FEW_QUERIES):
+        return fresh(a)
+    _, heads, rows, width = dims
+    strides = (rows * heads * width, width, heads * width, ONE)
+    return Place(a, a.shape, strides, ZERO, True, row=False, col=False)
+
+
+SPECIAL: dict[str, Callable[[Layout, Array], Place]] = {
+    "Full": _full, "Softmax": _row_wise, "RMSNorm": _row_wise, "LayerNorm": _row_wise, "LogSumExp": _log_sum_exp,
+    "ScaledDotProductAttention": _attention,
+}  # fmt: skip
+
+KEEPING: dict[Backend, frozenset[str]] = {
+    "metal": frozenset({"Scan"}), "cuda": frozenset({"Scan"}), "cpu": frozenset({"Sort", "Partition"}),
+}  # fmt: skip
+"""Kernels whose result lies like their operand."""

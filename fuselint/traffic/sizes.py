@@ -1,4 +1,4 @@
-"""Sizes of arrays as formulas in the names of the user's code, and what numbers to take for names nobody stated.
+"""Sizes of arrays as formulas in the names of the user's code, and the numbers that those names stand for.
 
 Where an array's rank is unknown it has T rows of its last axis; the last axis of such arrays prints as D.
 """
@@ -6,53 +6,70 @@ Where an array's rank is unknown it has T rows of its last axis; the last axis o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from fuselint.graph.shapes import Shape
-from fuselint.graph.symbols import Expr, product
+from fuselint.graph.symbols import Apply, Expr, product
+from fuselint.traffic.known import BY_RANK, LETTER_OF, Known, Number, Source, role
 
 ROWS, FEATURES, BATCH, LENGTH = "T", "D", "B", "L"
 
-USUAL: dict[int, tuple[int, ...]] = {
-    1: (4096,),
-    2: (2048, 4096),
-    3: (1, 2048, 4096),
-    4: (1, 32, 2048, 128),
-}
-"""Sizes of the axes of an activation by its rank: rows of features, batch x length x features, and attention heads."""
-LETTERS = {"B": 1, "H": 32, "G": 8, "L": 2048, "S": 2048, ROWS: 2048}
-"""Sizes of axes that rules, and most code, name so: batch, heads, K and V heads, lengths of queries and keys."""
+ANY_LETTER = "NMKPQRUVW"
 
 NEGLIGIBLE = 1000
 """A term this many times smaller than one that contains it isn't worth printing."""
+
+Pair = tuple[Expr, Expr]
 
 
 @dataclass(slots=True)
 class Sizes:
     """The sizes of one region: made of all its shapes, so that one axis has one name."""
 
+    whole: frozenset[str] = frozenset()  # arrays each element of which is a row of another: tokens
     rows: str = ""  # whose rows T counts, where some rank is unknown
     features: Expr | None = None  # what D stands for, where the code names it
     renamed: dict[str, Expr] = field(default_factory=dict)
-    usual: dict[str, int] = field(default_factory=dict)
-    meanings: dict[str, str] = field(default_factory=dict)  # of names that aren't the code's own
+    clearer: dict[Expr, Expr] = field(default_factory=dict)  # sizes that aren't one name, and what they are equal to
+    roles: dict[str, str] = field(default_factory=dict)
+    meanings: dict[str, Expr] = field(default_factory=dict)  # of names that aren't the code's own
+    same: list[Pair] = field(default_factory=list)  # sizes that are equal, because arrays meet there
 
     @classmethod
-    def of(cls, shapes: Iterable[Shape | None], equal: Iterable[tuple[Shape | None, Shape | None]] = ()) -> Sizes:
+    def of(
+        cls,
+        shapes: Iterable[Shape | None],
+        equal: Iterable[tuple[Shape | None, Shape | None]] = (),
+        same: Iterable[Pair] = (),
+    ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones."""
-        out = cls()
+        out = cls(same=list(same))
         for operand, result in equal:
             out._equate(operand, result)
         listed = [None if s is None else out._renamed(s) for s in shapes]
+        out._note_whole(listed)
         free = [s for s in listed if s is None or s.lead is not None]
         if free:
             out._name_rows(free, listed)
         out.renamed = {name: size.substitute(out.renamed) for name, size in out.renamed.items()}
         for shape in listed:
             if shape is not None:
-                out._note_usual(shape)
+                out._note_roles(shape)
+        out._letter()
+        return out
+
+    @classmethod
+    def plain(cls, shapes: Iterable[Shape | None], same: Iterable[Pair] = ()) -> Sizes:
+        """Of a whole function, where many axes end arrays: every name stays its own."""
+        out = cls(rows="", same=list(same))
+        out.roles[ROWS] = "rows"
+        listed = list(shapes)
+        out._note_whole(listed)
+        for shape in listed:
+            if shape is not None:
+                out._note_roles(shape)
         return out
 
     def _equate(self, operand: Shape | None, result: Shape | None) -> None:
@@ -61,13 +78,23 @@ class Sizes:
             return
         for a, b in zip(reversed(operand.dims), reversed(result.tail(len(operand.dims)) or ()), strict=False):
             name = str(a)
-            if b in (a, 1) or a != Expr.name(name) or ".shape[" not in name or name in self.renamed:
+            if b in (a, 1) or ".shape[" not in name or name in self.renamed:
+                continue
+            if a != Expr.name(name):
+                if ".shape[" not in str(b):
+                    self.clearer.setdefault(a, b)
                 continue
             if name not in b.substitute(self.renamed).names:
                 self.renamed[name] = b.substitute(self.renamed)
 
+    def _note_whole(self, shapes: Iterable[Shape | None]) -> None:
+        self.whole = frozenset(s.lead for s in shapes if s is not None and s.lead and s.dims and s.lead[-1] != "]")
+
     def _renamed(self, shape: Shape) -> Shape:
-        return Shape(shape.lead, tuple(d.substitute(self.renamed) for d in shape.dims))
+        return Shape(shape.lead, tuple(map(self._named, shape.dims)))
+
+    def _named(self, size: Expr) -> Expr:
+        return self.clearer.get(size, size).substitute(self.renamed)
 
     def _name_rows(self, free: list[Shape | None], listed: list[Shape | None]) -> None:
         first = next((s.lead for s in free if s is not None and s.lead is not None), "")
@@ -83,9 +110,11 @@ class Sizes:
             if len(a.names) == 1 and a == Expr.name(next(iter(a.names))):
                 self.renamed[next(iter(a.names))] = last
         self._name_outer_axes(listed)
+        self.roles[ROWS] = "rows"
         if number is None:
-            self.usual[FEATURES] = USUAL[2][-1]
-        self.usual[ROWS] = LETTERS[ROWS]
+            self.roles[FEATURES] = "features"
+            if self.features is not None and FEATURES not in self.features.names:
+                self.meanings[FEATURES] = self.features
 
     def _name_outer_axes(self, listed: list[Shape | None]) -> None:
         """`x.shape[-3]` of an x of unknown rank is its batch, `x.shape[-2]` its length."""
@@ -94,50 +123,74 @@ class Sizes:
             if outer is not None:
                 self.renamed.setdefault(name, Expr.name(LENGTH if outer.group(1) == "2" else BATCH))
 
-    def _note_usual(self, shape: Shape) -> None:
+    def _note_roles(self, shape: Shape) -> None:
         dims = shape.dims
-        usual = USUAL.get(len(dims) if shape.lead is None else 3) or (1,) * len(dims)
-        usual = (1,) * (len(dims) - len(usual)) + usual[-len(dims) :] if dims else ()
-        for d, n in zip(dims, usual, strict=True):
-            for name in d.substitute(self.renamed).names:
-                self.usual.setdefault(name, LETTERS.get(name, n))
+        if len(dims) == 3 and shape.lead is None and str(dims[1].substitute(self.renamed)) in ("S", "T"):
+            self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
+        places = BY_RANK.get(len(dims) if shape.lead is None else 3, ())
+        places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
+        for d, place in zip(dims, places, strict=True):
+            size = d.substitute(self.renamed)
+            alone = len(size.names) == 1 and len(list(size.terms)) == 1  # `2 * width` is a width, too
+            for name in size.names:
+                self.roles.setdefault(name, role(name, place if alone else "other"))
+
+    def _letter(self) -> None:
+        """`x.shape[0]` prints as B, if nothing else is called so."""
+        taken = {n for n in self.roles if ".shape[" not in n}
+        for name, what in list(self.roles.items()):
+            letters = LETTER_OF.get(what, "") + ANY_LETTER
+            letter = next((x for x in letters if x not in taken), "")
+            if not letter or (".shape[" not in name and not name.startswith("%")):
+                continue
+            taken.add(letter)
+            self.renamed = {n: size.substitute({name: Expr.name(letter)}) for n, size in self.renamed.items()}
+            self.renamed[name] = Expr.name(letter)
+            if not name.startswith("%"):
+                self.meanings[letter] = Expr.name(name)
+            self.roles[letter] = what
+
+    # -- counting -----------------------------------------------------------------------------------------------------
 
     def elements(self, shape: Shape | None) -> Expr:
         if shape is None:
             return Expr.name(ROWS) * self._last(None)
-        count = product(d.substitute(self.renamed) for d in shape.dims)
+        count = product(map(self._named, shape.dims))
         if shape.lead is None:
             return count
         if len(shape.dims) > 1:
             return Expr.name(BATCH) * count
-        if shape.lead.endswith("]") or shape.dims:
+        if shape.lead.endswith("]") or shape.dims or shape.lead in self.whole:
             return Expr.name(ROWS) * count
         return Expr.name(ROWS) * self._last(shape)
 
     def _last(self, shape: Shape | None) -> Expr:
         last = shape.axis(-1) if shape is not None else None
         if last is not None:
-            return last.substitute(self.renamed)
+            return self._named(last)
         return self.renamed.get(FEATURES, Expr.name(FEATURES)) if self.features is None else self._feature()
 
     def _feature(self) -> Expr:
         assert self.features is not None
         return self.features if self.features.value() is not None else Expr.name(FEATURES)
 
+    # -- saying -------------------------------------------------------------------------------------------------------
+
     def meaning(self, name: str) -> str:
         """What a name stands for, in the code's own words where it has them."""
         if name in self.meanings:
-            return self.meanings[name]
+            return str(self.meanings[name])
         whose = self.rows if self.rows.isidentifier() else "an activation"
-        if name == ROWS and ROWS in self.usual:
+        if name == ROWS and self.roles.get(ROWS) == "rows" and self.rows != "":
             return f"rows of {whose}"
-        if name == FEATURES and FEATURES in self.usual and self.rows:
-            return str(self.features) if self.features is not None else f"last axis of {whose}"
+        if name == FEATURES and self.rows and self.features is None:
+            return f"last axis of {whose}"
         return name
 
     def leading(self, formula: Expr) -> Expr:
         """The formula without terms that another contains and outweighs. Rows are rows of each of a batch."""
-        sizes = {n: self.usual.get(n, LETTERS.get(n, 1)) for n in formula.names}
+        formula = reduced(formula)
+        sizes = {n: self.number(n, Known())[0] for n in formula.names}
         terms = [(m, c, Expr({m: abs(c)})) for m, c in formula.terms]
 
         def outweighs(large: Expr, small: Expr) -> bool:
@@ -150,13 +203,77 @@ class Sizes:
         kept = {m: c for m, c, term in terms if not any(outweighs(o, term) for n, _, o in terms if n != m)}
         return Expr(kept)
 
-    def numbers(self, formula: Expr, stated: Callable[[str], int | None]) -> tuple[dict[str, int], tuple[str, ...]]:
-        """A number for each name of the formula, and which of them nobody stated."""
-        at: dict[str, int] = {}
-        assumed: list[str] = []
-        for name in sorted(formula.names):
-            given = stated(name)
-            if given is None:
-                assumed.append(name)
-            at[name] = self.usual.get(name, LETTERS.get(name, 1)) if given is None else given
-        return at, tuple(assumed)
+    # -- numbers ------------------------------------------------------------------------------------------------------
+
+    def number(self, name: str, known: Known) -> Number:
+        """The number that a name stands for, and where it comes from."""
+        said = known.number(name) or self._met(name, known)
+        if said is not None:
+            return said
+        meaning = self.meanings.get(name)
+        if meaning is not None and name not in meaning.names:
+            return self._meant(meaning, known) or known.of_role(self._role(name))
+        return known.of_role(self._role(name))
+
+    def _role(self, name: str) -> str:
+        return self.roles.get(name) or role(name)
+
+    def _meant(self, meaning: Expr, known: Known) -> Number | None:
+        """The number of what a name means, itself made of names."""
+        if any(known.number(n) is None and self._role(n) == "other" for n in meaning.names):
+            return None
+        parts = {n: self.number(n, known) for n in meaning.names}
+        value = meaning.substitute({n: number for n, (number, _) in parts.items()}).value()
+        if value is None or value < 1:
+            return None
+        sources = {source for _, source in parts.values()}
+        order: tuple[Source, ...] = ("assumed", "phase", "config")
+        return value, next((s for s in order if s in sources), "stated")
+
+    def _met(self, name: str, known: Known) -> Number | None:
+        """The number of a size that it is equal to, because arrays meet there."""
+        wanted = Expr.name(name)
+        for a, b in self.same:
+            for mine, other in ((a, b), (b, a)):
+                if mine.substitute(self.renamed) == wanted and (found := _evaluated(other, known)) is not None:
+                    return found
+        return None
+
+    def numbers(self, formula: Expr, known: Known) -> dict[str, Number]:
+        """A number for each name of the formula, and where it comes from."""
+        return {name: self.number(name, known) for name in sorted(formula.names)}
+
+
+def _evaluated(size: Expr, known: Known) -> Number | None:
+    """A size all of whose names are said."""
+    said = {n: known.number(n) for n in size.names}
+    if None in said.values():
+        return None
+    value = size.substitute({n: s[0] for n, s in said.items() if s is not None}).value()
+    if value is None or value < 1:
+        return None
+    sources = {s[1] for s in said.values() if s is not None}
+    return value, "config" if "config" in sources else "stated"
+
+
+def reduced(formula: Expr) -> Expr:
+    """`n*(m//n)` is m: counts of heads divide each other."""
+    total = Expr({})
+    for monomial, coefficient in formula.terms:
+        powers = dict(monomial)
+        term = Expr.of(coefficient)
+        for atom in [a for a in powers if isinstance(a, Apply) and a.function == "//"]:
+            above, below = atom.args
+            below_names = below.terms
+            if len(below_names) != 1 or below_names[0][1] != 1:
+                continue
+            need = dict(below_names[0][0])
+            if all(powers.get(a, 0) >= n for a, n in need.items()):
+                powers[atom] -= 1
+                for a, n in need.items():
+                    powers[a] -= n
+                term = term * above
+        left = tuple((a, n) for a, n in monomial if powers[a] > 0)
+        kept = Expr({tuple((a, powers[a]) for a, _ in left): Fraction(1)})
+        total = total + term * kept
+    return total

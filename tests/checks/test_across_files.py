@@ -266,7 +266,10 @@ def test_what_makes_an_activation_float32_is_named(tmp_path: Path, body: str, so
     (finding,) = found(package, "FUS105")
     assert finding.path.endswith("user.py")
     assert finding.message.startswith("possible: where the activation is half precision")
-    assert finding.message.endswith("1 kernel after it, 1 of them products, then moves twice the bytes")
+    # the weight and the bias of the layer after it are cast up, at every call
+    assert finding.message.endswith(
+        "1 kernel after it, 1 of them products, then moves twice the bytes, and 2 more cast what they meet"
+    )
     assert not source or source in [f"{Path(r.path).name}:{r.line}" for r in finding.related]
     assert finding.fix is not None and finding.fix.applicability != "safe"
 

@@ -87,6 +87,33 @@ SPELLINGS = {
     part = part * mx.cos(angles).astype(x.dtype) + rotate_half(part) * mx.sin(angles).astype(x.dtype)
     return mx.concatenate([part, x[..., 8:]], axis=-1)
 """,
+    "halves of tables that were doubled": """\
+    angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))
+    c, s = mx.cos(angles).astype(x.dtype), mx.sin(angles).astype(x.dtype)
+    c, s = mx.concatenate([c, c], axis=-1)[None, None], mx.concatenate([s, s], axis=-1)[None, None]
+    a, b = x[..., : D // 2], x[..., D // 2 :]
+    a, b = a * c[..., : D // 2] - b * s[..., : D // 2], b * c[..., D // 2 :] + a * s[..., D // 2 :]
+    return mx.concatenate([a, b], axis=-1)
+""",
+    "a column times a row": """\
+    inverse = 100.0 ** (-mx.arange(0, D, 2) / D)
+    angles = (inverse[:, None] @ mx.arange(offset, offset + L, dtype=mx.float32)[None]).T
+"""
+    + WHOLE,
+    "angles of a whole batch": """\
+    angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))
+    angles = mx.broadcast_to(angles[None, None], (B, 1, L, D // 2))
+"""
+    + PAIRS.replace("reshape(B, H, L, D)", "reshape(*x.shape)"),
+    "dimensions that are counted first": """\
+    n = min(8, D)
+    angles = mx.outer(mx.arange(L), 100.0 ** (-mx.arange(0, n, 2) / n))
+    angles = mx.concatenate([angles, angles], axis=-1)
+    part = x[..., :n]
+    turned = mx.concatenate([-part[..., n // 2 :], part[..., : n // 2]], axis=-1)
+    part = part * mx.cos(angles).astype(x.dtype) + turned * mx.sin(angles).astype(x.dtype)
+    return mx.concatenate([part, x[..., n:]], axis=-1)
+""",
     "a factor of the tables": """\
     m = 0.1 * math.log(40) + 1
     angles = mx.arange(L)[:, None] * (10000.0 ** (-mx.arange(0, D, 2) / D))

@@ -43,7 +43,7 @@ class Array(np.ndarray):
         return np.expand_dims(self, axis)
 
     def astype(self, dtype: Any, *rest: Any, **more: Any) -> Any:
-        return self
+        return self.copy()
 
 
 def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
@@ -112,6 +112,10 @@ def modules() -> dict[str, Any]:
     return {"mx": mx, "nn": nn, "math": math}
 
 
+class Unsupported(Exception):
+    """A canonical value that is not evaluated here."""
+
+
 class Evaluation:
     """Canonical values as float64 arrays, for given arguments."""
 
@@ -136,6 +140,8 @@ class Evaluation:
             for m, c in v.terms:
                 total = total + c * self.of(m)
             return total
+        if v.op not in ATOMS:
+            raise Unsupported(v.op)
         return ATOMS[v.op](self, v)
 
     def _power(self, base: Value, e: float, whole: bool) -> Any:
@@ -153,7 +159,10 @@ class Evaluation:
 
     def name(self, v: Value) -> Any:
         """A parameter, or a size such as `x.shape[-1]//2`."""
-        return eval(str(v.param("name")), {}, dict(self.arguments))
+        try:
+            return eval(str(v.param("name")), {}, dict(self.arguments))
+        except (NameError, SyntaxError) as e:  # a size that has no text in the parameters
+            raise Unsupported(str(v.param("name"))) from e
 
 
 def _unary(f: Callable[[Any], Any]) -> Callable[[Evaluation, Value], Any]:

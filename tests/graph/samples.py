@@ -175,6 +175,7 @@ nn.losses.nll_loss(x, labels) | nn.losses.triplet_loss(x, y, z) | nn.losses.cosi
 LAYERS = """
 nn.Linear(4, 6) @ (x) | nn.Linear(4, 6, bias=False) @ (x) | nn.Linear(4, 6) @ (m) | nn.Bilinear(4, 4, 5) @ (x, y)
 nn.QuantizedLinear(64, 8) @ (wide) | nn.QuantizedLinear(64, 8, bias=False) @ (wide) | nn.Embedding(10, 6) @ (i)
+nn.Embedding(10, 4) @ .as_linear(x) | nn.QuantizedEmbedding(16, 64) @ .as_linear(wide)
 nn.QuantizedEmbedding(10, 64) @ (i) | nn.RMSNorm(4) @ (x) | nn.RMSNorm(4, eps=1e-6) @ (x) | nn.LayerNorm(4) @ (x)
 nn.LayerNorm(4, affine=False) @ (x) | nn.LayerNorm(4, bias=False) @ (x) | nn.GroupNorm(2, 4) @ (x)
 nn.GroupNorm(2, 4, pytorch_compatible=True) @ (x) | nn.GroupNorm(2, 4, affine=False) @ (x) | nn.InstanceNorm(4) @ (x)

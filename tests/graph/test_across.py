@@ -211,7 +211,7 @@ def test_chains_of_calls_are_followed_to_a_depth(tmp_path: Path) -> None:
             tmp_path, {"other.py": other, "user.py": "from .other import g1\n\n\ndef f(x):\n    return g1(x)\n"}
         )
         at = graph(package / "user.py", "f")
-        assert (at.facts.shape(returned(at)) is not None) is (depth == DEEPEST)
+        assert (at.facts.rank(returned(at)) is not None) is (depth == DEEPEST)
 
 
 CONFIG = """EPS = 1e-5

@@ -1,4 +1,4 @@
-"""Mutants of norms, attention, activations and rotations: their canonical value is their value, and matches hold.
+"""Mutants of norms, attention, activations and rotations: their canonical value is their value.
 
 Each mutant is run as source in float64, and its canonical value is evaluated on the same arguments.
 """
@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 from graph.functions import HEAD, graph_of
-from graph.real import Array, Evaluation, modules
+from graph.real import Array, Evaluation, Unsupported, modules
+from mutation.mutate import mutate
 
-from fuselint.checks import rms_norm
-from fuselint.graph.model import Graph, Node
-from fuselint.rulebook import Hole, Synthesised
+from fuselint.graph.model import Graph
 
 MUTANTS = 2000
 
@@ -99,67 +98,9 @@ def f(x, y):
     return s * s - x / (y * x) + mx.mean(3 * x * y + 0.5, axis=1, keepdims=True) * x.shape[1]
 """
 
-BINARY = [ast.Add, ast.Sub, ast.Mult, ast.Div]
-UNARY = [f"mx.{n}" for n in "abs square sqrt rsqrt exp tanh erf sigmoid reciprocal negative sin cos".split()] + [
-    "nn.silu"
-]
-REDUCE = "mx.mean mx.sum mx.max mx.var mx.logsumexp".split()
-SWAPS = {  # calls that take the same arguments
-    **{n: UNARY for n in UNARY},
-    **{n: REDUCE for n in REDUCE},
-    **{n: ["mean", "sum", "max", "var"] for n in ("mean", "sum", "max", "var")},
-}
-NUMBERS = [0, 1, 2, 3, -1, -2, 0.5, -0.5, 0.25, 1.5]
-
 
 def sources() -> list[str]:
     return ["def f" + part for part in FUNCTIONS.split("\ndef f")[1:]]
-
-
-def mutate(source: str, r: random.Random) -> str:
-    """One to three changes of operators, numbers, names, calls and axes."""
-    tree = ast.parse(source)
-    function = tree.body[0]
-    assert isinstance(function, ast.FunctionDef)
-    names = [a.arg for a in function.args.args]
-    for _ in range(r.choice((0, 1, 1, 1, 2, 3))):
-        places = [n for s in function.body for n in ast.walk(s)]
-        node = r.choice(
-            [
-                n
-                for n in places
-                if isinstance(n, (ast.BinOp, ast.Constant, ast.Name, ast.Call, ast.keyword, ast.UnaryOp))
-            ]
-        )
-        _change(node, places, names, r)
-    return ast.unparse(ast.fix_missing_locations(tree))
-
-
-def _change(node: ast.AST, places: list[ast.AST], names: list[str], r: random.Random) -> None:
-    if isinstance(node, ast.BinOp):
-        kind = r.random()
-        if kind < 0.4 and not isinstance(node.op, ast.MatMult):
-            node.op = r.choice(BINARY)()
-        elif kind < 0.6:
-            node.left, node.right = node.right, node.left
-        elif kind < 0.8:
-            node.left = ast.parse(f"{r.choice(UNARY)}(1)").body[0].value  # type: ignore[attr-defined]
-            node.left.args = [node.right]
-        else:
-            node.right = ast.BinOp(node.right, r.choice(BINARY)(), ast.Constant(r.choice(NUMBERS)))
-    elif isinstance(node, ast.Constant) and not isinstance(node.value, (str, bool)):
-        node.value = r.choice([n for n in NUMBERS if isinstance(n, int)] if isinstance(node.value, int) else NUMBERS)
-    elif isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant) and node.arg == "keepdims":
-        node.value = ast.Constant(not node.value.value)
-    elif isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load):
-        node.id = r.choice(names)
-    elif isinstance(node, ast.Call):
-        called = ast.unparse(node.func)
-        short = called.rsplit(".", 1)[-1]
-        if called in SWAPS:
-            node.func = ast.parse(r.choice(SWAPS[called])).body[0].value  # type: ignore[attr-defined]
-        elif isinstance(node.func, ast.Attribute) and short in SWAPS:
-            node.func.attr = r.choice(SWAPS[short])
 
 
 def arguments(source: str, r: random.Random) -> dict[str, Any]:
@@ -181,15 +122,7 @@ def run(source: str, given: dict[str, Any]) -> Any:
     exec(source, space)
     try:
         out = np.asarray(space["f"](**given), dtype=np.float64)
-    except (
-        ValueError,
-        TypeError,
-        IndexError,
-        ZeroDivisionError,
-        OverflowError,
-        AttributeError,
-        np.exceptions.AxisError,
-    ):
+    except (ValueError, TypeError, IndexError, ArithmeticError, AttributeError, NameError):
         return None
     return out if out.size and np.isfinite(out).any() else None
 
@@ -219,36 +152,17 @@ def assert_same(got: Any, want: Any, about: str) -> None:
     assert np.allclose(got[finite], want[finite], rtol=1e-6, atol=1e-7 * scale), about
 
 
-def node_of(hole: Hole) -> Node | None:
-    return hole if isinstance(hole, Node) else None
-
-
-def of_hole(evaluation: Evaluation, graph: Graph, hole: Hole) -> Any:
-    if isinstance(hole, Synthesised):
-        held = {name: evaluation.of(graph.canonical.of(n)) for name, n in hole.operands.items()}
-        return eval(hole.template.format(**{n: n for n in held}), {}, held)
-    return evaluation.of(graph.canonical.of(hole))
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_mutants(seed: int) -> None:
-    recognised = 0
+    evaluated = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for source, graph, given, want in mutants(MUTANTS // 4, seed):
-            evaluation = Evaluation(given)
             root = graph.returns[0][1]
-            about = f"{source}\n{graph.canonical.text(root)}"
-            assert_same(evaluation.of(graph.canonical.of(root)), want, about)
-            for match in rms_norm.find(graph):
-                recognised += 1
-                x, eps = (of_hole(evaluation, graph, match.holes[k]) for k in ("x", "eps"))
-                fused = x / np.sqrt(np.mean(np.square(x), axis=-1, keepdims=True) + eps)
-                if "weight" in match.holes:
-                    fused = fused * of_hole(evaluation, graph, match.holes["weight"])
-                assert_same(
-                    fused,
-                    np.asarray(evaluation.of(graph.canonical.of(match.root))),
-                    f"{match.message} {match.holes}\n{about}",
-                )
-    assert recognised > 20
+            try:
+                got = Evaluation(given).of(graph.canonical.of(root))
+            except Unsupported:
+                continue
+            evaluated += 1
+            assert_same(got, want, f"{source}\n{graph.canonical.text(root)}")
+    assert evaluated > 0.9 * MUTANTS // 4

@@ -115,6 +115,7 @@ def test_kind(arguments: str, body: str, kind: str) -> None:
         ("B, L, D = x.shape\nreturn x.reshape(B * L, D)", "(B*L, D)"),
         ("B, L, D = x.shape\nreturn x.reshape(-1, D)", "(B*L, D)"),
         ("return x.reshape(*x.shape[:-1], 4, 2)", "(*x[:-1], 4, 2)"),
+        ("B, L, D = x.shape\nreturn mx.stack([x, x], axis=0).reshape(*x.shape)", "(B, L, D)"),
         ("return x.reshape(x.shape[:-1] + (4, 2))", "(*x[:-1], 4, 2)"),
         ("D = x.shape[-1]\nreturn x.reshape(*x.shape[:-1], 4, -1)", "(*x[:-1], 4, D//4)"),
         ("B, L, D = x.shape\nreturn mx.concatenate([x, x], axis=1)", "(B, 2*L, D)"),

@@ -76,6 +76,26 @@ def test_a_random_function_has_the_kernels_that_mlx_makes(seed: int, shapeless: 
     assert Counter(predicted(f.source, f.shapes, shapeless)) == Counter(real), f.source
 
 
+REDUCED = {
+    "mean": "x.mean(-1)",
+    "variance": "mx.var(x, axis=-1)",
+    "deviation": "mx.std(x, axis=-1)",
+    "norm": "mx.linalg.norm(x, axis=-1)",
+    "largest": "x.max(axis=-1)",
+    "logsumexp": "mx.logsumexp(x, axis=-1)",
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("shapeless", [False, True], ids=["shapes", "shapeless"])
+@pytest.mark.parametrize("body", REDUCED.values(), ids=REDUCED)
+def test_what_is_computed_of_a_reduction_is_one_kernel(body: str, shapeless: bool) -> None:
+    source = f"{HEAD}def f(x):\n    return mx.exp({body} + 1)\n"
+    assert Counter(predicted(source, [(2, 4, 8)], shapeless)) == Counter(
+        really_compiled(source, [(2, 4, 8)], shapeless)
+    )
+
+
 def fused(body: str, arguments: str = "x: mx.array", shapeless: bool = False) -> list[str]:
     graph = graph_of(f"{HEAD}def f({arguments}):\n    return {body}\n")
     return [g.name for g in groups(graph.nodes, outputs_of(graph), graph.facts, shapeless)]

@@ -136,6 +136,11 @@ def test_a_module_level_name_hides_the_builtin() -> None:
     assert value(lowered(source)) == "add(None(x), builtins.max(x, equal(3, x), keywords=('max')))"
 
 
+def test_text_that_looks_like_an_assignment_hides_nothing() -> None:
+    source = 'KERNEL = """\nfloat acc = 0;\n"""\n\ndef f(x):\n    return x * float("inf")\n'
+    assert value(lowered(source)) == "multiply(x, inf)"
+
+
 def test_a_local_name_hides_the_module() -> None:
     graph = body("mx = y\nreturn mx.exp(x)")
     assert "exp(" not in [n.op for n in graph.nodes]

@@ -290,7 +290,7 @@ def test_every_array_method_is_an_op_or_structural() -> None:
 @pytest.mark.parametrize("layer", [n for n, op in ops.TABLE.items() if op.kind == "layer" and "Sharded" not in n])
 def test_a_layers_arguments_are_mlxs(layer: str) -> None:
     """Names, order and defaults of the constructor."""
-    cls = getattr(nn, layer.removeprefix("nn."))
+    cls = getattr(nn, layer.split(".")[1])
     declared = list(inspect.signature(cls.__init__).parameters.values())[1:]
     declared = [p for p in declared if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     want = [(p.name, None if p.default is p.empty else p.default) for p in declared]

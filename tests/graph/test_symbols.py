@@ -48,6 +48,8 @@ def test_division_is_exact_where_it_can_be() -> None:
     assert (B * L * D) // (B * L * H) == D // H
     assert Expr.of(7) // 2 == 3
     assert (2 * L) // 2 == L
+    assert (2 * L + 1) // 2 == L
+    assert (4 * L * D - 1) // 2 == 2 * L * D - 1
 
 
 def test_a_division_that_is_not_exact_is_an_opaque_size() -> None:
@@ -114,3 +116,8 @@ def test_arithmetic_is_that_of_integers(a: Expr, b: Expr) -> None:
 @given(sizes)
 def test_text_is_the_size(a: Expr) -> None:
     assert eval(str(a), dict(values)) == a.substitute(values).value()
+
+
+def test_a_divisor_that_assumed_numbers_make_nothing_is_one() -> None:
+    size = Expr.name("T") // (Expr.name("B") // 2)
+    assert size.substitute({"B": 1, "T": 8}) == 8

@@ -7,8 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from fuselint.finding import Edit, Finding, Fix, Obligation, Related, Traffic, Verification
-from fuselint.report import FORMATS, renderer, size
+from fuselint.finding import (
+    Edit,
+    Finding,
+    Fix,
+    ModelSaving,
+    Obligation,
+    Related,
+    Seconds,
+    Traffic,
+    Verification,
+)
+from fuselint.report import FORMATS, duration, percent, renderer, size
 
 SOURCE = """\
 def _norm(x):
@@ -103,6 +113,64 @@ def test_carets_stand_below_what_they_mark(line: str, column: int, end: int, car
     assert f"   | {carets}\n" in render("full", found, text=line + "\n")
 
 
+KNOWN = replace(
+    FINDING.traffic or Traffic({}, "", "", 0, 0, "", {}, None),
+    sources={"T": "phase", "D": "config"},
+    assumed=(),
+    chip="m3-max",
+    phase="prefill",
+    seconds=Seconds(0.00074, 0.00082, 0.001),
+    model=ModelSaving(65, 17_400_000_000, 520, Seconds(0.048, 0.053, 0.066), 2048, 186_000_000_000, 0.0935),
+)
+
+
+def saving_lines(**changed: object) -> list[str]:
+    text = render("full", replace(FINDING, traffic=replace(KNOWN, **changed)))
+    return [line.removeprefix("   | ") for line in text.splitlines() if "saves" in line or "costs" in line]
+
+
+def test_full_says_times_sources_and_what_a_whole_model_saves() -> None:
+    assert saving_lines() == [
+        "saves 268 MB and 820 us (740 us to 1 ms) on m3-max at T=2048 D=4096 bf16 (D from the config); "
+        "8 launches fewer (counted) [T: rows of x]",
+        "the model, 65 times: saves 17.4 GB and 53 ms (48 ms to 66 ms) a prefill of 2048 tokens on m3-max, "
+        "26 us a token; 9.3 % of the 186 GB that this file moves",
+    ]
+
+
+def test_full_says_what_a_token_saves() -> None:
+    model = ModelSaving(32, 1_840_000, 32, Seconds(8e-5, 1e-4, 2e-4), 1, 17_200_000_000, 0.0001)
+    assert saving_lines(phase="decode", model=model)[1] == (
+        "the model, 32 times: saves 1.84 MB and 100 us (80 us to 200 us) a token on m3-max; "
+        "0.01 % of the 17.2 GB that this file moves"
+    )
+
+
+def test_full_says_that_nothing_is_saved_and_what_it_costs() -> None:
+    nothing = ModelSaving(32, 0, 0, Seconds(0, 0, 0), 16384, 10**12, 0.0)
+    assert saving_lines(phase="train", saved_at=0, kernels_fused=9, seconds=Seconds(0, 0, 0), model=nothing) == [
+        "saves nothing at T=2048 D=4096 bf16 (D from the config); MLX runs the original under a gradient [T: rows of x]"
+    ]
+    (line,) = saving_lines(saved_at=-2_000_000, seconds=Seconds(-6e-6, -5e-6, 4e-6), model=None)
+    assert line.startswith("costs 2 MB and 5 us (-4 us to 6 us) on m3-max at ")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 ns"), (3e-9, "3 ns"), (3.26e-5, "33 us"), (0.00123, "1.2 ms"), (0.0996, "100 ms"), (1.5, "1.5 s")],
+)
+def test_durations_are_for_people(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+    assert duration(-seconds) == (f"-{text}" if seconds else text)
+
+
+@pytest.mark.parametrize(
+    ("share", "text"), [(0.65, "65 %"), (0.0935, "9.3 %"), (0.00034, "0.034 %"), (1e-9, "less than 0.01 %"), (0, "0 %")]
+)
+def test_shares_are_for_people(share: float, text: str) -> None:
+    assert percent(share) == text
+
+
 def test_full_takes_advice_and_a_file_without_text() -> None:
     advice = replace(FINDING, fix=Fix("none", "x is rebound"), related=(), traffic=None, obligations=())
     assert "= no fix: x is rebound\n" in render("full", advice)
@@ -122,13 +190,19 @@ def test_json_has_the_documented_keys_in_order() -> None:
     )
     assert " ".join(first["fix"]) == "applicability message edits needs requires numerics verification"
     assert " ".join(first["traffic"]) == (
-        "symbols bytes_now bytes_fused kernels_now kernels_fused dtype at saved_at assumed"
+        "symbols bytes_now bytes_fused kernels_now kernels_fused dtype at saved_at assumed "
+        "sources chip phase seconds model"
     )
     assert first["fix"]["edits"] == [{"start": 10, "end": 12, "text": "é"}]
     assert first["related"][1] == {"path": "other.py", "line": 7, "message": "the weight"}
     assert first["obligations"][1] == {"claim": "weight is 1-D", "verdict": "unknown", "because": "no init"}
     assert first["fix"]["verification"]["outcome"] == "passed"
     assert second["fix"] is None and second["traffic"] is None
+    assert first["traffic"]["seconds"] is None and first["traffic"]["model"] is None
+    (known,) = json.loads(render("json", replace(FINDING, traffic=KNOWN)))
+    assert known["traffic"]["sources"] == {"T": "phase", "D": "config"}
+    assert known["traffic"]["seconds"] == {"low": 0.00074, "estimate": 0.00082, "high": 0.001}
+    assert " ".join(known["traffic"]["model"]) == "objects bytes launches seconds tokens moved share"
 
 
 @pytest.mark.parametrize("name", FORMATS)

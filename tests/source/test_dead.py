@@ -41,6 +41,8 @@ def dead(source: str, removed: str) -> list[str]:
         ("def f(x):\n    a = x\n    def h():\n        return a\n    return g(h)\n", "g(h)", ["a = x", "def h():"]),
         ("def f(x):\n    a = x\n    return g(a), [b for b in a]\n", "g(a)", []),
         ("def f(x):\n    a = x\n    return g(a), locals()\n", "g(a)", []),
+        ("def f(x):\n    a = x\n    mx.eval(x)\n    return g(a, vars=x.dir)\n", "g(a, vars=x.dir)", ["a = x"]),
+        ("def f(x):\n    a = x\n    h = eval\n    return g(a), h\n", "g(a)", []),
         ("def f(x):\n    global a\n    a = x\n    return g(a)\n", "g(a)", []),
         (
             "def f(x):\n    a = x\n    try:\n        b = h(x)\n    except E:\n        return a\n    return g(a)\n",

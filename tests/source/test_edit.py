@@ -806,6 +806,56 @@ def test_long_calls_are_broken_as_black_does() -> None:
     )
 
 
+def test_a_call_inside_brackets_that_is_too_long_breaks_the_whole_value() -> None:
+    becomes(
+        """
+        def joined(first_operand, second_operand, third_operand):
+            return mx.concatenate([first_operand * second_operand, third_operand], axis=-1)
+        """,
+        """
+        def joined(first_operand, second_operand, third_operand):
+            return mx.concatenate(
+                [mx.fast.product(first_operand, second_operand), third_operand], axis=-1
+            )
+        """,
+        "first_operand * second_operand",
+        "{mx}.fast.product({a}, {b})",
+        a="param:first_operand",
+        b="param:second_operand",
+    )
+
+
+def test_an_argument_on_a_line_of_its_own_breaks_alone() -> None:
+    becomes(
+        """
+        def joined(first_operand, second_operand, third_operand):
+            return mx.concatenate(
+                first_operand_of_all(
+                    first_operand * second_operand * (third_operand + 1) + third_operand * 2,
+                    third_operand,
+                ),
+            )
+        """,
+        """
+        def joined(first_operand, second_operand, third_operand):
+            return mx.concatenate(
+                first_operand_of_all(
+                    mx.fast.product(
+                        first_operand, second_operand, third_operand + 1, third_operand * 2
+                    ),
+                    third_operand,
+                ),
+            )
+        """,
+        "first_operand * second_operand * (third_operand + 1) + third_operand * 2",
+        "{mx}.fast.product({a}, {b}, {c}, {d})",
+        a="param:first_operand",
+        b="param:second_operand",
+        c="third_operand + 1",
+        d="third_operand * 2",
+    )
+
+
 def test_chains_of_methods_are_broken_as_black_does() -> None:
     becomes(
         """
@@ -1223,3 +1273,66 @@ class TestEdits:
     def test_merge_takes_a_shared_edit_once(self) -> None:
         a, b = [Edit(0, 0, "i"), Edit(5, 6, "")], [Edit(0, 0, "i"), Edit(8, 9, "")]
         assert apply("0123456789", merge(a, b)) == "i012346789"[:1] + "01234" + "67" + "9"
+
+
+def test_a_choice_inside_a_helper_is_made_at_the_call() -> None:
+    becomes(
+        """
+        class Scaled:
+            def __init__(self, n: int):
+                self.near = mx.arange(n)
+                self.far = mx.arange(n) * 2
+                self.limit_of_the_positions_that_are_near = n
+
+            def _table(self, at, length):
+                chosen = self.far if at + length > self.limit_of_the_positions_that_are_near else self.near
+                return mx.exp(chosen) * 2
+
+            def __call__(self, x, offset: int):
+                return x * self._table(offset, x.shape[1])
+        """,
+        """
+        class Scaled:
+            def __init__(self, n: int):
+                self.near = mx.arange(n)
+                self.far = mx.arange(n) * 2
+                self.limit_of_the_positions_that_are_near = n
+
+            def __call__(self, x, offset: int):
+                return mx.fast.scaled(
+                    x,
+                    1.0 / (
+                        self.far
+                        if offset + x.shape[1] > self.limit_of_the_positions_that_are_near
+                        else self.near
+                    ),
+                )
+        """,
+        "x * self._table(offset, x.shape[1])",
+        "{mx}.fast.scaled({x}, 1.0 / {table})",
+        x="param:x",
+        table="op:phi",
+        function="Scaled.__call__",
+    )
+
+
+def test_a_number_of_a_helper_needs_no_parentheses_beside_an_operator() -> None:
+    becomes(
+        """
+        def _half(x, n: int):
+            size = n * 0.5 + 2
+            return mx.exp(x) * size
+
+        def f(x, n: int):
+            return _half(x, n)
+        """,
+        """
+        def f(x, n: int):
+            return mx.fast.half(x, (n * 0.5) + 2)
+        """,
+        "_half(x, n)",
+        "{mx}.fast.half({x}, {size})",
+        x="param:x",
+        size="op:add",
+        function="f",
+    )

@@ -46,7 +46,21 @@ def test_brackets() -> None:
 
 
 @pytest.mark.parametrize("width", [10, 20, 30, 40, 88])
-@pytest.mark.parametrize("text", ["f(aaaa, bbbb(cccc, dddd), eeee=ffff).g(h)", "f(*args)", "f(a for a in b)", "name"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "f(aaaa, bbbb(cccc, dddd), eeee=ffff).g(h)",
+        "f(*args)",
+        "f(a for a in b)",
+        "name",
+        "f(a=1 / (bbbbbbb if cccccccc else ddd))",
+        "a * (bbbbb + ccccc)",
+        "x[aaaaaaaaa + bbbbb:c]",
+        "(aaaaaaaaaaa, )",
+        "a if (bbbbbbbbb) else [ccccccccccc]",
+        "f(a)(bbbbbbbb + ccccccc)[dddddddddddddddd]",
+    ],
+)
 def test_broken_code_means_the_same_and_keeps_to_the_width(text: str, width: int) -> None:
     done = fit("x = ", text, "", "", "    ", width, "\n")
     assert ast.dump(ast.parse("x = " + done)) == ast.dump(ast.parse("x = " + text))

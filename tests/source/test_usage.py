@@ -227,6 +227,19 @@ def test_methods_that_convert_and_their_helpers_are_cold_by_what_they_do() -> No
     }
 
 
+def test_tests_are_cold_and_so_is_what_only_they_call() -> None:
+    text = """
+        import unittest
+        class TestModel(unittest.TestCase):
+            def test_norm(self): self.expected(mx.zeros(3))
+            def expected(self, x): return x * 2 + 1
+        def test_all(x): return x * 2 + 1
+    """
+    assert cold(text) == {"TestModel.test_norm": "a test", "TestModel.expected": "called only from test_norm"}
+    file = FileText("tests/test_model.py", HEAD + textwrap.dedent(text))
+    assert summarise(file, ast.parse(file.text)).cold["test_all"] == "a test"
+
+
 def test_who_loads_weights_may_also_run_them() -> None:
     found = cold(
         """

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pytest
-
 from fuselint.config import Settings
 from fuselint.finding import Traffic
 from fuselint.rulebook import rules
 from fuselint.traffic import saving
-from fuselint.traffic.chips import CHIPS, seconds
 from tests.graph.functions import HEAD, graph_of
 
 NORM = """
@@ -71,6 +68,34 @@ def test_a_value_that_is_read_elsewhere_is_still_computed() -> None:
     assert (t.kernels_now, t.kernels_fused) == (3, 1)  # the exp is no part of it
 
 
+ROTATIONS = """
+def rotate(q, k, cos, sin):
+    a, b, c, d = q[..., ::2], q[..., 1::2], k[..., ::2], k[..., 1::2]
+    q = mx.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(q.shape)
+    k = mx.stack([c * cos - d * sin, d * cos + c * sin], axis=-1).reshape(k.shape)
+    return q, k
+
+
+def tables(length: int):
+    angles = mx.outer(mx.arange(length), 100.0 ** (-mx.arange(0, 64, 2) / 64))
+    return mx.cos(angles), mx.sin(angles)
+
+
+def f(q, k):
+    cos, sin = tables(q.shape[2])
+    return rotate(q, k, cos, sin)
+"""
+
+
+def test_each_kernel_of_a_fix_spares_what_it_writes() -> None:
+    (t,) = savings(ROTATIONS, "FUS221", "rotate")
+    assert (t.kernels_now, t.kernels_fused) == (14, 2)
+    assert (
+        t.bytes_now == "36*B*T*H*F + 36*B*T*G*F + 16*T*F"
+    )  # 4 products of 4, 2 sums of 6, a stack of 8; the half of 2*F is F
+    assert t.bytes_fused == "8*B*T*H*F + 8*B*T*G*F"
+
+
 def test_casts_count_at_the_size_of_each_side() -> None:
     source = "def f(x: mx.array):\n    return (x.astype(mx.float32) * 2 + 1).astype(x.dtype)\n"
     (t,) = savings(source, "FUS301")
@@ -100,10 +125,3 @@ def test_nothing_is_saved_where_attention_has_no_kernel() -> None:
     assert (steps.kernels_now, steps.kernels_fused) == (4, 4)
     scores = 2 * 8 * 512 * 512
     assert (fused.saved_at, steps.saved_at) == (6 * scores, 2 * scores - 2 * 2 * 8 * 512 * 100)  # it scales q instead
-
-
-def test_time_is_bytes_over_bandwidth_and_launches() -> None:
-    m3 = CHIPS["m3-max"]
-    assert seconds(0, 4, m3) == pytest.approx(1e-5)
-    assert seconds(336e9, 0, m3) == pytest.approx(1.0)
-    assert seconds(1e9, 1, CHIPS["m1"]) > seconds(1e9, 1, CHIPS["m1-ultra"])

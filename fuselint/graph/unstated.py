@@ -1,0 +1,84 @@
+"""Dtypes that nobody states, as casts and bytes are counted.
+
+MLX casts the narrower of two operands, in a kernel of its own. Whether it does is only known where the code says what
+both are. So an argument, or the result of a call that isn't followed, has the dtype of the operand it meets, unless a
+cast of it shows that it has another: `x.astype(mx.float32)` says that x isn't float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from fuselint.graph.dtypes import HALF
+from fuselint.graph.model import Graph, Node
+from fuselint.graph.ops import TABLE
+
+if TYPE_CHECKING:
+    from fuselint.graph.known import Known
+
+FROM_OUTSIDE = frozenset({"param", "call", "item", "loop", "phi", "global", "opaque"})
+"""Operations whose result may have any dtype. An attribute of an object, which is a weight, has the model's."""
+
+ARRAYS = ("array", "unknown")
+MEETING = frozenset({"binary", "ternary"})
+STATED = (*HALF, "float32", "complex64")
+
+ROUNDS = 3
+"""How often operations are gone through: what a value is counted as may decide it for those before."""
+
+
+def unstated(graph: Graph, facts: Known) -> frozenset[str]:
+    """The symbols of dtypes that nothing in the function says anything of."""
+    out: set[str] = set()
+    seen: set[str] = set()
+    for node in graph.nodes:
+        new = facts.dtype(node).symbols - seen if facts.kind(node) in ARRAYS else frozenset()
+        if node.op in FROM_OUTSIDE or (node.op == "attr" and not isinstance(node.attrs.get("init"), Node)):
+            out |= new
+        seen |= new
+    return frozenset(out - _shown(graph, facts))
+
+
+def _shown(graph: Graph, facts: Known) -> set[str]:
+    """The symbols of dtypes that a cast leaves, or restores: they aren't the stated one."""
+    out: set[str] = set()
+    for node in graph.nodes:
+        if node.op != "astype":
+            continue
+        before, after = facts.dtype(node.inputs[0]), facts.dtype(node)
+        if after.name in STATED:
+            out |= before.symbols
+        elif before.name in STATED:
+            out |= after.symbols
+    return out
+
+
+def counted(nodes: Iterable[Node], facts: Known) -> dict[str, str]:
+    """What unstated dtypes are counted as where some operations are looked at: those of the operands beside them.
+
+    A condition counts as one.
+    """
+    out: dict[str, str] = {}
+    meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
+    for _ in range(ROUNDS if facts.unstated else 0):
+        before = len(out)
+        for node in meeting:
+            if node.op == "where" and (condition := facts.dtype(node.inputs[0]).bound(out)) <= facts.unstated:
+                out.update(dict.fromkeys(condition, "bool_"))
+            arrays = [n for n in node.inputs[node.op == "where" :] if facts.kind(n) in ARRAYS]
+            dtypes = [facts.dtype(n).bound(out) for n in arrays]
+            stated = next((d.name for d in dtypes if d.name in STATED), None)
+            for n, d in zip(arrays, dtypes, strict=True) if stated is not None else ():
+                if d and d <= facts.unstated and (stated != "complex64" or _rotates(node, n)):
+                    out.update(dict.fromkeys(d, str(stated)))
+        if len(out) == before:
+            break
+    return out
+
+
+def _rotates(node: Node, operand: Node) -> bool:
+    """Whether a complex value is multiplied by a table; `a + 1j * b` and `r * (c + 1j * s)` are of real ones."""
+    while operand.op == "index" or (operand.op in TABLE and TABLE[operand.op].kind == "view" and operand.inputs):
+        operand = operand.inputs[0]
+    return node.op == "multiply" and operand.op in FROM_OUTSIDE

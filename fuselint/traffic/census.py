@@ -1,0 +1,101 @@
+"""What one call of a whole function launches and moves, as far as its source is understood, and on which lines.
+
+Loops count once, of branches both count, and calls that aren't understood count nothing: the number is for comparing a
+function with itself after a change.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fuselint.config import DTYPES, Settings
+from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.symbols import Expr
+from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, kernels
+from fuselint.traffic.known import known
+from fuselint.traffic.sizes import Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class LineCount:
+    """line: 1-based, of the function's own file. bytes: at the census's sizes."""
+
+    line: int
+    kernels: tuple[str, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """bytes: of the formula at the sizes `at`, of which nobody stated `assumed`."""
+
+    launches: int
+    formula: str
+    bytes: int
+    at: Mapping[str, int]
+    assumed: tuple[str, ...]
+    lines: tuple[LineCount, ...]
+
+
+def census(graph: Graph, settings: Settings) -> Census | None:
+    """None for a function that launches nothing of its own."""
+    launched = _launched(graph)
+    if not launched:
+        return None
+    shapes = [a.shape for k in launched for a in (*k.reads, *k.writes)]
+    equal = [(r.shape, w.shape) for k in launched for w in k.writes for r in k.reads if w.fusable]
+    moved = Bytes(Sizes.of(shapes, equal), DTYPES[settings.dtype])
+    total = moved.total(launched)
+    formula = moved.sizes.leading(total)
+    numbers = moved.sizes.numbers(total, known(settings, graph.context.qualname))
+    every = {name: size for name, (size, _) in numbers.items()}
+    at = {name: every[name] for name in sorted(formula.names)}
+    assumed = [name for name in at if numbers[name][1] == "assumed"]
+    stable = _stable_names(total.names)
+    by_line: dict[int, list[Kernel]] = {}
+    for k in launched:
+        by_line.setdefault(_line(graph, k.node), []).append(k)
+    lines = (
+        LineCount(line, tuple(k.op for k in own), moved.total(own).substitute(every).value() or 0)
+        for line, own in sorted(by_line.items())
+    )
+    return Census(
+        launches=len(launched),
+        formula=str(formula.substitute({old: Expr.name(new) for old, new in stable.items()})),
+        bytes=formula.substitute(at).value() or 0,
+        at={stable.get(name, name): size for name, size in at.items()},
+        assumed=tuple(stable.get(name, name) for name in assumed),
+        lines=tuple(lines),
+    )
+
+
+def _stable_names(names: Iterable[str]) -> dict[str, str]:
+    """`%192`, the size that value 192 of the graph holds, is `%1` where it is the first: other code may come and go."""
+    numbered = sorted({int(n) for name in names for n in re.findall(r"%(\d+)", name)})
+    order = {str(n): str(i) for i, n in enumerate(numbered, 1)}
+    return {name: re.sub(r"%(\d+)", lambda m: f"%{order[m[1]]}", name) for name in names if "%" in name}
+
+
+def _launched(graph: Graph) -> list[Kernel]:
+    roots = [n for n in graph.nodes if n in graph.escaping or n.op == "call"]
+    nodes = _behind(roots)
+    if graph.context.compiled:
+        return compiled_kernels(nodes, roots, graph.facts, graph.context.shapeless)
+    return kernels(nodes, graph.facts)
+
+
+def _behind(roots: Iterable[Node]) -> list[Node]:
+    """What the roots are made of: MLX is lazy, and runs nothing else."""
+    seen: set[Node] = set()
+    for root in roots:
+        seen.update(region(root, seen))
+    return sorted(seen, key=lambda n: n.id)
+
+
+def _line(graph: Graph, node: Node | None) -> int:
+    """The line of the function that computes a node, or calls the helper that does."""
+    at = None if node is None else node.top_cst
+    start = graph.source.start if at is None else graph.source.span(at)[0]
+    return graph.source.file.position(start)[0]

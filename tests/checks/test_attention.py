@@ -1,0 +1,274 @@
+"""FUS211, FUS102, FUS101: masks and sinks as the fused kernel takes them, and what the fixed code computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fuselint.config import Settings
+from fuselint.engine import fix_text
+from fuselint.finding import Finding
+from fuselint.source.text import FileText
+
+HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+
+SELECTED = ("FUS211", "FUS102", "FUS101")
+
+
+def fixed(text: str) -> tuple[str, list[Finding]]:
+    """The text with every fix made, and the findings that led there."""
+    done = fix_text(FileText("m.py", text), Settings(select=SELECTED, unsafe_fixes=True))
+    assert not done.remaining.errors, done.remaining.errors
+    return done.after, [*done.applied, *done.remaining.findings]
+
+
+def attend(body: str, arguments: str = "q, k, v, mask=None") -> str:
+    lines = "".join(f"    {line}\n" for line in body.strip().split("\n"))
+    return f"{HEAD}def f({arguments}):\n    B, H, L, D = q.shape\n{lines}"
+
+
+def run(text: str, *args: Any) -> Any:
+    names: dict[str, Any] = {}
+    exec(compile(text, "m.py", "exec"), names)
+    return names["f"](*args)
+
+
+def same(before: str, after: str, *args: Any) -> None:
+    mx = pytest.importorskip("mlx.core")
+    a, b = run(before, *args), run(after, *args)
+    assert a.dtype == b.dtype and mx.allclose(a, b, rtol=1e-4, atol=1e-5).item(), mx.abs(a - b).max()
+
+
+def arrays(*shapes: tuple[int, ...]) -> list[Any]:
+    mx = pytest.importorskip("mlx.core")
+    return [mx.random.normal(s, key=mx.random.key(i)) for i, s in enumerate(shapes)]
+
+
+CAST = """
+scores = q @ k.swapaxes(-1, -2)
+if mask is not None:
+    scores = scores + mask.astype({})
+return mx.softmax(scores, axis=-1) @ v
+"""
+
+
+@pytest.mark.parametrize(("dtype", "needs"), [("q.dtype", 0), ("scores.dtype", 1)])
+def test_a_mask_that_may_be_none_is_cast_where_there_is_one(dtype: str, needs: int) -> None:
+    before = attend(CAST.format(dtype))
+    after, findings = fixed(before)
+    assert "mask=None if mask is None else mask.astype(q.dtype)" in after and "softmax" not in after
+    assert [len(f.fix.needs) for f in findings if f.fix] == [needs]
+    q, k, v, mask = arrays((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), (5, 7))
+    same(before, after, q, k, v, mask)
+    same(before, after, q, k, v, mask > 0)  # cast, it is added
+    same(before, after, q, k, v)
+
+
+def test_a_mask_cast_to_the_scores_dtype_is_cast_to_the_queries() -> None:
+    before = attend("s = q @ k.swapaxes(-1, -2)\nreturn mx.softmax(s + mask.astype(s.dtype), axis=-1) @ v")
+    after, _ = fixed(before)
+    assert "mask=mask.astype(q.dtype)" in after and "s = " not in after
+    same(before, after, *arrays((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), (5, 7)))
+
+
+CAUSAL = "mask = mx.arange(L)[:, None] >= mx.arange(L)[None]\n"
+
+
+def test_a_boolean_that_is_added_to_scores_is_no_mask() -> None:
+    for body in (
+        CAUSAL + "return mx.softmax(q @ k.swapaxes(-1, -2) + mask, axis=-1) @ v",
+        "return mx.softmax(q @ k.swapaxes(-1, -2) + (mask > 0), axis=-1) @ v",
+    ):
+        assert fixed(attend(body)) == (attend(body), [])
+
+
+def test_a_boolean_that_is_added_as_numbers_stays_numbers() -> None:
+    body = CAUSAL + "return mx.softmax(q @ k.swapaxes(-1, -2) + mask.astype(q.dtype), axis=-1) @ v"
+    after, findings = fixed(attend(body))
+    assert [f.code for f in findings] == ["FUS211"] and "mask=mask.astype(q.dtype)" in after
+    same(attend(body), after, *arrays((2, 3, 5, 8), (2, 3, 5, 8), (2, 3, 5, 8)))
+
+
+def test_a_boolean_that_selects_scores_is_a_mask() -> None:
+    body = CAUSAL + "s = q @ k.swapaxes(-1, -2)\nreturn mx.softmax(mx.where(mask, s, -mx.inf), axis=-1) @ v"
+    after, _ = fixed(attend(body))
+    assert '"causal"' in after
+    same(attend(body), after, *arrays((2, 3, 5, 8), (2, 3, 5, 8), (2, 3, 5, 8)))
+
+
+COLUMN = "c = mx.broadcast_to(s.reshape(1, -1, 1, 1), (B, H, L, 1))"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"{COLUMN}\nw = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2) + mask, c], axis=-1), axis=-1)[..., :-1]",
+        f"{COLUMN}\nw = mx.softmax(mx.concatenate([c, q @ k.swapaxes(-1, -2) + mask], axis=3), axis=-1)[:, :, :, 1:]",
+        "c = mx.tile(s[None, :, None, None], (B, 1, L, 1)).astype(q.dtype)\n"
+        "w = mx.softmax(mx.concatenate([c, 0.3 * (q @ k.swapaxes(-1, -2)) + mask], axis=-1), axis=-1)[..., 1:]",
+    ],
+)
+def test_sinks_as_a_column_of_the_scores(body: str) -> None:
+    before = attend(f"{body}\nreturn w @ v", "q, k, v, mask, s: mx.array")
+    after, findings = fixed(before)
+    assert "mask=mask, sinks=s.astype(q.dtype)" in " ".join(after.split()) and "softmax" not in after
+    assert all("MLX 0.29.1 or newer" in f.fix.needs for f in findings if f.fix)
+    same(before, after, *arrays((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), (5, 7), (3,)))
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., 1:]",
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-2]",
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1)[..., :-1], axis=-1)[..., :-1]",
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c, c], axis=-1), axis=-1)[..., :-1]",
+        "c = mx.broadcast_to(s.reshape(1, -1, 1, 1), (B, H, L, 2))\n"
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
+        "c = mx.tile(s.reshape(1, -1, 1, 1), (B, 2, L, 1))\n"
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c * q[..., :1]], axis=-1), axis=-1)[..., :-1]",
+    ],
+)
+def test_what_is_no_column_of_sinks_stays(rest: str) -> None:
+    before = attend(f"{COLUMN}\n{rest}\nreturn w @ v", "q, k, v, s: mx.array")
+    assert fixed(before) == (before, [])
+
+
+def test_a_key_and_a_value_of_zeros_score_what_the_mask_says() -> None:
+    mx = pytest.importorskip("mlx.core")
+    q, k, v, mask, sinks = arrays((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8), (5, 7), (3,))
+    zeros = mx.zeros((2, 3, 1, 8))
+    column = mx.broadcast_to(sinks[None, :, None, None], (2, 3, 5, 1))
+    whole = mx.concatenate([column, mx.broadcast_to(mask, (2, 3, 5, 7))], axis=-1)
+    longer = [mx.concatenate([zeros, a], axis=2) for a in (k, v)]
+    attention = mx.fast.scaled_dot_product_attention
+    assert mx.allclose(
+        attention(q, *longer, scale=0.3, mask=whole), attention(q, k, v, scale=0.3, mask=mask, sinks=sinks), atol=1e-5
+    )
+
+
+SDPA = "return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mask)"
+ROWS = "rows, columns = mx.arange(k.shape[2] - L, k.shape[2])[:, None], mx.arange(k.shape[2])[None]\n"
+
+
+@pytest.mark.parametrize(
+    ("mask", "becomes"),
+    [
+        ("mx.where(columns <= rows, 0.0, -mx.inf)", "mask = columns <= rows"),
+        ("mx.where(columns <= rows, mx.array(0.0), mx.array(mx.finfo(mx.float32).min))", "mask = columns <= rows"),
+        ("((columns > rows) | (rows > columns + 2)) * -1e9", "mx.logical_not((columns > rows) | (rows > columns + 2))"),
+        ("-1e9 * (mx.abs(rows - columns) > 1).astype(mx.float32)", "mx.logical_not(mx.abs(rows - columns) > 1)"),
+        ("mx.where(columns > rows, -1e30, 0)", "mx.logical_not(columns > rows)"),
+    ],
+)
+def test_an_additive_mask_becomes_its_condition(mask: str, becomes: str) -> None:
+    for text in (mask, f"({mask}).astype(q.dtype)"):
+        before = attend(f"{ROWS}mask = {text}\n{SDPA}", "q, k, v")
+        after, findings = fixed(before)
+        assert [f.code for f in findings] == ["FUS102"] and becomes in after
+        same(before, after, *arrays((2, 3, 5, 8), (2, 3, 7, 8), (2, 3, 7, 8)))
+
+
+def test_a_mask_that_hides_the_earlier_positions_is_not_causal() -> None:
+    at = "at = mx.arange(L)\nmask = mx.where(at[:, None] <= at[None], 0.0, -1e9)\n"
+    after, _ = fixed(attend(at + SDPA, "q, k, v"))
+    assert "mask = at[:, None] <= at[None]" in after
+    same(attend(at + SDPA, "q, k, v"), after, *arrays((2, 3, 5, 8), (2, 3, 5, 8), (2, 3, 5, 8)))
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "mask = (columns > rows) * -1e3\n" + SDPA,
+        "mask = (columns > rows) * -mx.inf\n" + SDPA,  # 0 * -inf is NaN
+        "mask = (columns > rows).astype(mx.float32) * -1e9 + mask\n" + SDPA,
+        "mask = (columns > rows) * -1e9\nmask = mx.maximum(mask, -5)\n" + SDPA,
+        "mask = mx.where(mask > rows, 0, -1e9)\nreturn mask * q",
+    ],
+)
+def test_what_is_more_than_a_condition_stays(rest: str) -> None:
+    assert fixed(attend(ROWS + rest)) == (attend(ROWS + rest), [])
+
+
+def test_a_mask_that_is_cast_on_its_way_is_advice() -> None:
+    body = ROWS + "mask = mx.where(columns > rows, -1e9, 0.0)\nmask = mask[None, None].astype(q.dtype)\n" + SDPA
+    after, [finding] = fixed(attend(body))
+    assert after == attend(body) and finding.fix and finding.fix.applicability == "none"
+
+
+def test_the_readers_of_a_helpers_mask_are_looked_at_where_they_are_in_this_file() -> None:
+    helper = """def window(n: int, width: int):
+    rows, columns = mx.arange(n)[:, None], mx.arange(n)[None]
+    return (mx.abs(rows - columns) > width) * -1e9
+
+
+"""
+    one = helper + "def f(x, n: int):\n    return {}\n"
+    for reader, codes in (("window(n, 4).astype(x.dtype)", ["FUS102"]), ("mx.exp(window(n, 4)) * x", [])):
+        _, findings = fixed(HEAD + one.format(reader))
+        assert [f.code for f in findings] == codes, reader
+
+
+def test_a_helper_whose_calls_are_all_seen_gives_the_condition() -> None:
+    text = """import mlx.core as mx
+
+
+class Attention:
+    def _mask(self, n: int, dtype):
+        if n == 1:
+            return None
+        delta = mx.arange(n)[:, None] - mx.arange(n)[None]
+        allowed = delta >= 0
+        if n > 3:
+            allowed = allowed & (delta < 2)
+        return mx.where(allowed, 0.0, mx.finfo(dtype).min).astype(dtype)
+
+    def attend(self, q):
+        return mx.fast.scaled_dot_product_attention(q, q, q, scale=0.3, mask=self._mask(q.shape[2], q.dtype))
+
+
+def f(q):
+    return Attention().attend(q)
+"""
+    after, [finding] = fixed(text)
+    assert "return allowed\n" in after and finding.fix and finding.fix.applicability == "unsafe"
+    for n in (1, 3, 6):
+        same(text, after, *arrays((1, 2, n, 8)))
+    assert fixed(text.replace("Attention().attend(q)", "Attention()._mask(4, q.dtype) + q"))[1] == []
+
+
+def test_a_boolean_mask_is_followed_into_the_function_that_selects_by_it() -> None:
+    text = """import mlx.core as mx
+
+
+def attend(q, k, v, mask):
+    scores = q @ k.swapaxes(-1, -2)
+    return mx.softmax({}, axis=-1) @ v
+
+
+def f(x):
+    B, H, L, D = x.shape
+    mask = mx.arange(L)[:, None] >= mx.arange(L)[None]
+    for _ in range(2):
+        x = attend(x, x, x, mask)
+    return x
+"""
+    selected = text.format("mx.where(mask, scores, -mx.inf)")
+    assert "FUS102" in {f.code for f in fixed(selected)[1]}
+    same(selected, fixed(selected)[0], *arrays((1, 2, 6, 8)))
+    added = text.format("scores + mask")
+    assert {f.code for f in fixed(added)[1]} <= {"FUS211"}
+
+
+def test_queries_are_no_mask_of_themselves() -> None:
+    source = """import mlx.core as mx
+
+
+def f(q, k, v):
+    scores = q @ k.transpose(0, 1, 3, 2) * 0.3
+    scores = mx.where(q, scores, -1e9)
+    return mx.softmax(scores, axis=-1) @ v
+"""
+    assert "scaled_dot_product_attention" not in fix_text(FileText("m.py", source), Settings(unsafe_fixes=True)).after

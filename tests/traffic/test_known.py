@@ -1,0 +1,142 @@
+"""Numbers for sizes: from the user, the configuration, the phase, or assumed; and formulas in the code's own names."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuselint.config import Settings, shape_entries
+from fuselint.graph.shapes import Shape
+from fuselint.graph.symbols import Expr
+from fuselint.modelconfig import load
+from fuselint.traffic.known import Known, known, role
+from fuselint.traffic.sizes import Sizes, reduced
+
+n, m, k = (Expr.name(x) for x in "nmk")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("B", "batch"), ("batch_size", "batch"), ("bsz", "batch"),
+        ("L", "length"), ("seq_len", "length"), ("n_tokens", "length"), ("tokens.shape[1]", "length"),
+        ("S", "keys"), ("keys'.shape[2]", "keys"), ("k_cache.shape[-2]", "keys"),
+        ("self.n_heads", "heads"), ("num_attention_heads", "heads"), ("H", "heads"),
+        ("self.n_kv_heads", "kv_heads"), ("args.num_key_value_heads", "kv_heads"), ("G", "kv_heads"),
+        ("self.head_dim", "head"), ("d_head", "head"), ("head_v_dim", "head"), ("hidden_size_per_head", "head"),
+        ("self.repeats", "group"), ("n_rep", "group"), ("n_shared_head", "heads"),
+        ("conv_kernel_size", "other"), ("window_size", "other"), ("bsize", "batch"), ("key_states.shape[2]", "keys"),
+        ("args.hidden_size", "features"), ("dims", "features"), ("x.shape[-1]", "features"),
+        ("args.intermediate_size", "inner"), ("hidden_dim", "inner"),
+        ("args.vocab_size", "vocabulary"), ("num_experts", "experts"), ("num_experts_per_tok", "chosen"),
+        ("x.shape[0]", "batch"), ("foo", "other"),
+    ],
+)  # fmt: skip
+def test_what_a_name_is_for(name: str, what: str) -> None:
+    assert role(name) == what
+
+
+def test_a_place_decides_where_a_name_says_nothing() -> None:
+    assert role("foo", "heads") == "heads"
+    assert role("q.shape[1]", "heads") == "heads"
+    assert role("D", "head") == "head"
+
+
+@pytest.mark.parametrize(
+    ("phase", "sizes"), [("", (1, 2048, 2048, 2048)), ("prefill", (1, 2048, 2048, 2048)),
+                         ("decode", (1, 1, 2048, 1)), ("train", (8, 2048, 2048, 16384))],
+)  # fmt: skip
+def test_phases(phase: str, sizes: tuple[int, ...]) -> None:
+    here = known(Settings(phase=phase), "f")
+    found = [here.of_role(r) for r in ("batch", "length", "keys", "rows")]
+    assert found == [(size, "phase" if phase else "assumed") for size in sizes]
+    assert here.phase.training == (phase == "train")
+
+
+def test_what_the_user_states_of_a_phase_is_followed() -> None:
+    here = known(Settings(phase="prefill", shape=shape_entries(["B=2,L=512"], "--shape")), "f")
+    found = [here.of_role(r) for r in ("batch", "length", "keys", "rows")]
+    assert found == [(2, "stated"), (512, "stated"), (512, "stated"), (1024, "stated")]
+    decode = known(Settings(phase="decode", shape={"L": 4, "f.S": 100}), "f")
+    assert decode.of_role("keys") == (100, "stated")
+    assert known(Settings(phase="decode", shape={"L": 4}), "f").of_role("keys") == (2048, "phase")  # what is cached
+
+
+def test_a_configuration_gives_what_nothing_else_says() -> None:
+    here = known(Settings(model_config=load("qwen2.5-7b", "x")), "f")
+    found = {r: here.of_role(r) for r in ("features", "heads", "kv_heads", "head", "group", "inner", "vocabulary")}
+    assert found == {
+        "features": (3584, "config"), "heads": (28, "config"), "kv_heads": (4, "config"), "head": (128, "config"),
+        "group": (7, "config"), "inner": (18944, "config"), "vocabulary": (152064, "config"),
+    }  # fmt: skip
+
+
+def test_assumed_head_counts_are_those_of_a_model_that_exists() -> None:
+    here = Known()
+    heads, kept, group, head, features = (
+        here.of_role(r)[0] for r in ("heads", "kv_heads", "group", "head", "features")
+    )
+    assert (heads, kept, group, head, features) == (32, 8, 4, 128, 4096)
+    assert heads == kept * group and features == heads * head
+
+
+def test_stated_comes_before_configured_before_assumed() -> None:
+    here = Known(stated={"n": 1}.get, configured={"n": 2, "m": 2}.get)
+    assert [here.number(x) for x in "nmk"] == [(1, "stated"), (2, "config"), None]
+
+
+def test_a_name_takes_the_number_of_what_it_means() -> None:
+    sizes = Sizes(meanings={"D": Expr.name("dims") // Expr.name("n_heads")})
+    here = Known(stated={"dims": 512, "n_heads": 8}.get)
+    assert sizes.number("D", here) == (64, "stated")
+    assert sizes.number("D", Known(stated={"D": 3, "dims": 512}.get)) == (3, "stated")
+
+
+def test_sizes_that_meet_are_equal() -> None:
+    x, w = Expr.name("x.shape[-1]"), Expr.name("dims")
+    sizes = Sizes.plain([Shape(None, (x,))], [(x, w)])
+    assert sizes.number("x.shape[-1]", Known(stated={"dims": 96}.get)) == (96, "stated")
+
+
+def test_counts_of_heads_divide_each_other() -> None:
+    assert reduced(n * (m // n)) == m
+    assert reduced(k * n * (m // n) + n) == k * m + n
+    assert reduced(m // n) == m // n
+    assert reduced((n * 2) * (m // (n * 2))) == reduced(2 * n * (m // (2 * n)))
+
+
+def test_axes_without_a_name_print_as_letters_and_say_what_they_are() -> None:
+    q = Shape(None, tuple(Expr.name(x) for x in ("q.shape[0]", "heads", "q.shape[2]", "head_dim")))
+    sizes = Sizes.of([q])
+    formula = sizes.elements(q)
+    assert str(formula) == "B*L*head_dim*heads"
+    assert (sizes.meaning("B"), sizes.meaning("L")) == ("q.shape[0]", "q.shape[2]")
+    assert sizes.number("L", Known()) == (2048, "assumed")
+
+
+def test_tokens_are_rows_of_what_is_looked_up_for_them() -> None:
+    tokens, rows = Shape("tokens", ()), Shape("tokens", (Expr.name("dims"),))
+    sizes = Sizes.plain([tokens, rows])
+    assert (str(sizes.elements(tokens)), str(sizes.elements(rows))) == ("T", "T*dims")
+
+
+def test_the_middle_axis_of_three_is_a_length_whatever_its_letter() -> None:
+    """`B, T, C = x.shape`, where T isn't the rows of an array of unknown rank."""
+    x = Shape(None, tuple(Expr.name(n) for n in "BTC"))
+    sizes = Sizes.plain([x])
+    train = known(Settings(phase="train"), "f")
+    assert [sizes.number(n, train)[0] for n in "BTC"] == [8, 2048, 4096]
+
+
+def test_a_size_that_is_only_computed_prints_as_a_letter() -> None:
+    x = Shape(None, (Expr.name("B"), Expr.name("L"), Expr.name("%6")))
+    sizes = Sizes.of([x])
+    assert str(sizes.elements(x)) == "B*L*D"
+    assert sizes.meaning("D") == "D"
+
+
+def test_a_size_that_meets_a_clearer_one_prints_as_that() -> None:
+    product = Expr.name("out.shape[1]") * Expr.name("out.shape[3]")
+    gate = Shape(None, (Expr.name("L"), Expr.name("heads") * Expr.name("head_dim")))
+    out = Shape(None, (Expr.name("L"), product))
+    sizes = Sizes.of([out, gate], [(out, gate)])
+    assert str(sizes.elements(out)) == "L*head_dim*heads"

@@ -1,0 +1,209 @@
+"""What fixes save in a whole pass of a model, from the command line down."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import Ran
+from tests.traffic.models import HEAD, KEYS, LLAMA
+
+Run = Callable[..., Ran]
+
+UNFUSED = LLAMA.replace(
+    "    def __init__(self, args: ModelArgs):\n        super().__init__()\n        self.embed_tokens",
+    "    def __init__(self, args: ModelArgs):\n        super().__init__()\n        self.last = Norm(args.hidden_size)\n"
+    "        self.embed_tokens",
+).replace(
+    "class Attention(",
+    """class Norm(nn.Module):
+    def __init__(self, dims: int, eps: float = 1e-5):
+        super().__init__()
+        self.weight = mx.ones((dims,))
+        self.eps = eps
+
+    def __call__(self, x: mx.array) -> mx.array:
+        y = x.astype(mx.float32)
+        y = y * mx.rsqrt(mx.mean(mx.square(y), axis=-1, keepdims=True) + self.eps)
+        return self.weight * y.astype(x.dtype)
+
+
+class Attention(""",
+)
+
+
+@pytest.fixture
+def check(fuselint: Run, tmp_path: Path) -> Callable[..., tuple[list[dict[str, Any]], str]]:
+    (tmp_path / "model.py").write_text(UNFUSED)
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+
+    def run(*options: str) -> tuple[list[dict[str, Any]], str]:
+        ran = fuselint("check", "model.py", "--output-format", "json", "--chip", "m3-max", *options)
+        assert ran.code in (0, 1), ran.err
+        return json.loads(ran.out), ran.err
+
+    return run
+
+
+Check = Callable[..., tuple[list[dict[str, Any]], str]]
+
+
+def test_findings_are_ranked_by_what_they_save_in_all_objects(check: Check, tmp_path: Path) -> None:
+    found, said = check("--model-config", "config.json")
+    assert [(f["code"], f["traffic"]["model"]["objects"]) for f in found] == [("FUS201", 1), ("FUS301", 2)]
+    norm, gate = (f["traffic"] for f in found)
+    assert norm["model"]["bytes"] == norm["saved_at"] == 32 * 2048 * 64
+    assert gate["model"]["bytes"] == 2 * gate["saved_at"] == 2 * 4 * 2048 * 96
+    assert gate["sources"] == {"D": "config", "T": "assumed"}
+    assert gate["model"]["share"] == gate["model"]["bytes"] / gate["model"]["moved"]
+    assert gate["model"]["tokens"] == 2048
+    assert "model.py: config.json moves " in said and " a pass of 2048 tokens in 5 classes, " in said
+    assert "times are estimates for M3 Max (stated)" in said
+    (tmp_path / "wide.json").write_text(json.dumps({**KEYS, "intermediate_size": 960}))
+    found, _ = check("--model-config", "wide.json")
+    assert [(f["code"], f["traffic"]["model"]["bytes"]) for f in found] == [
+        ("FUS301", 2 * 4 * 2048 * 960),
+        ("FUS201", 32 * 2048 * 64),
+    ]
+
+
+def test_without_a_configuration_findings_stand_in_the_files_order(check: Check) -> None:
+    found, said = check()
+    assert [(f["code"], f["traffic"]["model"]) for f in found] == [("FUS201", None), ("FUS301", None)]
+    assert found[0]["line"] < found[1]["line"]
+    assert "moves" not in said
+
+
+def test_decode_counts_one_token(check: Check) -> None:
+    (prefill, _), (decode, said) = (check("--model-config", "config.json", "--phase", p) for p in ("prefill", "decode"))
+    assert decode[0]["traffic"]["saved_at"] * 2048 == prefill[0]["traffic"]["saved_at"]
+    assert decode[0]["traffic"]["sources"] == {"D": "config", "T": "phase"}
+    assert decode[0]["traffic"]["assumed"] == []
+    assert " a token in 5 classes" in said
+
+
+def test_nothing_is_saved_by_mx_compile_under_a_gradient(check: Check) -> None:
+    found, _ = check("--model-config", "config.json", "--phase", "train")
+    (gate,) = [f["traffic"] for f in found if f["code"] == "FUS301"]
+    assert (gate["saved_at"], gate["kernels_now"], gate["kernels_fused"]) == (0, 2, 2)
+    (norm,) = [f["traffic"] for f in found if f["code"] == "FUS201"]
+    assert norm["saved_at"] == 32 * 8 * 2048 * 64
+
+
+def test_nothing_is_saved_where_the_backend_has_no_kernel(check: Check) -> None:
+    (norm, gate), _ = check("--chip", "cpu")
+    assert norm["traffic"]["kernels_fused"] > 5
+    assert gate["traffic"]["kernels_fused"] == 1  # g++ compiles
+
+
+ATTENTION = (
+    HEAD
+    + """
+def f(q: mx.array, k: mx.array, v: mx.array):
+    B, H, L, _ = q.shape
+    q = q.reshape(B, H, L, 96)
+    k = k.reshape(B, H, L, 96)
+    v = v.reshape(B, H, L, 96)
+    return mx.softmax(q @ k.swapaxes(-1, -2) * 0.1, axis=-1) @ v
+"""
+)
+
+
+@pytest.mark.parametrize(("version", "kernels"), [("0.32.1", 1), ("0.32.0", 4), ("0.30", 4), ("", 1)])
+def test_nothing_is_saved_where_the_mlx_has_no_kernel(
+    fuselint: Run, tmp_path: Path, version: str, kernels: int
+) -> None:
+    (tmp_path / "attention.py").write_text(ATTENTION)
+    options = ["--target-mlx", version] if version else []
+    ran = fuselint("check", "attention.py", "--output-format", "json", "--chip", "m3-max", *options)
+    (finding,) = [f for f in json.loads(ran.out) if f["code"] == "FUS211"]
+    assert finding["traffic"]["kernels_fused"] == kernels
+
+
+def test_sizes_that_differ_from_object_to_object(fuselint: Run, tmp_path: Path) -> None:
+    """Norms of queries and of activations: the number of most of them is shown, and all are summed."""
+    source = UNFUSED.replace(
+        "        self.scale = head_dim**-0.5\n",
+        "        self.scale = head_dim**-0.5\n        self.q_norm = Norm(head_dim)\n",
+    )
+    (tmp_path / "model.py").write_text(source)
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+    ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json")
+    (norm,) = [f["traffic"] for f in json.loads(ran.out) if f["code"] == "FUS201"]
+    assert norm["at"]["D"] == 16
+    assert norm["model"]["objects"] == 3
+    assert norm["model"]["bytes"] == 32 * 2048 * (16 + 16 + 64)
+
+
+def test_a_shipped_family_by_its_name(check: Check) -> None:
+    found, said = check("--model-config", "llama-3-8b", "--phase", "decode")
+    assert found[0]["traffic"]["at"]["D"] == 4096 or found[0]["traffic"]["at"]["D"] == 14336
+    assert "llama-3-8b moves " in said
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--phase", "prefil"], '--phase: unknown phase "prefil"; did you mean "prefill"?'),
+        (["--chip", "m9-max"], '--chip: unknown chip "m9-max"'),
+        (["--target-mlx", "x"], "--target-mlx: expected a version of MLX such as 0.30.5"),
+        (["--model-config", "none.json"], "none.json: can't be read: No such file or directory"),
+        (["--model-config", "bad.json"], 'bad.json: "hidden_size" is "64", not a positive whole number'),
+        (["--shape", f"T=1{'0' * 5000}"], "--shape: expected symbol=size"),
+    ],
+)
+def test_wrong_options_end_with_2(fuselint: Run, tmp_path: Path, options: list[str], said: str) -> None:
+    (tmp_path / "model.py").write_text(LLAMA)
+    (tmp_path / "bad.json").write_text('{"hidden_size": "64"}')
+    ran = fuselint("check", "model.py", *options)
+    assert ran.code == 2
+    assert said in ran.err
+
+
+HELPED = LLAMA.replace(
+    "class MLP(",
+    """def gated(gate, up):
+    return nn.silu(gate) * up
+
+
+class MLP(""",
+).replace("nn.silu(self.gate_proj(x)) * self.up_proj(x)", "gated(self.gate_proj(x), self.up_proj(x))")
+
+
+def test_a_helper_runs_where_calls_lead_to_it(fuselint: Run, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(HELPED)
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+    ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json")
+    (gate,) = [f for f in json.loads(ran.out) if f["code"] == "FUS301"]
+    assert gate["traffic"]["model"]["objects"] == 2
+
+
+def test_a_function_that_no_pass_runs_saves_nothing_in_a_pass(fuselint: Run, tmp_path: Path) -> None:
+    source = LLAMA + "\n    def other(self, a: mx.array, b: mx.array):\n        return nn.silu(a) * b\n"
+    (tmp_path / "model.py").write_text(source)
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+    ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json")
+    found = {f["function"]: f["traffic"]["model"] for f in json.loads(ran.out) if f["code"] == "FUS301"}
+    assert found["Model.other"] is None
+    assert found["MLP.__call__"]["objects"] == 2
+
+
+def test_a_share_is_never_more_than_all(fuselint: Run, tmp_path: Path) -> None:
+    """Where the graph knows nothing of attention's operands, the rule does: the total is counted with its sizes."""
+    call = "    def __call__(self, x: mx.array) -> mx.array:\n        B, L, _ = x.shape"
+    helper = (
+        "    def attend(self, q, k, v):\n"
+        "        return mx.softmax(q @ k.swapaxes(-1, -2) * self.scale, axis=-1) @ v\n\n"
+    )
+    fused = 'mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale, mask="causal")'
+    source = LLAMA.replace(call, helper + call).replace(fused, "self.attend(q, k, v)")
+    (tmp_path / "model.py").write_text(source.replace("num_key_value_heads\n", "num_attention_heads\n"))
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+    ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json")
+    (attention,) = [f["traffic"]["model"] for f in json.loads(ran.out) if f["code"] == "FUS211"]
+    assert attention["objects"] == 2
+    assert 0 < attention["share"] < 1
