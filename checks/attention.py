@@ -181,7 +181,10 @@ class _Reader:
             return None
         column, scores = value.args if first else value.args[::-1]
         if column.op in ("broadcast_to", "tile"):
-            *_, heads, _, width = [None] * 4, *column.param("shape" if column.op == "broadcast_to" else "reps")
+            given = column.param("shape" if column.op == "broadcast_to" else "reps")
+            if not isinstance(given, tuple) or len(given) < 3:
+                return None
+            heads, _, width = given[-3:]
             if not _is_one(width) or (column.op == "tile" and not _is_one(heads)):
                 return None
             column = column.args[0]
