@@ -27,7 +27,10 @@ POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
 
 MOST_ROUNDS = 10
-COLLECT_EVERY = 300_000
+COLLECT_EVERY = 100_000
+FULL_AFTER = 4
+"""Collections of new objects after which a file's analysis ends with a full one."""
+
 CACHE = ".fuselint_cache"
 
 T = TypeVar("T")
@@ -114,7 +117,7 @@ def _check(task: tuple[str, Settings, Package]) -> FileResult:
 def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list[Proposal]]:
     file, settings, package = task
     try:
-        with _few_collections():
+        with _garbage.seldom():
             return analyse(file, settings, package.others_read(file.path), package.modules())
     except UnreadableFile as e:
         return _unreadable(e, settings, file.text), []
@@ -122,15 +125,35 @@ def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list
         return _unreadable(UnreadableFile(file.path, "is nested too deeply to be analysed"), settings, file.text), []
 
 
-@contextlib.contextmanager
-def _few_collections() -> Iterator[None]:
-    """Most of what an analysis makes stays until its end: to look for garbage after every 700 objects is waste."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_EVERY, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+class _Garbage:
+    """When garbage is looked for.
+
+    Most of what an analysis makes stays until its end: to look for garbage after every 700 objects is waste. What
+    outlived a few collections is garbage all the same once its file is done, and only a full one finds it.
+    """
+
+    def __init__(self) -> None:
+        self.collections = 0  # of new objects, in analyses since the last full one
+
+    @contextlib.contextmanager
+    def seldom(self) -> Iterator[None]:
+        """Few collections meanwhile, and after many of them a full one."""
+        before, count = gc.get_threshold(), self._count()
+        gc.set_threshold(COLLECT_EVERY, *before[1:])
+        try:
+            yield
+        finally:
+            gc.set_threshold(*before)
+            self.collections += self._count() - count
+            if self.collections >= FULL_AFTER:
+                gc.collect()
+                self.collections = 0
+
+    def _count(self) -> int:
+        return int(gc.get_stats()[0]["collections"])
+
+
+_garbage = _Garbage()
 
 
 def _unreadable(e: UnreadableFile, settings: Settings, text: str = "") -> FileResult:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import random
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -489,3 +491,21 @@ class Fusion(nn.Module):
         return x * mx.sigmoid(x) + 1
 """
     assert check_file(FileText("m.py", text), Settings()).errors == ()
+
+
+def test_what_an_analysis_leaves_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs and facts know each other: without a full collection those of every file stay."""
+
+    class Ring:
+        def __init__(self) -> None:
+            self.own = self
+
+    monkeypatch.setattr(engine, "COLLECT_EVERY", 500)
+    garbage = engine._Garbage()
+    for rings, collected in ((600 * (engine.FULL_AFTER + 1), True), (100, False)):
+        with garbage.seldom():
+            held = [Ring() for _ in range(rings)]
+            left = weakref.ref(held[0])
+            gc.collect(1)  # it grows old, and then becomes garbage
+            held.clear()
+        assert (left() is None) is collected

@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -28,6 +29,9 @@ HIGHEST = 6
 
 LONGEST = 16
 """Imports that hand a name on, at most."""
+
+KEPT = 128
+"""Files whose texts and summaries are kept for the next that asks."""
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
@@ -58,8 +62,8 @@ class Modules:
         self._overlay = overlay or {}
         self._kinds: dict[str, str] = {}
         self._modules: dict[tuple[str, str], str | None] = {}
-        self._files: dict[str, FileText | None] = {}
-        self._summaries: dict[str, ModuleSummary | None] = {}
+        self._analysed: tuple[str, FileText, ModuleSummary] | None = None
+        self._files: OrderedDict[str, FileText | None] = OrderedDict()
         self._indices: dict[str, Index] = {}
         self._notes: Notes | None = None
 
@@ -80,9 +84,15 @@ class Modules:
 
     def file(self, path: str) -> FileText | None:
         """A file, by its path from the current folder where it lies below that; None where it can't be read."""
-        if path not in self._files:
-            self._files[path] = self._read(path)
-        found = self._files[path]
+        if self._analysed is not None and path == self._analysed[0]:
+            found: FileText | None = self._analysed[1]
+        elif path in self._files:
+            found = self._files[path]
+            self._files.move_to_end(path)
+        else:
+            found = self._files[path] = self._read(path)
+            if len(self._files) > KEPT:
+                self._files.popitem(last=False)
         self._note(path, "" if found is None else found.text)
         return found
 
@@ -96,25 +106,21 @@ class Modules:
         return replace(found, text=text, path=path if shown.startswith(os.pardir) else shown)
 
     def know(self, file: FileText, summary: ModuleSummary) -> None:
-        """A file that was read and summarised already."""
-        path = os.path.abspath(file.path)
-        self._files[path], self._summaries[path] = file, summary
+        """The file that is analysed: it is known until another is."""
+        self._analysed = os.path.abspath(file.path), file, summary
 
     def of(self, file: FileText, tree: ast.Module) -> ModuleSummary:
-        """The summary of a file that is parsed already, which is known from then on."""
-        path = os.path.abspath(file.path)
-        held, known = self._files.get(path), self._summaries.get(path)
-        if known is None or held != file:
-            known = summarise(file, tree)
-            self.know(file, known)
-        return known
+        """The summary of the file that is analysed, which is parsed already."""
+        summary = summarise(file, tree)
+        self.know(file, summary)
+        return summary
 
     def summary(self, path: str) -> ModuleSummary | None:
         """What a file says of its names; None where it can't be read, or isn't Python."""
         file = self.file(path)
-        if path not in self._summaries:
-            self._summaries[path] = None if file is None else _summary(file.path, file.text)
-        return self._summaries[path]
+        if self._analysed is not None and path == self._analysed[0]:
+            return self._analysed[2]
+        return None if file is None else _summary(file.path, file.text)
 
     def _kind(self, path: str) -> str:
         """ "file", "folder", or "" for neither."""
@@ -372,7 +378,7 @@ def python_files(folder: str) -> list[str]:
     return out
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=KEPT)
 def _summary(path: str, text: str) -> ModuleSummary | None:
     file = FileText(path, text)
     with contextlib.suppress(UnreadableFile, RecursionError, MemoryError):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
 
+import fuselint.source.modules as modules_module
 from fuselint.source.modules import Definition, Modules
+from fuselint.source.text import FileText
 
 
 def project(tmp_path: Path, files: dict[str, str]) -> Path:
@@ -158,3 +161,22 @@ def test_what_was_read_is_noted_with_its_hash(root: Path) -> None:
     with changed.noting() as third:
         changed.resolve(here, ".base.mask")
     assert third[base] != first[base]
+
+
+def test_few_files_are_kept_and_the_analysed_one_among_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modules_module, "KEPT", 2)
+    root = project(tmp_path, FILES)
+    modules, here = Modules(), root / "pack/models/llama.py"
+    text = "from .layers import Big\n\n\ndef unsaved():\n    return Big()\n"
+    modules.of(FileText(str(here), text), ast.parse(text))
+    for name in FILES:
+        if name != "pack/models/llama.py":
+            modules.file(str(root / name))
+            assert len(modules._files) <= 2
+    held = modules.file(str(here))
+    assert held is not None and held.text == text and held.path == str(here)
+    assert modules.resolve(str(here), "unsaved") == Definition(str(here), "unsaved")
+    assert modules.resolve(str(here), ".layers.Big") == Definition(str(root / "pack/models/layers.py"), "Big")
+    modules.of(FileText(str(root / "run.py"), ""), ast.parse(""))
+    again = modules.file(str(here))
+    assert again is not None and again.text == ""  # as it is on disk
