@@ -181,10 +181,10 @@ class _Reader:
             return None
         column, scores = value.args if first else value.args[::-1]
         if column.op in ("broadcast_to", "tile"):
-            sizes = column.param("shape" if column.op == "broadcast_to" else "reps")
-            if not isinstance(sizes, tuple) or len(sizes) != 4:
+            given = column.param("shape" if column.op == "broadcast_to" else "reps")
+            if not isinstance(given, tuple) or len(given) < 3:
                 return None
-            _, heads, _, width = sizes
+            heads, _, width = given[-3:]
             if not _is_one(width) or (column.op == "tile" and not _is_one(heads)):
                 return None
             column = column.args[0]

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import re
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,8 @@ import libcst as cst
 
 from fuselint.config import Settings
 from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligation, Region, Related, Traffic
+from fuselint.graph.elsewhere import Elsewhere, shared
+from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
@@ -34,6 +37,8 @@ from fuselint.standing import standing
 from fuselint.traffic import saves_where_compiled, saving
 from fuselint.traffic.model import Model
 from fuselint.unused import unused
+
+OTHER_FILES = "other files of the package stay as they are"
 
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
@@ -67,13 +72,14 @@ class Proposal:
     """A finding with what making and verifying its fix takes.
 
     statements: the spans that its edits may change. kept: the spans of other statements that compute what it replaces,
-    and that something else reads too.
+    and that something else reads too. rests_on: the absolute paths of the files that its facts come from.
     """
 
     finding: Finding
     region: Region | None = None
     statements: tuple[tuple[int, int], ...] = ()
     kept: frozenset[tuple[int, int]] = frozenset()
+    rests_on: frozenset[str] = frozenset()
 
 
 def analyse(
@@ -89,17 +95,25 @@ def analyse(
         return FileResult(file.path, tuple(p.finding for p in idle), text=file.text if idle else ""), idle
     modules = modules or Modules()
     qualnames = [span.qualname for span in screened.functions]
-    with modules.noting() as notes:
-        summary = overridden(summarise(file, screened.tree), settings.hot, settings.cold)
-        analysis = Analysis(file, settings, is_read, Program(file, summary, modules), screened.tree)
-        result, proposals = analysis.run(qualnames)
-        told = result.findings or result.near_misses or result.below_min_saving
-        if told or any(c.how == "called" for c in summary.compiled.values()):  # elsewhere it can't matter
-            known = analysis.in_package(summary, modules)
-            result = replace(result, errors=tuple(analysis.errors))
-            if known is not summary:
-                analysis = Analysis(file, settings, is_read, Program(file, known, modules), screened.tree)
-                result, proposals = analysis.run(qualnames)
+    summary = overridden(summarise(file, screened.tree), settings.hot, settings.cold)
+    modules.know(file, summary)
+    program = shared(file, summary)
+    program.elsewhere = Elsewhere(program, modules)
+    try:
+        with modules.noting() as notes:
+            analysis = Analysis(file, settings, is_read, program, screened.tree)
+            result, proposals = analysis.run(qualnames)
+            told = result.findings or result.near_misses or result.below_min_saving
+            if told or any(c.how == "called" for c in summary.compiled.values()):  # elsewhere it can't matter
+                known = analysis.in_package(summary, modules)
+                result = replace(result, errors=tuple(analysis.errors))
+                if known is not summary:
+                    inside = Program(file, known)
+                    inside.elsewhere = Elsewhere(inside, modules)
+                    analysis = Analysis(file, settings, is_read, inside, screened.tree)
+                    result, proposals = analysis.run(qualnames)
+    finally:
+        program.rest()
     return replace(result, reads=tuple(sorted(notes.items()))), proposals
 
 
@@ -173,7 +187,10 @@ class Analysis:
 
     def found(self, rule: Rule, graph: Graph) -> list[Match]:
         try:
-            return [self.settled(graph, m) for m in rule.find(graph)]
+            matches = [self.settled(graph, m) for m in rule.find(graph)]
+            for match in matches:
+                match.obligations += stay_as_they_are(graph, match)
+            return matches
         except Exception as e:
             self.fault(f"{rule.code} on {graph.context.qualname}", e)
             return []
@@ -252,7 +269,8 @@ class Analysis:
         try:
             fix, region, statements = self.fix(graph, match)
             kept = _computing(graph, match, statements) if fix.edits else frozenset()
-            return Proposal(self.finding(graph, match, fix), region, statements, kept)
+            files = frozenset(os.path.abspath(p.path) for p in places_of(graph, match))
+            return Proposal(self.finding(graph, match, fix), region, statements, kept, files)
         except Exception as e:
             self.fault(f"the fix of {match.code} on {graph.context.qualname}", e)
             return None
@@ -325,10 +343,12 @@ class Analysis:
         return saving(graph, match, self.settings) if self.model is None else self.model.saving(graph, match)
 
     def related(self, match: Match) -> Iterator[Related]:
-        for node, text in match.related:
-            if node.cst is not None and node.frame.source is not None:
-                source = node.frame.source
-                yield Related(source.file.path, source.file.position(source.span(node.cst)[0])[0], text)
+        for at, text in match.related:
+            if isinstance(at, Place):
+                yield Related(at.path, at.exact, text)
+            elif at.cst is not None and at.frame.source is not None:
+                source = at.frame.source
+                yield Related(source.file.path, source.file.position(source.span(at.cst)[0])[0], text)
 
     def fix(self, graph: Graph, match: Match) -> tuple[Fix, Region | None, tuple[tuple[int, int], ...]]:
         rule = self.by_code[match.code]
@@ -398,6 +418,25 @@ def applicability(match: Match, wanted: Replacement, placing: str) -> tuple[Appl
     needs = (*unknown, *wanted.needs, *capped, *changed, *((placing,) if placing else ()))
     doubtful = unknown or changed or wanted.cap == "unsafe" or placing
     return ("unsafe" if doubtful else "safe"), tuple(dict.fromkeys(needs))
+
+
+def places_of(graph: Graph, match: Match) -> set[Place]:
+    """The lines of other files that say what the values of a match are."""
+    nodes = set(match.region)
+    for hole in match.holes.values():
+        nodes.update([hole] if isinstance(hole, Node) else hole.operands.values())
+    return {place for n in nodes for place in graph.facts.of(n).places}
+
+
+def stay_as_they_are(graph: Graph, match: Match) -> list[Obligation]:
+    """That other files keep saying what they say, where a match's own obligations don't name them."""
+    named = " ".join(o.because for o in match.obligations)
+    lines: dict[str, set[int]] = defaultdict(set)
+    for line in places_of(graph, match):
+        if str(line) not in named:
+            lines[line.path].add(line.exact)
+    said = "; ".join(f"{path}:{', '.join(map(str, sorted(numbers)))}" for path, numbers in sorted(lines.items()))
+    return [Obligation(OTHER_FILES, "proven", f"they say what these values are: {said}")] if said else []
 
 
 def _not_so(obligation: Obligation) -> str:

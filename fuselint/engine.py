@@ -29,6 +29,9 @@ POOL_FROM = 100
 
 MOST_ROUNDS = 10
 COLLECT_EVERY = 100_000
+FULL_AFTER = 4
+"""Collections of new objects after which a file's analysis ends with a full one."""
+
 CACHE = ".fuselint_cache"
 
 T = TypeVar("T")
@@ -152,7 +155,7 @@ def _check(task: tuple[str, Settings, Package]) -> FileResult:
 def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list[Proposal]]:
     file, settings, package = task
     try:
-        with _few_collections():
+        with _garbage.seldom():
             return analyse(file, settings, package.others_read(file.path), package.modules())
     except UnreadableFile as e:
         return _unreadable(e, settings, file.text), []
@@ -160,15 +163,35 @@ def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list
         return _unreadable(UnreadableFile(file.path, "is nested too deeply to be analysed"), settings, file.text), []
 
 
-@contextlib.contextmanager
-def _few_collections() -> Iterator[None]:
-    """Most of what an analysis makes stays until its end: to look for garbage after every 700 objects is waste."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_EVERY, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+class _Garbage:
+    """When garbage is looked for.
+
+    Most of what an analysis makes stays until its end: to look for garbage after every 700 objects is waste. What
+    outlived a few collections is garbage all the same once its file is done, and only a full one finds it.
+    """
+
+    def __init__(self) -> None:
+        self.collections = 0  # of new objects, in analyses since the last full one
+
+    @contextlib.contextmanager
+    def seldom(self) -> Iterator[None]:
+        """Few collections meanwhile, and after many of them a full one."""
+        before, count = gc.get_threshold(), self._count()
+        gc.set_threshold(COLLECT_EVERY, *before[1:])
+        try:
+            yield
+        finally:
+            gc.set_threshold(*before)
+            self.collections += self._count() - count
+            if self.collections >= FULL_AFTER:
+                gc.collect()
+                self.collections = 0
+
+    def _count(self) -> int:
+        return int(gc.get_stats()[0]["collections"])
+
+
+_garbage = _Garbage()
 
 
 def _unreadable(e: UnreadableFile, settings: Settings, text: str = "") -> FileResult:
@@ -242,6 +265,21 @@ def _round(busy: Sequence[_Work], work: Sequence[_Work], jobs: int | None) -> li
         chosen = choose([p for p in proposals if p.finding.id not in w.withheld], w.settings)
         w.done = not chosen
         out.append(chosen)
+    return _apart(busy, out)
+
+
+def _apart(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]]) -> list[list[Proposal]]:
+    """Without fixes that rest on a file which an unsafe fix of the same round may change: they wait for the next."""
+    changed, trusted, out = set[str](), set[str](), []
+    for w, proposals in zip(busy, chosen, strict=True):
+        kept, path = [], os.path.abspath(w.file.path)
+        for p in proposals:
+            unsafe = p.finding.fix is not None and p.finding.fix.applicability == "unsafe"
+            if p.rests_on.isdisjoint(changed) and not (unsafe and path in trusted):
+                kept.append(p)
+                trusted |= p.rests_on
+                changed |= {path} if unsafe else set()
+        out.append(kept)
     return out
 
 

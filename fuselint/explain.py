@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fuselint.analysis import Analysis, message, span_of
 from fuselint.config import DTYPES, Settings
 from fuselint.errors import FuselintError
+from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.graph.show import show
@@ -27,10 +28,11 @@ def explain(path: str, line: int, settings: Settings) -> str:
     screened = screen(file)
     if not screened.mlx or screened.tree is None:
         raise FuselintError(f"{path}: does not import MLX")
+    modules = Package().modules()
     summary = overridden(summarise(file, screened.tree), settings.hot, settings.cold)
     qualname = _function(file, summary, line)
-    modules = Package().modules()
-    program = Program(file, in_package(file, summary, modules), modules)
+    program = Program(file, in_package(file, summary, modules))
+    program.elsewhere = Elsewhere(program, modules)
     graph = program.graph(qualname)
     if graph is None:
         reason = program.too_complex.get(qualname, "its text is not found")

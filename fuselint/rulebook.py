@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fuselint.config import Selection, Settings, nearest, selections
 from fuselint.errors import ConfigError, FuselintError
 from fuselint.finding import UNREADABLE, Numerics, Obligation, RegionInput
+from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.values import Value
 from fuselint.source.discovery import covers
@@ -132,7 +133,7 @@ class Match:
     scalars: dict[Value, str] = field(default_factory=dict)
     probe: Probe | None = None
     numerics: Numerics = "bit-identical"
-    related: list[tuple[Node, str]] = field(default_factory=list)
+    related: list[tuple[Node | Place, str]] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
     has_traffic: bool = True
     launches: Launches | None = None

@@ -391,6 +391,8 @@ def _range_length(c: Canonical, v: Value) -> Value | None:
     )
     if start is None or stop is None or step is None or not start.is_number(0.0):
         return None
+    if stop.op == "sum" and stop.constant % 1:
+        return None  # there are as many as the next whole number
     return stop if step.is_number(1.0) or step.is_number(2.0) else None
 
 

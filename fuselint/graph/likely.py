@@ -15,7 +15,7 @@ from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
 
 if TYPE_CHECKING:
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import KnownFacts
 
 DEEPEST = 16
 """Operations that a shape is followed through."""
@@ -32,7 +32,7 @@ SAME_SHAPE = frozenset({"unary", "cast", "activation"})
 ONE = Expr.of(1)
 
 
-def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
+def likely(node: Node, facts: KnownFacts, depth: int = 0) -> Shape | None:
     """A node's shape: what is known of it, or what the axes that it is given suggest."""
     shape = facts.shape(node)
     if (shape is not None and shape.lead is None) or depth > DEEPEST:
@@ -61,9 +61,9 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
         found = _split(likely(source.inputs[0], facts, depth + 1), source.attrs.get("axis"), node, shape)
     elif node.op == "item" and source.op == "call":
         found = _cached(node, source, facts, depth)
-    elif node.op == "call" and any(c.op is not None and c.op.shape is same for c in facts.callees(node)):
-        found = likely(source, facts, depth + 1)
-    elif node.op == "fast.scaled_dot_product_attention":
+    elif (
+        node.op == "call" and any(c.op is not None and c.op.shape is same for c in facts.callees(node))
+    ) or node.op == "fast.scaled_dot_product_attention":
         found = likely(source, facts, depth + 1)
     elif node.op == "reshape":
         found = _reshaped(node.attrs.get("shape"), facts, depth)
@@ -72,14 +72,14 @@ def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
     return found if found is not None and (shape is None or found.lead is None) else shape
 
 
-def _joined(node: Node, facts: Facts, depth: int) -> Shape | None:
+def _joined(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
     """Of branches that join, the last whose shape is known; of a loop, the value before the first round."""
     ways = {"phi": node.inputs[::-1], "loop": node.inputs[:1]}.get(node.op, ())
     shapes = (likely(n, facts, depth + 1) for n in ways)
     return next((s for s in shapes if s is not None and s.lead is None), None)
 
 
-def _met(node: Node, facts: Facts, depth: int) -> Shape | None:
+def _met(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
     """Of values that meet: that of one of a sequence, or of the one that is an array, or the one that all have."""
     step = next((n for n in node.inputs if _is_of_a_step(n)), None)
     arrays = [step] if step is not None else [n for n in node.inputs if facts.kind(n) != "scalar"]
@@ -113,12 +113,12 @@ def _is_of_a_step(node: Node, deepest: int = 8) -> bool:
     return any(_is_of_a_step(n, deepest - 1) for n in node.inputs)
 
 
-def _is_picked(node: Node, source: Node, facts: Facts) -> bool:
+def _is_picked(node: Node, source: Node, facts: KnownFacts) -> bool:
     """`self.weights[0]`, of which nothing is known: a configuration's number, or one of an array."""
     return source.op == "attr" and facts.kind(node) == "unknown" and isinstance(node.attrs.get("index"), int)
 
 
-def _number(axis: Any, facts: Facts) -> Any:
+def _number(axis: Any, facts: KnownFacts) -> Any:
     """An axis that is an argument is its default."""
     if isinstance(axis, Node) and isinstance(axis.attrs.get("default"), Node):
         axis = axis.attrs["default"]
@@ -177,7 +177,7 @@ def _split(shape: Shape | None, axis: Any, node: Node, known: Shape | None) -> S
     return shape.replace(back, (size if size is not None else Expr.name(f"%{node.id}.shape[{back}]"),))
 
 
-def _cached(node: Node, call: Node, facts: Facts, depth: int) -> Shape | None:
+def _cached(node: Node, call: Node, facts: KnownFacts, depth: int) -> Shape | None:
     """`k, v = cache.update(k, v)`: a method that is given arrays and gives back as many, which may be longer."""
     index, method = node.attrs.get("index"), call.attrs.get("callee")
     if not isinstance(index, int) or not isinstance(method, Node) or method.op != "attr":
@@ -192,7 +192,7 @@ def _cached(node: Node, call: Node, facts: Facts, depth: int) -> Shape | None:
     return shape.replace(2, (Expr.name(f"cached_{name}.shape[2]"),))
 
 
-def _reshaped(sizes: Any, facts: Facts, depth: int) -> Shape | None:
+def _reshaped(sizes: Any, facts: KnownFacts, depth: int) -> Shape | None:
     """`x.reshape(n, 1, *[1] * count)`: however many axes of 1 there are, they hold nothing.
 
     `x.reshape(*x.shape[:-1], n, 2)` has the axes that x is likely to have.

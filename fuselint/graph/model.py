@@ -294,6 +294,11 @@ class Graph:
         return out
 
     @cached_property
+    def ops(self) -> frozenset[str]:
+        """The operations of its nodes."""
+        return frozenset(n.op for n in self.nodes)
+
+    @cached_property
     def needs(self) -> dict[Node, tuple[Node, ...]]:
         """What facts need to know before each value; filled as they ask."""
         return {}

@@ -248,10 +248,38 @@ class Expr:
         return monomial[0][0] if alone else None
 
     @property
+    def bare(self) -> str | None:
+        """The name, where the size is one name and nothing else."""
+        atom = self._single_atom
+        return atom if isinstance(atom, str) else None
+
+    @property
     def maximum_of(self) -> tuple[Expr, ...]:
         """The sizes that this is the maximum of; none if it isn't one."""
         atom = self._single_atom
         return atom.args if isinstance(atom, Apply) and atom.function == "max" else ()
+
+    def met(self) -> Expr:
+        """The size where all axes that met are equal: that of one that is a number says what the others are."""
+        names: dict[Atom, Expr] = {}
+        for m, _ in self.terms:
+            for atom, _ in m:
+                if isinstance(atom, Apply):
+                    args = [a.met() for a in atom.args]
+                    numbers = [a for a in args if (a.value() or 1) > 1]
+                    if atom.function == "max":
+                        names[atom] = numbers[0] if numbers else reduce(Expr.max, args)
+                    else:
+                        names[atom] = args[0] // args[1]
+        if not names:
+            return self
+        total = Expr({})
+        for m, c in self.terms:
+            product = Expr.of(c)
+            for atom, e in m:
+                product = product * names.get(atom, Expr({((atom, 1),): Fraction(1)})) ** e
+            total = total + product
+        return total
 
     def value(self) -> int | None:
         """The number, where nothing is left to substitute. Fractions of bytes round up."""

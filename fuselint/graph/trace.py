@@ -25,7 +25,7 @@ from fuselint.graph.tape import SHARED, Array, Operand, Scalar, Tracer, concrete
 from fuselint.graph.unstated import counted
 
 if TYPE_CHECKING:
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import KnownFacts
 
 EXPANDED: dict[str, Expand] = {
     **expand_views.EXPANDED,
@@ -59,7 +59,7 @@ class Trace:
     counted: what dtypes that nobody states are counted as, by their symbols.
     """
 
-    facts: Facts
+    facts: KnownFacts
     tracer: Tracer
     made: dict[Node, Traced]
     counted: Mapping[str, str]
@@ -126,7 +126,11 @@ class Trace:
         self.tracer.node = node
         op = TABLE.get(node.op)
         self.tracer.arguments = None if op is not None and op.elementwise else _key(node)
-        self.made[node] = self.value(node)
+        try:
+            self.made[node] = self.value(node)
+        except REFUSED:
+            given = [x for n in operands(node) if isinstance(x := self.operand(n), Array)]
+            self.made[node] = self.opaque(given, node)
 
     def value(self, node: Node) -> Traced:
         op = TABLE.get(node.op)
@@ -140,10 +144,7 @@ class Trace:
             return self.structural(node)
         if op.operator is not None and self.facts.kind(node) not in ("array", "unknown"):
             return None  # `[x] * n`
-        try:
-            return self.operation(node, op)
-        except REFUSED:
-            return self.opaque([x for n in operands(node) if isinstance(x := self.operand(n), Array)], node)
+        return self.operation(node, op)
 
     def not_array(self, node: Node) -> Traced:
         return self.number(node) if self.facts.kind(node) == "scalar" else None
@@ -344,7 +345,7 @@ def is_compiled(node: Node) -> bool:
 
 def trace(
     nodes: Iterable[Node],
-    facts: Facts,
+    facts: KnownFacts,
     *,
     shapeless: bool = False,
     eager: bool = False,

@@ -30,7 +30,7 @@ FARTHEST = 2
 def in_package(file: FileText, summary: ModuleSummary, modules: Modules) -> ModuleSummary:
     """The summary with what the whole package says of what runs compiled; the same one where it says nothing new."""
     path = os.path.abspath(file.path)
-    modules.know(path, file, summary)
+    modules.know(file, summary)
     found = modules.compiled(path)
     partly = {q: both for q, both in found.partly if q not in summary.compiled or summary.compiled[q].how == "called"}
     compiled = {**dict(found.compiled), **{q: c for q, c in summary.compiled.items() if q not in partly}}

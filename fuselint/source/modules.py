@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -32,6 +33,9 @@ HIGHEST = 6
 
 LONGEST = 16
 """Imports that hand a name on, at most."""
+
+KEPT = 128
+"""Files whose texts and summaries are kept for the next that asks."""
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
@@ -61,8 +65,9 @@ class Modules:
     def __init__(self, overlay: Mapping[str, str] | None = None) -> None:
         self._overlay = overlay or {}
         self._kinds: dict[str, str] = {}
-        self._files: dict[str, FileText | None] = {}
-        self._summaries: dict[str, ModuleSummary | None] = {}
+        self._modules: dict[tuple[str, str], str | None] = {}
+        self._analysed: tuple[str, FileText, ModuleSummary] | None = None
+        self._files: OrderedDict[str, FileText | None] = OrderedDict()
         self._indices: dict[str, Index] = {}
         self._links: dict[str, Links | None] = {}
         self._compiled: dict[str, Compiled] = {}
@@ -85,9 +90,15 @@ class Modules:
 
     def file(self, path: str) -> FileText | None:
         """A file, by its path from the current folder where it lies below that; None where it can't be read."""
-        if path not in self._files:
-            self._files[path] = self._read(path)
-        found = self._files[path]
+        if self._analysed is not None and path == self._analysed[0]:
+            found: FileText | None = self._analysed[1]
+        elif path in self._files:
+            found = self._files[path]
+            self._files.move_to_end(path)
+        else:
+            found = self._files[path] = self._read(path)
+            if len(self._files) > KEPT:
+                self._files.popitem(last=False)
         self._note(path, "" if found is None else found.text)
         return found
 
@@ -100,16 +111,16 @@ class Modules:
         text = self._overlay.get(path, found.text)
         return replace(found, text=text, path=path if shown.startswith(os.pardir) else shown)
 
-    def know(self, path: str, file: FileText, summary: ModuleSummary) -> None:
-        """A file that was read and summarised already."""
-        self._files[path], self._summaries[path] = file, summary
+    def know(self, file: FileText, summary: ModuleSummary) -> None:
+        """The file that is analysed: it is known until another is."""
+        self._analysed = os.path.abspath(file.path), file, summary
 
     def summary(self, path: str) -> ModuleSummary | None:
         """What a file says of its names; None where it can't be read, or isn't Python."""
         file = self.file(path)
-        if path not in self._summaries:
-            self._summaries[path] = None if file is None else _summary(file.path, file.text)
-        return self._summaries[path]
+        if self._analysed is not None and path == self._analysed[0]:
+            return self._analysed[2]
+        return None if file is None else _summary(file.path, file.text)
 
     def _kind(self, path: str) -> str:
         """ "file", "folder", or "" for neither."""
@@ -126,21 +137,28 @@ class Modules:
 
         `.base` and `..models.base` are relative; a name without a dot in front is absolute.
         """
+        folder = os.path.dirname(path)
+        key = (folder, name)
+        if key not in self._modules:
+            self._modules[key] = self._module(folder, name)
+        self._note(f"import {name} in {folder}", self._modules[key] or "")
+        return self._modules[key]
+
+    def _module(self, folder: str, name: str) -> str | None:
         parts = [p for p in name.split(".") if p]
         level = len(name) - len(name.lstrip("."))
         if level:
-            folder = os.path.dirname(path)
             for _ in range(level - 1):
                 folder = os.path.dirname(folder)
             return self._below(folder, parts)
         if not parts or parts[0] in sys.stdlib_module_names or parts[0] == "mlx":
             return None
-        found = (self._below(folder, parts) for folder in self._search_path(path, parts[0]))
+        found = (self._below(at, parts) for at in self._search_path(folder, parts[0]))
         return next((f for f in found if f is not None), None)
 
-    def _search_path(self, path: str, package: str) -> Iterator[str]:
-        """The folders in which an absolute import of a file is looked for: those of the same project."""
-        folder, own = os.path.dirname(path), ""
+    def _search_path(self, folder: str, package: str) -> Iterator[str]:
+        """The folders in which an absolute import is looked for: those of the same project."""
+        own = ""
         while self._kind(os.path.join(folder, "__init__.py")):
             folder, own = os.path.split(folder)
         for _ in range(HIGHEST):
@@ -431,7 +449,7 @@ def python_files(folder: str) -> list[str]:
     return out
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=KEPT)
 def _summary(path: str, text: str) -> ModuleSummary | None:
     from fuselint.source.summarise import summary
 

@@ -22,7 +22,7 @@ from fuselint.traffic.layout import Layout, Place
 from fuselint.traffic.sizes import Sizes
 
 if TYPE_CHECKING:
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import KnownFacts
 
 HALF = 2
 """Bytes of an activation's element where nobody stated its dtype: bfloat16."""
@@ -60,7 +60,7 @@ class Bytes:
 
 
 def kernels(
-    nodes: Iterable[Node], facts: Facts, gates: Gates | None = None, outputs: Iterable[Node] = ()
+    nodes: Iterable[Node], facts: KnownFacts, gates: Gates | None = None, outputs: Iterable[Node] = ()
 ) -> list[Kernel]:
     """The launches of eager MLX for `nodes`, whose other operands are in memory. outputs: see launches."""
     return launches(trace(nodes, facts, eager=True, gates=gates), outputs)
@@ -96,7 +96,7 @@ def _needed(arrays: Sequence[Array], outputs: Iterable[Array]) -> list[Array]:
 
 
 def compiled_kernels(
-    nodes: Iterable[Node], outputs: Iterable[Node], facts: Facts, shapeless: bool, gates: Gates | None = None
+    nodes: Iterable[Node], outputs: Iterable[Node], facts: KnownFacts, shapeless: bool, gates: Gates | None = None
 ) -> list[Kernel]:
     """The launches where the code is under mx.compile already."""
     traced = trace(nodes, facts, shapeless=shapeless, gates=gates)

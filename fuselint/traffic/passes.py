@@ -33,7 +33,7 @@ from fuselint.traffic.layout import ATTENTION
 from fuselint.traffic.sizes import Sizes
 
 if TYPE_CHECKING:
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import KnownFacts
     from fuselint.graph.shapes import Shape
     from fuselint.graph.symbols import Expr
     from fuselint.source.function import FunctionSource
@@ -298,7 +298,7 @@ def _tests_absence(test: cst.BaseExpression) -> bool | None:
     return {cst.Is: True, cst.IsNot: False}.get(type(compared.operator))
 
 
-def _is_a_number(facts: Facts, node: Node, deepest: int = 8) -> bool:
+def _is_a_number(facts: KnownFacts, node: Node, deepest: int = 8) -> bool:
     """Whether nothing but numbers and attributes of which nothing is known are computed with: `self.rank + 1`."""
     if facts.kind(node) == "scalar" or node.op == "const":
         return True
@@ -307,7 +307,7 @@ def _is_a_number(facts: Facts, node: Node, deepest: int = 8) -> bool:
     return node.op == "attr" or (node.op in TABLE and all(_is_a_number(facts, n, deepest - 1) for n in node.inputs))
 
 
-def _as_layer(facts: Facts, node: Node) -> Node | None:
+def _as_layer(facts: KnownFacts, node: Node) -> Node | None:
     """The call as one of the layer's own op."""
     layer = next((c for c in facts.callees(node) if c.op is not None and c.maker is not None), None)
     given = call_arguments(node)

@@ -129,7 +129,9 @@ def test_sinks_as_a_column_of_the_scores(body: str) -> None:
         "c = mx.tile(s.reshape(1, -1, 1, 1), (B, 2, L, 1))\n"
         "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
         "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c * q[..., :1]], axis=-1), axis=-1)[..., :-1]",
-        "c = mx.broadcast_to((B, H, L, 1), s.reshape(1, -1, 1, 1))\n"
+        "c = mx.broadcast_to((B, H, L, 1), s.reshape(1, -1, 1, 1))\n"  # no shape
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
+        "c = mx.tile(s.reshape(1, -1, 1, 1), (1,))\n"
         "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
     ],
 )

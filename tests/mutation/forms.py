@@ -55,7 +55,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "x: B L D | dims: =D",
         "x: B L D, keep: bool B L D | dims: =D",
         "x: B L D, keep: bool B L D | dims: =D",
-        "x: B L D | dims: =D",
+        *["x: B L D | dims: =D"] * 2,
         *["x: B L D"] * 3,
         "x: B L 8",
         "x: L 8",

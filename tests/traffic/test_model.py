@@ -44,7 +44,8 @@ def check(fuselint: Run, tmp_path: Path) -> Callable[..., tuple[list[dict[str, A
     (tmp_path / "config.json").write_text(json.dumps(KEYS))
 
     def run(*options: str) -> tuple[list[dict[str, Any]], str]:
-        ran = fuselint("check", "model.py", "--output-format", "json", "--chip", "m3-max", *options)
+        chosen = ("--ignore", "FUS401", "--chip", "m3-max")  # its heads of 16 have no fused kernel
+        ran = fuselint("check", "model.py", "--output-format", "json", *chosen, *options)
         assert ran.code in (0, 1), ran.err
         return json.loads(ran.out), ran.err
 
