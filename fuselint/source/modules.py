@@ -419,7 +419,9 @@ def package_folder(folder: str) -> str:
 def python_files(folder: str) -> list[str]:
     """The Python files of a package, in order; those of the folder alone, where it is none."""
     if not os.path.isfile(os.path.join(folder, "__init__.py")):
-        return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".py")]
+        with contextlib.suppress(OSError):  # the folder of a text that comes from elsewhere
+            return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".py")]
+        return []
     out: list[str] = []
     for at, folders, names in os.walk(folder):
         folders.sort()

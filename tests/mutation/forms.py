@@ -57,7 +57,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "x: B L 8",
         "x: L 8",
     ),
-    "FUS106": ("x: B L D, y: L D", *["m: bool B L D, x: B L D"] * 4, "x: B L D"),
+    "FUS106": ("x: B L D, y: L D", "x: 3 B L D", *["m: bool B L D, x: B L D"] * 4, "x: B L D"),
     "FUS107": ("h: B L D | dims: =D, vocabulary: =V", f"{PACKED}, ids: int:B B L", "logits: B L V"),
     "FUS201": (
         *["x: B L D | dims: =D"] * 3,
