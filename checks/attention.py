@@ -181,7 +181,10 @@ class _Reader:
             return None
         column, scores = value.args if first else value.args[::-1]
         if column.op in ("broadcast_to", "tile"):
-            *_, heads, _, width = [None] * 4, *column.param("shape" if column.op == "broadcast_to" else "reps")
+            sizes = column.param("shape" if column.op == "broadcast_to" else "reps")
+            if not isinstance(sizes, tuple):
+                return None  # a name of them
+            *_, heads, _, width = *[None] * 4, *sizes
             if not _is_one(width) or (column.op == "tile" and not _is_one(heads)):
                 return None
             column = column.args[0]

@@ -272,3 +272,16 @@ def f(q, k, v):
     return mx.softmax(scores, axis=-1) @ v
 """
     assert "scaled_dot_product_attention" not in fix_text(FileText("m.py", source), Settings(unsafe_fixes=True)).after
+
+
+def test_a_column_of_sinks_in_a_shape_that_is_a_name_is_left_alone() -> None:
+    body = """
+        c = {column}
+        p = mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1)
+        return mx.softmax(p, axis=-1, precise=True)[..., :-1] @ v
+        """
+    body = "\n".join(line.strip() for line in body.strip().split("\n"))
+    for made in ("mx.broadcast_to({s}, shape)", "mx.tile({s}, shape)", "mx.tile({s}, (L, 1))"):
+        column = made.format(s="s.reshape(1, -1, 1, 1)")
+        text = attend(body.format(column=column), "q, k, v, s, shape: mx.array")
+        assert fixed(text)[0] == text
