@@ -281,3 +281,16 @@ def f(q, k, v):
 def test_queries_that_are_the_mask_too_are_broadcast() -> None:
     before = attend("w = mx.softmax(0.3 * (mask @ k.swapaxes(-1, -2)) + mask, axis=-1)\nreturn w @ v", "k, v, mask")
     assert fixed(before) == (before, [])
+
+
+def test_a_column_of_sinks_in_a_shape_that_is_a_name_is_left_alone() -> None:
+    body = """
+        c = {column}
+        p = mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1)
+        return mx.softmax(p, axis=-1, precise=True)[..., :-1] @ v
+        """
+    body = "\n".join(line.strip() for line in body.strip().split("\n"))
+    for made in ("mx.broadcast_to({s}, shape)", "mx.tile({s}, shape)", "mx.tile({s}, (L, 1))"):
+        column = made.format(s="s.reshape(1, -1, 1, 1)")
+        text = attend(body.format(column=column), "q, k, v, s, shape: mx.array")
+        assert fixed(text)[0] == text
