@@ -24,7 +24,7 @@ from typing import Any
 
 from fuselint.finding import Obligation
 from fuselint.graph.facts import MISSING
-from fuselint.graph.gates import DECODE_HEADS, PREFILL_HEADS, attention_is_fused
+from fuselint.graph.gates import NEWEST, attention_is_fused, heads_taken
 from fuselint.graph.model import Graph, Node
 from fuselint.rulebook import Example, Match
 from fuselint.source.project import MISSING as NO_DEFAULT
@@ -69,14 +69,16 @@ def find(graph: Graph) -> Iterator[Match]:
 def _match(graph: Graph, node: Node) -> Match | None:
     sizes = _Sizes(graph)
     head, value_head = sizes.last(node.inputs[0]), sizes.last(node.inputs[2])
-    if head is None or value_head is None or attention_is_fused(head, value_head, MANY):
+    target = NEWEST if graph.program is None else graph.program.target
+    if head is None or value_head is None or attention_is_fused(head, value_head, MANY, version=target):
         return None
     queries = graph.facts.shape(node.inputs[0])
     length = queries.axis(-2) if queries is not None else None
     if length is not None and length.value() is not None and length.value() <= MANY:  # type: ignore[operator]
         return None
+    many, few = (heads_taken(n, target) for n in (MANY, 1))
     size = str(head) if head == value_head else f"{head}, of values {value_head},"
-    what = "prefill" if attention_is_fused(head, value_head, 1) else "attention"
+    what = "prefill" if attention_is_fused(head, value_head, 1, version=target) else "attention"
     where = f" ({sizes.because})" if sizes.because else ""
     return Match(
         code=CODE,
@@ -92,7 +94,7 @@ def _match(graph: Graph, node: Node) -> Match | None:
             Obligation(
                 "no fused kernel takes it",
                 "proven",
-                f"for many queries there are {_listed(PREFILL_HEADS)}, for few {_listed(DECODE_HEADS)}",
+                f"for many queries there are {_listed(many)}, for few {_listed(few)}",
             ),
         ],
         region=frozenset({node}),

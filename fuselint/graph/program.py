@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fuselint.errors import TooComplex
 from fuselint.finding import Edit
+from fuselint.graph.gates import NEWEST
 from fuselint.graph.model import Graph
 from fuselint.source.function import FunctionSource, parse_function
 from fuselint.source.text import FileText
@@ -73,12 +74,16 @@ class Once(Generic[T]):
 
 
 class Program:
-    """The functions of one file. modules: the other files of its package, where they are known."""
+    """The functions of one file. modules: the other files of its package, where they are known.
+
+    target: the MLX that they run on.
+    """
 
     def __init__(self, file: FileText, summary: ModuleSummary, modules: Modules | None = None) -> None:
         self.file = file
         self.summary = summary
         self.modules = modules
+        self.target = NEWEST
         self._sources: dict[str, FunctionSource | None] = {}
         self._makes_array: dict[Graph, bool] = {}
         self._graphs: Once[Graph | None] = Once()
@@ -137,6 +142,7 @@ class Program:
             if whole.start <= f.span.start < whole.end:
                 functions[name] = replace(f, span=replace(f.span, start=moved(f.span.start), end=moved(f.span.end)))
         out = Program(replace(self.file, text=text), replace(self.summary, functions=functions), self.modules)
+        out.target = self.target
         kept = [name for name, f in functions.items() if f is self.summary.functions[name]]
         out._sources = {name: self._sources[name] for name in kept if name in self._sources}
         out._graphs = self._graphs.only(kept)

@@ -11,7 +11,7 @@ from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
 from fuselint.graph.facts import Facts
-from fuselint.graph.gates import NEWEST, Gates, Version
+from fuselint.graph.gates import Gates, version_of
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product
@@ -119,13 +119,6 @@ def ones(traced: Trace, known: Known) -> frozenset[str]:
     sizes = Sizes.plain(shapes)
     names = {n for s in shapes if s is not None for d in s.dims for n in d.names}
     return frozenset(n for n in names if sizes.number(n, known) in ONES)
-
-
-def version_of(text: str) -> Version:
-    if not text:
-        return NEWEST
-    major, minor, *patch = map(int, text.split("."))
-    return major, minor, patch[0] if patch else 99  # 0.30 is the last of 0.30
 
 
 def met(arrays: Sequence[Array]) -> list[Pair]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fuselint.graph import expand_fused as fused
+from fuselint.graph.expand_losses import entropy_steps
 from fuselint.graph.gates import Gates
 from fuselint.graph.model import Node
 from fuselint.graph.ops import TABLE
@@ -61,6 +62,19 @@ def _attention(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -
     return fused.attention(t, gates, fused.Attention(reads[0], reads[1], reads[2], mask), writes.shape)
 
 
+def _rope(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:
+    dims = None if reads[0].shape is None else reads[0].shape.axis(-1)
+    if gates.fuses_rope or dims is None:
+        return None
+    offset = t.constant(0, "int32")
+    return fused.rope(t, gates, reads[0], fused.Rotation(dims, False, offset, reads[1] if len(reads) > 1 else None))
+
+
+def _cross_entropy(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:
+    return None if gates.fuses_cross_entropy or len(reads) < 2 else entropy_steps(t, reads[0], reads[1])
+
+
 FUSED: dict[str, Fused] = {
     "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm, "fast.scaled_dot_product_attention": _attention,
+    "fast.rope": _rope, "fast.cross_entropy": _cross_entropy,
 }  # fmt: skip
