@@ -112,7 +112,7 @@ def statistics(findings: Iterable[Finding]) -> str:
     for (code, name), found in sorted(rows.items(), key=lambda row: (-len(row[1]), row[0])):
         fixable = sum(bool(f.fix and f.fix.edits) for f in found)
         saved = size(sum(f.traffic.saved_at or 0 for f in found if f.traffic))
-        launches = sum(f.traffic.kernels_now - f.traffic.kernels_fused for f in found if f.traffic)
+        launches = sum(f.traffic.launches_fewer for f in found if f.traffic)
         lines.append(f"{len(found):>6}  {code}  {name:<26} {fixable:>5} fixable {saved:>9} {launches:>5} launches\n")
     return "".join(lines)
 

@@ -20,7 +20,7 @@ from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
 from fuselint.traffic import chips
 from fuselint.traffic.fused import kernels_of
-from fuselint.traffic.kernels import Bytes, Kernel, launches
+from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.rewritten import kernels_around
@@ -227,7 +227,7 @@ def report(counted: Region, settings: Settings, known: Known) -> Traffic:
     at = {name: n for name, (n, _) in numbers.items()}
     saved = (before - after).substitute(at).value()
     chip, _ = chips.chosen(settings.chip)
-    fewer = len(counted.before) - len(counted.after)
+    fewer = launched(counted.before) - launched(counted.after)
     return Traffic(
         symbols={name: sizes.meaning(name) for name in at},
         bytes_now=str(before),
@@ -237,6 +237,7 @@ def report(counted: Region, settings: Settings, known: Known) -> Traffic:
         dtype=settings.dtype,
         at=at,
         saved_at=saved,
+        launches_fewer=fewer,
         assumed=tuple(name for name, (_, source) in numbers.items() if source == "assumed"),
         sources={name: source for name, (_, source) in numbers.items()},
         chip=chip.key,

@@ -14,7 +14,7 @@ from fuselint.graph.gates import Gates
 from fuselint.graph.model import Node, region
 from fuselint.graph.tape import VIEWS
 from fuselint.graph.trace import trace
-from fuselint.traffic.kernels import Bytes, compiled_kernels, kernels
+from fuselint.traffic.kernels import Bytes, compiled_kernels, kernels, launched
 from fuselint.traffic.layout import Layout
 from fuselint.traffic.sizes import Sizes
 from tests.graph.functions import HEAD, graph_of, with_shapes
@@ -255,3 +255,11 @@ def test_an_axis_that_the_code_makes_holds_one(gate: str) -> None:
 def test_an_index_that_does_not_fit_is_counted_as_one_copy_at_most(body: str) -> None:
     """Code that can't run, or ranks of which branches have joined."""
     assert len(names(body, Gates(), ((2, 4, 8), (8,), (1,)))) <= 1
+
+
+def test_a_gpu_concatenates_with_a_copy_of_each_operand() -> None:
+    source = f"{HEAD}def f(x):\n    return mx.concatenate([x, x * 2, x], axis=-1)\n"
+    graph = with_shapes(graph_of(source), ((2, 8),))
+    for backend, launches in (("metal", 1 + 3), ("cuda", 1 + 3), ("cpu", 1 + 1)):
+        found = kernels(_needed(graph), graph.facts, Gates(backend))  # type: ignore[arg-type]
+        assert (len(found), launched(found)) == (2, launches)
