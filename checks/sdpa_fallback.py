@@ -27,7 +27,7 @@ from typing import Any
 from fuselint.finding import Obligation
 from fuselint.graph.fact import Default, Place
 from fuselint.graph.flow import Run, run_at
-from fuselint.graph.gates import DECODE_HEADS, PREFILL_HEADS, attention_is_fused
+from fuselint.graph.gates import NEWEST, Version, attention_is_fused, heads_taken
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.makers import as_made
 from fuselint.graph.model import Graph, Node
@@ -67,7 +67,12 @@ def find(graph: Graph) -> Iterator[Match]:
         if node.op in (FUSED, "call") and _runs(graph.facts, node):
             heads = _heads(graph, node)
             if heads is not None:
-                yield _match(node, heads)
+                yield _match(node, heads, _target(graph))
+
+
+def _target(graph: Graph) -> Version:
+    """The MLX that the code runs on."""
+    return NEWEST if graph.program is None else graph.program.target
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +84,8 @@ class _Heads:
     rests: frozenset[Default] = frozenset()
     calls: tuple[Place, ...] = ()
 
-    @property
-    def falls_back(self) -> bool:
-        return not attention_is_fused(self.head, self.values or self.head, MANY)
+    def is_fused(self, queries: int, target: Version) -> bool:
+        return attention_is_fused(self.head, self.values or self.head, queries, version=target)
 
     @property
     def size(self) -> str:
@@ -108,14 +112,15 @@ def _runs(facts: KnownFacts, node: Node) -> list[Run]:
 
 def _heads(graph: Graph, node: Node) -> _Heads | None:
     """Head dimensions without a fused kernel: proven ones, by defaults, or of an object that the package makes."""
+    target = _target(graph)
     for facts in (graph.facts, graph.usual):
         known = _known(facts, node)
         if known is not None:
-            return known if known.falls_back else None
+            return None if known.is_fused(MANY, target) else known
     if not _depends_on_making(graph, node):
         return None
     made = ((heads, calls) for heads, calls in as_made(graph, lambda facts: _known(facts, node)))
-    found = ((heads, calls) for heads, calls in made if heads.falls_back)
+    found = ((heads, calls) for heads, calls in made if not heads.is_fused(MANY, target))
     return next((replace(heads, calls=calls) for heads, calls in found), None)
 
 
@@ -144,8 +149,9 @@ def _of(run: Run) -> _Heads | None:
     return _Heads(head, values, by | (also if values is not None else frozenset()))
 
 
-def _match(node: Node, heads: _Heads) -> Match:
-    what = "prefill" if attention_is_fused(heads.head, heads.values or heads.head, 1) else "attention"
+def _match(node: Node, heads: _Heads, target: Version) -> Match:
+    many, few = (heads_taken(n, target) for n in (MANY, 1))
+    what = "prefill" if heads.is_fused(1, target) else "attention"
     likely = bool(heads.rests or heads.calls)
     where = f" ({heads.owners})" if likely else ""
     related: list[tuple[Node | Place, str]] = [
@@ -167,7 +173,7 @@ def _match(node: Node, heads: _Heads) -> Match:
             Obligation(
                 "no fused kernel takes it",
                 "proven",
-                f"for many queries there are {_listed(PREFILL_HEADS)}, for few {_listed(DECODE_HEADS)}",
+                f"for many queries there are {_listed(many)}, for few {_listed(few)}",
             ),
         ],
         region=frozenset({node}),

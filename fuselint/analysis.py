@@ -22,6 +22,7 @@ from fuselint.config import Settings
 from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligation, Region, Related, Traffic
 from fuselint.graph.elsewhere import Elsewhere, shared
 from fuselint.graph.fact import Place
+from fuselint.graph.gates import Version, newest_use, version_of
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
@@ -99,6 +100,7 @@ def analyse(
     modules.know(file, summary)
     program = shared(file, summary)
     program.elsewhere = Elsewhere(program, modules)
+    program.target = version_of(settings.target_mlx)
     try:
         with modules.noting() as notes:
             analysis = Analysis(file, settings, is_read, program, screened.tree)
@@ -109,7 +111,7 @@ def analyse(
                 result = replace(result, errors=tuple(analysis.errors))
                 if known is not summary:
                     inside = Program(file, known)
-                    inside.elsewhere = Elsewhere(inside, modules)
+                    inside.elsewhere, inside.target = Elsewhere(inside, modules), program.target
                     analysis = Analysis(file, settings, is_read, inside, screened.tree)
                     result, proposals = analysis.run(qualnames)
     finally:
@@ -357,9 +359,13 @@ class Analysis:
             return Fix("none", wanted.reason), None, ()
         if wanted.cap == "none":
             return Fix("none", wanted.because), None, ()
+        too_new = self.too_new(wanted)
+        if too_new:
+            return Fix("none", too_new), None, ()
         placed = place(graph, match, wanted, self.program, self.is_read)
         if isinstance(placed, NoFix):
             return Fix("none", placed.reason), None, ()
+        wanted = self.for_target(wanted)
         level, needs = applicability(match, wanted, placed.unsafe)
         fix = Fix(
             applicability=level,
@@ -370,6 +376,37 @@ class Analysis:
             numerics=wanted.numerics or match.numerics,
         )
         return fix, placed.region, placed.statements
+
+    def too_new(self, wanted: Replacement) -> str:
+        """What a fix uses that the MLX of `--target-mlx` hasn't, or ""."""
+        target = self.settings.target_mlx
+        for part in wanted.parts if target else ():
+            use = newest_use(part.template)
+            if use is not None and use[0] > version_of(target):
+                return f"{use[1]}{NEW_IN}{'.'.join(map(str, use[0]))}, and the target is {target}"
+        return ""
+
+    def for_target(self, wanted: Replacement) -> Replacement:
+        """Without the doubts that the MLX of `--target-mlx` settles."""
+        if not self.settings.target_mlx:
+            return wanted
+        target = version_of(self.settings.target_mlx)
+        needs = tuple(n for n in wanted.needs if not _is_version(n) or max(_versions(n)) > target)
+        if NEW_IN in wanted.because and max(_versions(wanted.because)) <= target:
+            return replace(wanted, needs=needs, cap="", because="")
+        return replace(wanted, needs=needs)
+
+
+NEW_IN = " is new in MLX "
+"""Says why a fix is unsafe where nothing else is the matter."""
+
+
+def _is_version(need: str) -> bool:
+    return need.startswith("MLX ") and bool(_versions(need))
+
+
+def _versions(need: str) -> list[Version]:
+    return [(*map(int, v.split(".")), 0, 0)[:3] for v in re.findall(r"\d+\.\d+(?:\.\d+)?", need)]  # type: ignore[misc]
 
 
 def idle_comments(

@@ -127,6 +127,7 @@ class Traffic:
     dtype: str
     at: Mapping[str, int]
     saved_at: int | None
+    launches_fewer: int = 0
     assumed: tuple[str, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
     chip: str = ""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fuselint.errors import TooComplex
 from fuselint.finding import Edit
+from fuselint.graph.gates import NEWEST
 from fuselint.graph.model import Graph
 from fuselint.source.function import FunctionSource, parse_function
 from fuselint.source.text import FileText
@@ -77,11 +78,12 @@ class Once(Generic[T]):
 
 
 class Program:
-    """The functions of one file."""
+    """The functions of one file. target: the MLX that they run on."""
 
     def __init__(self, file: FileText, summary: ModuleSummary) -> None:
         self.file = file
         self.summary = summary
+        self.target = NEWEST
         self._sources: dict[str, FunctionSource | None] = {}
         self._makes_array: dict[Graph, bool] = {}
         self._graphs: Once[Graph | None] = Once()
@@ -147,6 +149,7 @@ class Program:
             if whole.start <= f.span.start < whole.end:
                 functions[name] = replace(f, span=replace(f.span, start=moved(f.span.start), end=moved(f.span.end)))
         out = Program(replace(self.file, text=text), replace(self.summary, functions=functions))
+        out.target = self.target
         kept = [name for name, f in functions.items() if f is self.summary.functions[name]]
         out._sources = {name: self._sources[name] for name in kept if name in self._sources}
         out._graphs = self._graphs.only(kept)

@@ -81,7 +81,7 @@ def _carets(f: Finding, line: str) -> str:
 def _saving(t: Traffic) -> Iterator[str]:
     """What the fix saves in one call, and in a pass of the model."""
     parts = []
-    launches = t.kernels_now - t.kernels_fused
+    launches = t.launches_fewer
     if t.saved_at is not None:
         sizes = " ".join(f"{name}={value}" for name, value in t.at.items())
         at = f" at {sizes} {t.dtype}" if sizes else f" in {t.dtype}"

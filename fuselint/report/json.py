@@ -52,6 +52,7 @@ def _traffic(t: Traffic) -> dict[str, Any]:
         "bytes_fused": t.bytes_fused,
         "kernels_now": t.kernels_now,
         "kernels_fused": t.kernels_fused,
+        "launches_fewer": t.launches_fewer,
         "dtype": t.dtype,
         "at": dict(t.at),
         "saved_at": t.saved_at,

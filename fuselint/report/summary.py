@@ -131,7 +131,7 @@ def counts(findings: Iterable[Finding]) -> list[Count]:
     for (code, name), found in rows.items():
         fixable = sum(bool(f.fix and f.fix.edits) for f in found)
         saved = sum(f.traffic.saved_at or 0 for f in found if f.traffic)
-        launches = sum(f.traffic.kernels_now - f.traffic.kernels_fused for f in found if f.traffic)
+        launches = sum(f.traffic.launches_fewer for f in found if f.traffic)
         out.append(Count(code, name, len(found), fixable, saved, launches))
     return sorted(out, key=lambda c: (-c.count, c.code))
 

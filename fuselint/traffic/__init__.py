@@ -12,7 +12,7 @@ from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
-from fuselint.graph.gates import NEWEST, Gates, Version
+from fuselint.graph.gates import Gates, version_of
 from fuselint.graph.likely import likely
 from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.shapes import Shape
@@ -22,7 +22,7 @@ from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
 from fuselint.traffic import chips
 from fuselint.traffic.fused import kernels_of
-from fuselint.traffic.kernels import Bytes, Kernel, launches
+from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.rewritten import kernels_around
@@ -139,13 +139,6 @@ def ones(traced: Trace, known: Known) -> frozenset[str]:
     sizes = Sizes.plain(shapes)
     names = {n for s in shapes if s is not None for d in s.dims for n in d.names}
     return frozenset(n for n in names if sizes.number(n, known) in ONES)
-
-
-def version_of(text: str) -> Version:
-    if not text:
-        return NEWEST
-    major, minor, *patch = map(int, text.split("."))
-    return major, minor, patch[0] if patch else 99  # 0.30 is the last of 0.30
 
 
 def met(arrays: Sequence[Array]) -> list[Pair]:
@@ -270,7 +263,7 @@ def report(counted: Region, settings: Settings, known: Known) -> Traffic:
     at = {name: n for name, (n, _) in numbers.items()}
     saved = (before - after).substitute(at).value()
     chip, _ = chips.chosen(settings.chip)
-    fewer = len(counted.before) - len(counted.after)
+    fewer = launched(counted.before) - launched(counted.after)
     return Traffic(
         symbols={name: sizes.meaning(name) for name in at},
         bytes_now=readable(before),
@@ -280,6 +273,7 @@ def report(counted: Region, settings: Settings, known: Known) -> Traffic:
         dtype=settings.dtype,
         at=at,
         saved_at=saved,
+        launches_fewer=fewer,
         assumed=tuple(name for name, (_, source) in numbers.items() if source == "assumed"),
         sources={name: source for name, (_, source) in numbers.items()},
         chip=chip.key,

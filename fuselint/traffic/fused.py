@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 from fuselint.graph import expand_fused as fused
+from fuselint.graph.expand_losses import entropy_steps
 from fuselint.graph.fuse import compiled
 from fuselint.graph.gates import Gates
 from fuselint.graph.model import Node
@@ -26,7 +27,7 @@ def kernels_of(
     """wide: the first operand is cast to float32."""
     if op in ACTIVATIONS and reads:
         return _activation(op, reads[0], gates)
-    if op == "fast.rope" and reads:
+    if op == "fast.rope" and reads and gates.fuses_rope:
         return [Kernel(op, node, tuple(reads), (Array("", [], writes.shape, reads[0].dtype, node),))]
     t = Tracer(activation=gates.dtype, node=node)
     if wide and reads:
@@ -97,10 +98,23 @@ def _log_softmax(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array)
     return t.binary("Subtract", x, t.make("LogSumExp", (x,), kept, x.dtype, t.arguments))
 
 
+def _rope(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:
+    dims = None if reads[0].shape is None else reads[0].shape.axis(-1)
+    if gates.fuses_rope or dims is None:
+        return None
+    offset = t.constant(0, "int32")
+    return fused.rope(t, gates, reads[0], fused.Rotation(dims, False, offset, reads[1] if len(reads) > 1 else None))
+
+
+def _cross_entropy(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:
+    return None if gates.fuses_cross_entropy or len(reads) < 2 else entropy_steps(t, reads[0], reads[1])
+
+
 NORMS = ("fast.rms_norm", "fast.layer_norm")
 """Fused ops whose result is taken as it is: in the dtype of what they are given."""
 
 FUSED: dict[str, Fused] = {
     "fast.rms_norm": _rms_norm, "fast.layer_norm": _layer_norm, "fast.scaled_dot_product_attention": _attention,
     "addmm": _addmm, "x - mx.logsumexp(x)": _log_softmax,
+    "fast.rope": _rope, "fast.cross_entropy": _cross_entropy,
 }  # fmt: skip

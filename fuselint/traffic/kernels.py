@@ -33,12 +33,16 @@ TAKING = frozenset({"Gather", "GatherAxis", "DynamicSlice"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """One launch. `reads` are its distinct inputs in memory, `writes` its outputs."""
+    """One primitive that isn't a view. `reads` are its distinct inputs in memory, `writes` its outputs.
+
+    launches: a GPU concatenates with a copy of each operand.
+    """
 
     op: str
     node: Node | None
     reads: tuple[Array, ...]
     writes: tuple[Array, ...]
+    launches: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +61,10 @@ class Bytes:
 
     def total(self, kernels: Iterable[Kernel]) -> Expr:
         return sum((self.moved(k) for k in kernels), Expr.of(0))
+
+
+def launched(kernels: Iterable[Kernel]) -> int:
+    return sum(k.launches for k in kernels)
 
 
 def kernels(
@@ -144,7 +152,8 @@ def _kernel(
         if place.base.value is not None:
             continue  # a broadcast number
         reads[place.key] = writes[0] if i == 0 and name in TAKING else in_memory(a, place)
-    return Kernel(name, node or outputs[0].node, tuple(reads.values()), writes)
+    copies = len(inputs) if name == "Concatenate" and layout.backend != "cpu" else 1
+    return Kernel(name, node or outputs[0].node, tuple(reads.values()), writes, copies)
 
 
 def in_memory(a: Array, place: Place) -> Array:

@@ -152,7 +152,7 @@ class Model:
             known_here = self.known(qualname, o.made)
             region = self.region(graph, match, o.made)
             here = report(region, self.settings, known_here)
-            launches_here = here.kernels_now - here.kernels_fused
+            launches_here = here.launches_fewer
             saved += (here.saved_at or 0) * o.count
             fewer += launches_here * o.count
             objects += o.count
@@ -186,7 +186,7 @@ class Model:
             for o in objects:
                 found, missed = self.launches(graph, o.made)
                 moved += sum(x.bytes * x.times for x in found) * o.count
-                launched += sum(x.times for x in found) * o.count
+                launched += sum(x.times * x.kernel.launches for x in found) * o.count
                 unknown.update(missed)
         if not moved:
             return None

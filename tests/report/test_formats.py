@@ -63,6 +63,7 @@ FINDING = Finding(
         dtype="bf16",
         at={"T": 2048, "D": 4096},
         saved_at=268435456,
+        launches_fewer=8,
         assumed=("T",),
     ),
     id="0123456789ab",
@@ -149,7 +150,9 @@ def test_full_says_what_a_token_saves() -> None:
 
 def test_full_says_that_nothing_is_saved_and_what_it_costs() -> None:
     nothing = ModelSaving(32, 0, 0, Seconds(0, 0, 0), 16384, 10**12, 0.0)
-    assert saving_lines(phase="train", saved_at=0, kernels_fused=9, seconds=Seconds(0, 0, 0), model=nothing) == [
+    assert saving_lines(
+        phase="train", saved_at=0, kernels_fused=9, launches_fewer=0, seconds=Seconds(0, 0, 0), model=nothing
+    ) == [
         "saves nothing at T=2048 D=4096 bf16 (D from the config); MLX runs the original under a gradient [T: rows of x]"
     ]
     (line,) = saving_lines(saved_at=-2_000_000, seconds=Seconds(-6e-6, -5e-6, 4e-6), model=None)
@@ -191,7 +194,7 @@ def test_json_has_the_documented_keys_in_order() -> None:
     )
     assert " ".join(first["fix"]) == "applicability message edits needs requires numerics verification"
     assert " ".join(first["traffic"]) == (
-        "symbols bytes_now bytes_fused kernels_now kernels_fused dtype at saved_at assumed "
+        "symbols bytes_now bytes_fused kernels_now kernels_fused launches_fewer dtype at saved_at assumed "
         "sources chip phase seconds model"
     )
     assert first["fix"]["edits"] == [{"start": 10, "end": 12, "text": "é"}]

@@ -14,7 +14,7 @@ from fuselint.graph.gates import Gates
 from fuselint.graph.model import Node, region
 from fuselint.graph.tape import VIEWS
 from fuselint.graph.trace import trace
-from fuselint.traffic.kernels import Bytes, compiled_kernels, kernels
+from fuselint.traffic.kernels import Bytes, compiled_kernels, kernels, launched
 from fuselint.traffic.layout import Layout
 from fuselint.traffic.sizes import Sizes
 from tests.graph.functions import HEAD, graph_of, with_shapes
@@ -102,6 +102,8 @@ def names(
 
 
 ATTENTION = "mx.fast.scaled_dot_product_attention(q, q, q, scale=0.125)"
+HALF = "mx.fast.scaled_dot_product_attention({0}, {0}, {0}, scale=0.125)".format("q.astype(mx.bfloat16)")
+"""In half precision, as cuDNN takes it; three of its kernels are casts."""
 
 
 @pytest.mark.parametrize(
@@ -114,7 +116,8 @@ ATTENTION = "mx.fast.scaled_dot_product_attention(q, q, q, scale=0.125)"
         ("mx.fast.layer_norm(x, w, w, 1e-5)", "metal", 1),
         ("mx.fast.rope(q, 64, traditional=False, base=1e4, scale=1.0, offset=0)", "metal", 1),
         (ATTENTION, "metal", 1),
-        (ATTENTION, "cuda", 1),
+        (HALF, "cuda", 3 + 1),
+        (ATTENTION, "cuda", 4),
         (ATTENTION, "cpu", 4),
     ],
 )
@@ -124,7 +127,7 @@ def test_what_has_a_kernel_of_its_own(body: str, backend: Any, number: int) -> N
 
 def test_attention_is_steps_under_a_gradient_on_metal() -> None:
     assert len(names(ATTENTION, Gates("metal", training=True))) == 4
-    assert len(names(ATTENTION, Gates("cuda", training=True))) == 1
+    assert len(names(HALF, Gates("cuda", training=True))) == 3 + 1
 
 
 def test_attention_is_fused_since() -> None:
@@ -138,7 +141,8 @@ def test_merging_the_heads_of_fused_attention_is_free_in_prefill_on_metal() -> N
     many, few = (((2, 4, 8), (8,), (1, 4, n, 64)) for n in (64, 4))
     assert names(body.format(64), Gates("metal"), many) == ["ScaledDotProductAttention"]
     assert names(body.format(4), Gates("metal"), few) == ["ScaledDotProductAttention", "Reshape"]
-    assert names(body.format(64), Gates("cuda"), many) == ["ScaledDotProductAttention", "Reshape"]
+    half = body.replace(ATTENTION, HALF).format(64)
+    assert names(half, Gates("cuda"), many)[3:] == ["ScaledDotProductAttention", "Reshape"]
 
 
 def test_a_reshape_that_a_size_of_one_makes_free() -> None:
@@ -305,3 +309,11 @@ def test_complex_pairs_that_a_table_of_one_head_turns_keep_their_rows() -> None:
 def test_an_index_that_does_not_fit_is_counted_as_one_copy_at_most(body: str) -> None:
     """Code that can't run, or ranks of which branches have joined."""
     assert len(names(body, Gates(), ((2, 4, 8), (8,), (1,)))) <= 1
+
+
+def test_a_gpu_concatenates_with_a_copy_of_each_operand() -> None:
+    source = f"{HEAD}def f(x):\n    return mx.concatenate([x, x * 2, x], axis=-1)\n"
+    graph = with_shapes(graph_of(source), ((2, 8),))
+    for backend, launches in (("metal", 1 + 3), ("cuda", 1 + 3), ("cpu", 1 + 1)):
+        found = kernels(_needed(graph), graph.facts, Gates(backend))  # type: ignore[arg-type]
+        assert (len(found), launched(found)) == (2, launches)

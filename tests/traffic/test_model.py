@@ -127,6 +127,35 @@ def test_nothing_is_saved_where_the_mlx_has_no_kernel(
     assert finding["traffic"]["kernels_fused"] == kernels
 
 
+NEW = (
+    HEAD
+    + """
+def f(logits: mx.array, targets):
+    targets = targets.astype(mx.int32)
+    score = mx.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
+    return mx.logsumexp(logits, axis=-1) - score
+
+
+def g(x: mx.array):
+    return x * mx.rsqrt(mx.mean(mx.square(x), axis=-1, keepdims=True) + 1e-5)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "norm", "loss"), [("0.23.1", "none", "none"), ("0.32.1", "safe", "none"), ("0.32.2", "safe", "unsafe")]
+)
+def test_no_fix_uses_what_the_mlx_has_not(fuselint: Run, tmp_path: Path, version: str, norm: str, loss: str) -> None:
+    (tmp_path / "new.py").write_text(NEW)
+    ran = fuselint("check", "new.py", "--output-format", "json", "--target-mlx", version)
+    fixes = {f["code"]: f["fix"] for f in json.loads(ran.out)}
+    assert (fixes["FUS201"]["applicability"], fixes["FUS252"]["applicability"]) == (norm, loss)
+    if norm == "none":
+        said = "mx.fast.rms_norm without a weight is new in MLX 0.23.2, and the target is 0.23.1"
+        assert fixes["FUS201"]["message"] == said
+    assert not any("MLX" in need for fix in fixes.values() for need in fix["needs"])
+
+
 def test_sizes_that_differ_from_object_to_object(fuselint: Run, tmp_path: Path) -> None:
     """Norms of queries and of activations: the number of most of them is shown, and all are summed."""
     source = UNFUSED.replace(
