@@ -125,12 +125,20 @@ class Trace:
     def add(self, node: Node) -> None:
         self.tracer.node = node
         op = TABLE.get(node.op)
-        self.tracer.arguments = None if op is not None and op.elementwise else _key(node)
+        self.tracer.arguments = None if op is not None and op.elementwise else self.key(node)
         try:
             self.made[node] = self.value(node)
         except REFUSED:
             given = [x for n in operands(node) if isinstance(x := self.operand(n), Array)]
             self.made[node] = self.opaque(given, node)
+
+    def key(self, node: Node) -> Hashable:
+        """The arguments of a node's primitives. Two nodes of one op with equal keys and inputs compute the same."""
+        attrs = {k: v for k, v in node.attrs.items() if k not in ("new", "init", "default")}
+        axis, rank = attrs.get("axis"), self.facts.rank(node.inputs[0]) if node.inputs else None
+        if type(axis) is int and axis < 0 and rank:
+            attrs["axis"] = axis + rank
+        return (node.op, *sorted((k, _frozen(v)) for k, v in attrs.items()))
 
     def value(self, node: Node) -> Traced:
         op = TABLE.get(node.op)
@@ -381,11 +389,6 @@ NOTHING = _scalar(None)
 
 def _is_operator(node: Node) -> bool:
     return isinstance(node.cst, (cst.BinaryOperation, cst.AugAssign))
-
-
-def _key(node: Node) -> Hashable:
-    """The arguments of a node's primitives. Two nodes of one op with equal keys and inputs compute the same."""
-    return (node.op, *sorted((k, _frozen(v)) for k, v in node.attrs.items() if k not in ("new", "init", "default")))
 
 
 def _frozen(value: Any) -> str:
