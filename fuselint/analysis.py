@@ -385,13 +385,18 @@ def message(match: Match, traffic: Traffic | None) -> str:
     """What is found, counted: kernels and bytes now, and after the fix."""
     if traffic is None:
         return match.message
-    becomes = " + ".join(dict.fromkeys(f"mx.{k.op.removeprefix('mx.')}" for k in match.fused)) or "fused"
+    becomes = " + ".join(dict.fromkeys(_spelled(k.op) for k in match.fused)) or "fused"
     if match.launches is not None:
         becomes = match.launches.form
     return (
         f"{match.message}: {_kernels(traffic.kernels_now)} move {traffic.bytes_now} bytes a call; "
         f"{becomes}: {_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}"
     )
+
+
+def _spelled(op: str) -> str:
+    """How code calls a fused kernel: `mx.fast.rms_norm`, or as a plugin says, `kernels.silu_mul`."""
+    return f"mx.{op}" if op.partition(".")[0] in ("fast", "linalg", op) else op
 
 
 def _kernels(number: int) -> str:
