@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
     per_file_ignores: Mapping[str, Sequence[str]]
     exclude: Sequence[str]
     extend_exclude: Sequence[str]
+    notebooks: bool
     force_exclude: bool
     respect_gitignore: bool
     shape: Mapping[str, int]

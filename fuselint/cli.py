@@ -88,6 +88,7 @@ selecting_options = _options(
 walk_options = _options(
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip what this .gitignore pattern covers."),
     click.option("--extend-exclude", multiple=True, metavar="PATTERN", help="Skip this too."),
+    click.option("--notebooks/--no-notebooks", default=None, help="Look for .ipynb too [no]."),
     click.option("--force-exclude", is_flag=True, default=None, help="Skip also what is named on the command line."),
     click.option("--respect-gitignore/--no-respect-gitignore", default=None, help="Keep to .gitignore files [yes]."),
 )
@@ -460,10 +461,10 @@ def _report(
     if options["statistics"]:
         _write(summary.statistics(findings, settings.output_format), options["output_file"])
         return
-    texts = {r.path: r.text for r in results}
+    by_path = {r.path: r for r in results}
     shown = [*findings, *(n for r in results for n in r.near_misses)]
     color = _color(options) and options["output_file"] is None
-    text = renderer(settings.output_format)(shown, lambda path: texts.get(path, ""), color)
+    text = renderer(settings.output_format)(shown, lambda f: by_path[f.path].source(f), color)
     _write(text, options["output_file"])
 
 

@@ -75,6 +75,7 @@ class Settings:
     them, the lowest first; a layer with `select` starts anew.
     per_file_ignores: the rules that are off in some files.
     exclude, extend_exclude: what a walk through folders leaves out, besides what is never source.
+    notebooks: whether a walk takes .ipynb files too; those that are named are always taken.
     shape: sizes that the user states, by `symbol` or `function.symbol`.
     dtype: of activations, where the source does not say.
     phase: what the model is doing, one of PHASES; "" for prefill, as an assumption.
@@ -95,6 +96,7 @@ class Settings:
     per_file_ignores: tuple[FileIgnores, ...] = ()
     exclude: tuple[Globs, ...] = ()
     extend_exclude: tuple[Globs, ...] = ()
+    notebooks: bool = False
     force_exclude: bool = False
     respect_gitignore: bool = True
     shape: Mapping[str, int] = field(default_factory=dict)
@@ -291,6 +293,7 @@ READERS: dict[str, Reader] = {
     "per-file-ignores": _file_ignores,
     "exclude": _globs,
     "extend-exclude": _globs,
+    "notebooks": _flag,
     "force-exclude": _flag,
     "respect-gitignore": _flag,
     "shape": _shape,

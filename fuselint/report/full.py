@@ -16,11 +16,11 @@ MOST_LINES = 6
 
 def render(findings: Sequence[Finding], source: Source, color: bool = False) -> str:
     style = Style(color)
-    return "\n".join("\n".join(_finding(f, source(f.path), style)) + "\n" for f in findings)
+    return "\n".join("\n".join(_finding(f, source(f), style)) + "\n" for f in findings)
 
 
 def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
-    place = f"{escape.line(f.path)}:{f.line}:{f.column}"
+    place = f"{escape.line(f.place)}:{f.line}:{f.column}"
     yield f"{style.bold(place)} {style.code(f.code)} {escape.line(f.message)}"
     lines = re.split(r"\r\n|\r|\n", text)
     shown = range(f.line - 1 if f.line > 1 else 1, min(f.end_line, len(lines)) + 1)
@@ -43,7 +43,7 @@ def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
     elif note:
         yield f"{bar} {note}"
     for r in f.related[1:] if note else f.related:
-        yield f"{bar} {_place(r.path, r.line, f.path)}: {escape.line(r.message)}"
+        yield f"{bar} {_place(r.path, r.line, f.place)}: {escape.line(r.message)}"
     if f.traffic is not None:
         yield from (f"{bar} {escape.line(line)}" for line in _saving(f.traffic))
     yield from (" " * width + escape.line(line) for line in _advice(f))
@@ -54,7 +54,7 @@ def _note(f: Finding) -> str:
     if not f.related:
         return ""
     first = f.related[0]
-    return f"{escape.line(first.message)} ({_place(first.path, first.line, f.path)})"
+    return f"{escape.line(first.message)} ({_place(first.path, first.line, f.place)})"
 
 
 def _place(path: str, line: int, here: str) -> str:

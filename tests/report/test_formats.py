@@ -187,7 +187,7 @@ def test_concise_is_one_line_a_finding() -> None:
 def test_json_has_the_documented_keys_in_order() -> None:
     first, second = json.loads(render("json", FINDING, BARE))
     assert " ".join(first) == (
-        "id code name message path line column end_line end_column function related fix obligations traffic"
+        "id code name message path cell line column end_line end_column function related fix obligations traffic"
     )
     assert " ".join(first["fix"]) == "applicability message edits needs requires numerics verification"
     assert " ".join(first["traffic"]) == (
