@@ -274,6 +274,36 @@ def baseline(ctx: click.Context, /, **options: Any) -> None:
 
 
 @main.command()
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), default="report.html")
+@click.option("--verify/--no-verify", default=None, help="Run each fix before and after [where mlx imports].")
+@click.option("--unsafe-fixes", is_flag=True, default=None, help="Count what isn't proven as fixed, too.")
+@selecting_options
+@walk_options
+@facts_options
+@click.option("-q", "--quiet", is_flag=True, help="No closing line.")
+@click.pass_context
+def report(ctx: click.Context, /, **options: Any) -> None:
+    """Write a page about PATHS: the traffic of each function today and fixed, and each finding with its kernels.
+
+    It is one file that works offline. Exit code: 0 written, 2 an error.
+    """
+    from fuselint.page import gather
+    from fuselint.report import plural
+    from fuselint.report.html import render
+
+    layers = _layers(options)
+    files = _files(options, layers)
+    page = gather(files, layers, _verify({"verify": options["verify"], "apply": True}))
+    title = ", ".join(options["paths"] or (Path.cwd().name,))
+    _write(render(page, title), options["output_file"])
+    for e in page.errors:
+        _say(e.split("\n", 1)[0])
+    if not options["quiet"]:
+        _say(f"{plural(len(page.shown), 'finding')} written to {options['output_file']}")
+
+
+@main.command()
 @click.argument("code", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every rule.")
 @click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)
@@ -387,7 +417,7 @@ def budget(ctx: click.Context, /, **options: Any) -> None:
     Exit code: 0 written, or nothing raised; 1 with --check, where a change raises a function; 2 an error.
     """
     from fuselint import budget as budgets
-    from fuselint.report import budget as report
+    from fuselint.report import budget as changed
 
     path = options["file"] or budgets.find(Path.cwd()) or Path.cwd() / budgets.FILE
     old = budgets.load(path) if path.is_file() else None
@@ -402,7 +432,7 @@ def budget(ctx: click.Context, /, **options: Any) -> None:
     for problem in problems:
         _say(problem)
     if old is not None:
-        text = report.render(changes, options["form"], _color(options) and options["output_file"] is None)
+        text = changed.render(changes, options["form"], _color(options) and options["output_file"] is None)
         _write(text, options["output_file"])
     raised = any(c.kind == "raised" for c in changes)
     writes = options["update"] or not options["checks"]
@@ -412,7 +442,7 @@ def budget(ctx: click.Context, /, **options: Any) -> None:
     if not options["quiet"]:
         hint = "; `fuselint budget` accepts it" if raised and options["checks"] else ""
         done = f"; written to {os.path.relpath(path)}" if writes and not problems else ""
-        _say(f"{report.closing(changes)}{done}{hint}")
+        _say(f"{changed.closing(changes)}{done}{hint}")
     ctx.exit(2 if problems else 1 if raised and options["checks"] else 0)
 
 

@@ -61,6 +61,7 @@ def test_the_commands_of_the_readme_are_those_that_ci_runs() -> None:
         ("docs/notebooks.md", ("check", "fix")),
         ("docs/output.md", ("check", "fix")),
         ("docs/ci.md", ("check", "fix")),
+        ("docs/report.md", ("report", "check")),
         ("docs/suppression.md", ("check", "baseline")),
         ("docs/trace.md", ("trace",)),
         ("docs/budget.md", ("budget",)),
