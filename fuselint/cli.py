@@ -304,6 +304,29 @@ def report(ctx: click.Context, /, **options: Any) -> None:
 
 
 @main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what completes fuselint's commands and options in a shell: eval "$(fuselint completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None
+    click.echo(made(main, {}, "fuselint", "_FUSELINT_COMPLETE").source())
+
+
+@main.command()
+def server() -> None:
+    """Serve editors over stdio, by the Language Server Protocol. Needs pygls: pip install "fuselint[server]"."""
+    try:
+        from fuselint.server import make
+    except ImportError as e:
+        if (e.name or "").partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        raise FuselintError('the server needs pygls: pip install "fuselint[server]"') from e
+    make().start_io()
+
+
+@main.command()
 @click.argument("code", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every rule.")
 @click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True)

@@ -58,6 +58,7 @@ def test_the_commands_of_the_readme_are_those_that_ci_runs() -> None:
     [
         ("README.md", ("check", "fix", "budget")),
         ("docs/configuration.md", ("check", "fix")),
+        ("docs/editors.md", ("check", "fix")),
         ("docs/notebooks.md", ("check", "fix")),
         ("docs/output.md", ("check", "fix")),
         ("docs/ci.md", ("check", "fix")),

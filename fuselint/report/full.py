@@ -49,6 +49,15 @@ def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
     yield from (" " * width + escape.line(line) for line in _advice(f))
 
 
+def explained(f: Finding) -> Iterator[str]:
+    """All that is said of a finding besides its message and its source."""
+    for r in f.related:
+        yield escape.line(f"{_place(r.path, r.line, f.place)}: {r.message}")
+    if f.traffic is not None:
+        yield from map(escape.line, _saving(f.traffic))
+    yield from (escape.line(line.removeprefix("= ")) for line in _advice(f))
+
+
 def _note(f: Finding) -> str:
     """The first related place, beside the carets."""
     if not f.related:
