@@ -122,9 +122,8 @@ shared_options = _options(
 
 @main.command()
 @shared_options
-@click.option(
-    "--add-noqa", is_flag=False, flag_value="", metavar="[REASON]", help="Silence all that is found, by comments."
-)
+@click.option("--add-noqa", is_flag=True, help="Silence all that is found, by comments.")
+@click.option("--reason", default="", metavar="TEXT", help="What the comments of --add-noqa say.")
 @click.pass_context
 def check(ctx: click.Context, /, **options: Any) -> None:
     """Report what could be fused in PATHS (default: the current folder).
@@ -136,12 +135,16 @@ def check(ctx: click.Context, /, **options: Any) -> None:
 
     layers = _layers(options)
     settings = layers.of_folder(".")
+    if options["reason"] and not options["add_noqa"]:
+        raise ConfigError("--reason says why --add-noqa silences: give that too")
+    if options["add_noqa"] and "-" in options["paths"]:
+        raise ConfigError("--add-noqa writes to files, and can't to stdin")
     stdin = _stdin(options)
     if stdin is not None:
         results = [check_file(stdin, layers.of(stdin.path))]
     else:
         files = _files(options, layers)
-        if options["add_noqa"] is not None:
+        if options["add_noqa"]:
             ctx.exit(_add_noqa(files, layers, options))
         results = _watched(check_paths(files, layers, options["jobs"]), len(files), options)
     results, known = _without_known(results, options)
@@ -222,7 +225,7 @@ def _add_noqa(files: Sequence[str], layers: Layers, options: dict[str, Any]) -> 
     from fuselint.engine import add_noqa
     from fuselint.report import plural
 
-    added, errors = add_noqa(files, layers, options["add_noqa"], options["jobs"])
+    added, errors = add_noqa(files, layers, options["reason"], options["jobs"])
     for e in errors:
         _say(e)
     if not options["quiet"]:

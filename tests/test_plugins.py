@@ -79,11 +79,12 @@ def test_its_rule_reports_and_fixes(site: Path) -> None:
         "kernels.silu_mul: 1 kernel, 6*T*D\n"
     )
     ran = run(site, "fix", "m.py", "--apply", "--unsafe-fixes")
-    assert "ACME101 fixed, not verified: calls kernels.silu_mul" in ran.stderr
+    said = ran.stderr
     text = (site.parent / "m.py").read_text()
     assert text.startswith("import mlx.core as mx\nimport mlx.nn as nn\nfrom acme import kernels\n\n\nclass MLP")
     assert text.endswith("        return kernels.silu_mul(self.gate(x), self.up(x))\n")
     pytest.importorskip("mlx.core")
+    assert "ACME101 fixed, not verified: calls kernels.silu_mul" in said
     program = "import m, mlx.core as mx; x = mx.ones((2, 4)); print(m.MLP(4, 3)(x).shape)"
     environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{site.parent}"}
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)

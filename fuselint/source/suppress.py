@@ -271,5 +271,6 @@ def noqa(file: FileText, codes: Mapping[int, Collection[str]], reason: str = "")
             continue
         start, end = file.line_span(line)
         at = start + len(file.text[start:end].rstrip())
-        edits.append(Edit(at, end, f"  # noqa: {listed}{f' -- {reason}' if reason else ''}"))
+        said_why = f" -- {' '.join(reason.split())}" if reason.strip() else ""
+        edits.append(Edit(at, end, f"  # noqa: {listed}{said_why}"))
     return tuple(edits)
