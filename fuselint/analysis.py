@@ -391,7 +391,7 @@ def message(match: Match, traffic: Traffic | None) -> str:
     """What is found, counted: kernels and bytes now, and after the fix."""
     if traffic is None:
         return match.message
-    becomes = " + ".join(dict.fromkeys(_spelled(k.op) for k in match.fused)) or "fused"
+    becomes = " + ".join(dict.fromkeys(_called(k.op) for k in match.fused)) or "fused"
     if match.launches is not None:
         becomes = match.launches.form
     return (
@@ -400,9 +400,10 @@ def message(match: Match, traffic: Traffic | None) -> str:
     )
 
 
-def _spelled(op: str) -> str:
-    """How code calls a fused kernel: `mx.fast.rms_norm`, or as a plugin says, `kernels.silu_mul`."""
-    return f"mx.{op}" if op.partition(".")[0] in ("fast", "linalg", op) else op
+def _called(op: str) -> str:
+    """A fused op as code calls it: `mx.addmm`, `nn.gelu`, `x - mx.logsumexp(x)`; a plugin's, `kernels.silu_mul`."""
+    is_core = op.partition(".")[0] in ("fast", "linalg", op) and " " not in op
+    return f"mx.{op}" if is_core else op
 
 
 def _kernels(number: int) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -122,6 +123,7 @@ shared_options = _options(
 
 @main.command()
 @shared_options
+@click.option("--show-diff", is_flag=True, help="Show what each fix changes, too: with the full format.")
 @click.option("--add-noqa", is_flag=True, help="Silence all that is found, by comments.")
 @click.option("--reason", default="", metavar="TEXT", help="What the comments of --add-noqa say.")
 @click.pass_context
@@ -512,7 +514,7 @@ def _verify(options: dict[str, Any]) -> bool:
 def _report(
     findings: Sequence[Finding], results: Sequence[FileResult], settings: Settings, options: dict[str, Any]
 ) -> None:
-    from fuselint.report import renderer, summary
+    from fuselint.report import full, renderer, summary
 
     if options["statistics"]:
         _write(summary.statistics(findings, settings.output_format), options["output_file"])
@@ -520,7 +522,10 @@ def _report(
     by_path = {r.path: r for r in results}
     shown = [*findings, *(n for r in results for n in r.near_misses)]
     color = _color(options) and options["output_file"] is None
-    text = renderer(settings.output_format)(shown, lambda f: by_path[f.path].source(f), color)
+    draw = renderer(settings.output_format)
+    if settings.output_format == "full" and options.get("show_diff"):
+        draw = partial(full.render, diffs=True)
+    text = draw(shown, lambda f: by_path[f.path].source(f), color)
     _write(text, options["output_file"])
 
 

@@ -295,3 +295,11 @@ def test_commands_and_options_are_completed() -> None:
 
     assert complete() == "plain,check\n"
     assert "plain,--select\n" in complete(COMP_WORDS="fuselint check --sel", COMP_CWORD="2")
+
+
+def test_check_shows_the_diff_where_it_is_asked_for(fuselint: Run, tmp_path: Path) -> None:
+    (tmp_path / "norm.py").write_text(NORM)
+    shown = fuselint("check", "--show-diff").out
+    assert "+         return mx.fast.rms_norm(x, self.weight, self.eps)\n" in shown
+    assert "-         h = x.astype(mx.float32)\n" in shown
+    assert "+  " not in fuselint("check").out
