@@ -116,7 +116,7 @@ def _stated(config: Path_ | None, settings: Options) -> Configuration:
 
 def _layered(config: Path_ | None, settings: Options, isolated: bool = False) -> Layers:
     table = {name.replace("_", "-"): _plain(value) for name, value in settings.items()}
-    over = layer(table, lambda key: key.replace("-", "_"), Path.cwd())
+    over = layer(table, lambda key: key.replace("-", "_"), Path())
     return Layers(Path(os.path.abspath(config)) if config is not None else None, isolated, [over])
 
 

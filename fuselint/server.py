@@ -233,7 +233,7 @@ def make() -> Server:
         options = params.initialization_options
         table = options.get("settings", {}) if isinstance(options, dict) else {}
         try:
-            server.over = [layer(table, lambda key: f"settings of the editor: {key}", Path.cwd())]
+            server.over = [layer(table, lambda key: f"settings of the editor: {key}", Path())]
         except FuselintError as e:
             server.tell(str(e))
 
