@@ -51,6 +51,7 @@ class FileResult:
 
     functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
     model: what a pass of the model moves in the file's classes, where a configuration is given.
+    cells: of a notebook, what each cell with a finding holds, in place of `text`.
     errors: one message each, its first line for everyone, the rest a trace.
     reads: what was read of other files, with its hash: with the file's own text, the settings and the version it
         decides the result.
@@ -66,6 +67,11 @@ class FileResult:
     errors: tuple[str, ...] = ()
     model: ModelTraffic | None = None
     reads: tuple[tuple[str, str], ...] = ()
+    cells: tuple[tuple[int, str], ...] = ()
+
+    def source(self, finding: Finding) -> str:
+        """The text that a finding's lines count in."""
+        return dict(self.cells).get(finding.cell, "") if finding.cell else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,14 @@ def analyse(
     finally:
         program.rest()
     return replace(result, reads=tuple(sorted(notes.items()))), proposals
+
+
+def program_in_package(file: FileText, tree: ast.Module, settings: Settings, modules: Modules) -> Program:
+    """A file's functions, with what its whole package says of them."""
+    summary = overridden(summarise(file, tree), settings.hot, settings.cold)
+    program = Program(file, in_package(file, summary, modules))
+    program.elsewhere, program.target = Elsewhere(program, modules), version_of(settings.target_mlx)
+    return program
 
 
 @dataclass(slots=True)
@@ -495,8 +509,9 @@ def message(match: Match, traffic: Traffic | None) -> str:
 
 
 def _called(op: str) -> str:
-    """A fused op as code calls it: `mx.addmm`, `nn.gelu`, `x - mx.logsumexp(x)`."""
-    return op if op.startswith(("mx.", "nn.")) or " " in op else f"mx.{op}"
+    """A fused op as code calls it: `mx.addmm`, `nn.gelu`, `x - mx.logsumexp(x)`; a plugin's, `kernels.silu_mul`."""
+    is_core = op.partition(".")[0] in ("fast", "linalg", op) and " " not in op
+    return f"mx.{op}" if is_core else op
 
 
 def _kernels(number: int) -> str:

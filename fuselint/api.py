@@ -38,6 +38,7 @@ class Options(TypedDict, total=False):
     per_file_ignores: Mapping[str, Sequence[str]]
     exclude: Sequence[str]
     extend_exclude: Sequence[str]
+    notebooks: bool
     force_exclude: bool
     respect_gitignore: bool
     shape: Mapping[str, int]
@@ -115,7 +116,7 @@ def _stated(config: Path_ | None, settings: Options) -> Configuration:
 
 def _layered(config: Path_ | None, settings: Options, isolated: bool = False) -> Layers:
     table = {name.replace("_", "-"): _plain(value) for name, value in settings.items()}
-    over = layer(table, lambda key: key.replace("-", "_"), Path.cwd())
+    over = layer(table, lambda key: key.replace("-", "_"), Path())
     return Layers(Path(os.path.abspath(config)) if config is not None else None, isolated, [over])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -88,6 +89,7 @@ selecting_options = _options(
 walk_options = _options(
     click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip what this .gitignore pattern covers."),
     click.option("--extend-exclude", multiple=True, metavar="PATTERN", help="Skip this too."),
+    click.option("--notebooks/--no-notebooks", default=None, help="Look for .ipynb too [no]."),
     click.option("--force-exclude", is_flag=True, default=None, help="Skip also what is named on the command line."),
     click.option("--respect-gitignore/--no-respect-gitignore", default=None, help="Keep to .gitignore files [yes]."),
 )
@@ -121,9 +123,9 @@ shared_options = _options(
 
 @main.command()
 @shared_options
-@click.option(
-    "--add-noqa", is_flag=False, flag_value="", metavar="[REASON]", help="Silence all that is found, by comments."
-)
+@click.option("--show-diff", is_flag=True, help="Show what each fix changes, too: with the full format.")
+@click.option("--add-noqa", is_flag=True, help="Silence all that is found, by comments.")
+@click.option("--reason", default="", metavar="TEXT", help="What the comments of --add-noqa say.")
 @click.pass_context
 def check(ctx: click.Context, /, **options: Any) -> None:
     """Report what could be fused in PATHS (default: the current folder).
@@ -135,12 +137,16 @@ def check(ctx: click.Context, /, **options: Any) -> None:
 
     layers = _layers(options)
     settings = layers.of_folder(".")
+    if options["reason"] and not options["add_noqa"]:
+        raise ConfigError("--reason says why --add-noqa silences: give that too")
+    if options["add_noqa"] and "-" in options["paths"]:
+        raise ConfigError("--add-noqa writes to files, and can't to stdin")
     stdin = _stdin(options)
     if stdin is not None:
         results = [check_file(stdin, layers.of(stdin.path))]
     else:
         files = _files(options, layers)
-        if options["add_noqa"] is not None:
+        if options["add_noqa"]:
             ctx.exit(_add_noqa(files, layers, options))
         results = _watched(check_paths(files, layers, options["jobs"]), len(files), options)
     results, known = _without_known(results, options)
@@ -221,7 +227,7 @@ def _add_noqa(files: Sequence[str], layers: Layers, options: dict[str, Any]) -> 
     from fuselint.engine import add_noqa
     from fuselint.report import plural
 
-    added, errors = add_noqa(files, layers, options["add_noqa"], options["jobs"])
+    added, errors = add_noqa(files, layers, options["reason"], options["jobs"])
     for e in errors:
         _say(e)
     if not options["quiet"]:
@@ -270,6 +276,59 @@ def baseline(ctx: click.Context, /, **options: Any) -> None:
         fresh = sum(len(r.findings) for r in old.new(results)[0])
         _say(f"{plural(len(new), 'finding')} recorded in {os.path.relpath(path)}; {fresh} of them new")
     ctx.exit(2 if any(r.errors for r in results) else 0)
+
+
+@main.command()
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), default="report.html")
+@click.option("--verify/--no-verify", default=None, help="Run each fix before and after [where mlx imports].")
+@click.option("--unsafe-fixes", is_flag=True, default=None, help="Count what isn't proven as fixed, too.")
+@selecting_options
+@walk_options
+@facts_options
+@click.option("-q", "--quiet", is_flag=True, help="No closing line.")
+@click.pass_context
+def report(ctx: click.Context, /, **options: Any) -> None:
+    """Write a page about PATHS: the traffic of each function today and fixed, and each finding with its kernels.
+
+    It is one file that works offline. Exit code: 0 written, 2 an error.
+    """
+    from fuselint.page import gather
+    from fuselint.report import plural
+    from fuselint.report.html import render
+
+    layers = _layers(options)
+    files = _files(options, layers)
+    page = gather(files, layers, _verify({"verify": options["verify"], "apply": True}))
+    title = ", ".join(options["paths"] or (Path.cwd().name,))
+    _write(render(page, title), options["output_file"])
+    for e in page.errors:
+        _say(e.split("\n", 1)[0])
+    if not options["quiet"]:
+        _say(f"{plural(len(page.shown), 'finding')} written to {options['output_file']}")
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what completes fuselint's commands and options in a shell: eval "$(fuselint completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None
+    click.echo(made(main, {}, "fuselint", "_FUSELINT_COMPLETE").source())
+
+
+@main.command()
+def server() -> None:
+    """Serve editors over stdio, by the Language Server Protocol. Needs pygls: pip install "fuselint[server]"."""
+    try:
+        from fuselint.server import make
+    except ImportError as e:
+        if (e.name or "").partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        raise FuselintError('the server needs pygls: pip install "fuselint[server]"') from e
+    make().start_io()
 
 
 @main.command()
@@ -386,7 +445,7 @@ def budget(ctx: click.Context, /, **options: Any) -> None:
     Exit code: 0 written, or nothing raised; 1 with --check, where a change raises a function; 2 an error.
     """
     from fuselint import budget as budgets
-    from fuselint.report import budget as report
+    from fuselint.report import budget as changed
 
     path = options["file"] or budgets.find(Path.cwd()) or Path.cwd() / budgets.FILE
     old = budgets.load(path) if path.is_file() else None
@@ -401,7 +460,7 @@ def budget(ctx: click.Context, /, **options: Any) -> None:
     for problem in problems:
         _say(problem)
     if old is not None:
-        text = report.render(changes, options["form"], _color(options) and options["output_file"] is None)
+        text = changed.render(changes, options["form"], _color(options) and options["output_file"] is None)
         _write(text, options["output_file"])
     raised = any(c.kind == "raised" for c in changes)
     writes = options["update"] or not options["checks"]
@@ -411,7 +470,7 @@ def budget(ctx: click.Context, /, **options: Any) -> None:
     if not options["quiet"]:
         hint = "; `fuselint budget` accepts it" if raised and options["checks"] else ""
         done = f"; written to {os.path.relpath(path)}" if writes and not problems else ""
-        _say(f"{report.closing(changes)}{done}{hint}")
+        _say(f"{changed.closing(changes)}{done}{hint}")
     ctx.exit(2 if problems else 1 if raised and options["checks"] else 0)
 
 
@@ -455,15 +514,18 @@ def _verify(options: dict[str, Any]) -> bool:
 def _report(
     findings: Sequence[Finding], results: Sequence[FileResult], settings: Settings, options: dict[str, Any]
 ) -> None:
-    from fuselint.report import renderer, summary
+    from fuselint.report import full, renderer, summary
 
     if options["statistics"]:
         _write(summary.statistics(findings, settings.output_format), options["output_file"])
         return
-    texts = {r.path: r.text for r in results}
+    by_path = {r.path: r for r in results}
     shown = [*findings, *(n for r in results for n in r.near_misses)]
     color = _color(options) and options["output_file"] is None
-    text = renderer(settings.output_format)(shown, lambda path: texts.get(path, ""), color)
+    draw = renderer(settings.output_format)
+    if settings.output_format == "full" and options.get("show_diff"):
+        draw = partial(full.render, diffs=True)
+    text = draw(shown, lambda f: by_path[f.path].source(f), color)
     _write(text, options["output_file"])
 
 

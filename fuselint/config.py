@@ -6,6 +6,7 @@ Where values come from, and which of them counts, is `layers.py`'s business.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -75,6 +76,7 @@ class Settings:
     them, the lowest first; a layer with `select` starts anew.
     per_file_ignores: the rules that are off in some files.
     exclude, extend_exclude: what a walk through folders leaves out, besides what is never source.
+    notebooks: whether a walk takes .ipynb files too; those that are named are always taken.
     shape: sizes that the user states, by `symbol` or `function.symbol`.
     dtype: of activations, where the source does not say.
     phase: what the model is doing, one of PHASES; "" for prefill, as an assumption.
@@ -95,6 +97,7 @@ class Settings:
     per_file_ignores: tuple[FileIgnores, ...] = ()
     exclude: tuple[Globs, ...] = ()
     extend_exclude: tuple[Globs, ...] = ()
+    notebooks: bool = False
     force_exclude: bool = False
     respect_gitignore: bool = True
     shape: Mapping[str, int] = field(default_factory=dict)
@@ -228,7 +231,7 @@ def _flag(key: str, value: Any, where: str, folder: Path) -> bool:
 
 
 def _globs(key: str, value: Any, where: str, folder: Path) -> tuple[Globs, ...]:
-    return (Globs(str(folder), _strings(key, value, where, folder)),)
+    return (Globs(os.path.abspath(folder), _strings(key, value, where, folder)),)
 
 
 def _text(read: Callable[[str, str], str]) -> Reader:
@@ -281,7 +284,7 @@ def _file_ignores(key: str, value: Any, where: str, folder: Path) -> tuple[FileI
     for pattern, codes in value.items():
         if not isinstance(codes, list) or not all(isinstance(c, str) for c in codes):
             raise ConfigError(f'{where}: "{key}" has a list of rules for each pattern; "{pattern}" has none')
-    return tuple(FileIgnores(Globs(str(folder), (p,)), tuple(codes), where) for p, codes in value.items())
+    return tuple(FileIgnores(Globs(os.path.abspath(folder), (p,)), tuple(codes), where) for p, codes in value.items())
 
 
 READERS: dict[str, Reader] = {
@@ -291,6 +294,7 @@ READERS: dict[str, Reader] = {
     "per-file-ignores": _file_ignores,
     "exclude": _globs,
     "extend-exclude": _globs,
+    "notebooks": _flag,
     "force-exclude": _flag,
     "respect-gitignore": _flag,
     "shape": _shape,
@@ -402,7 +406,7 @@ def options_layer(options: Mapping[str, Any]) -> Layer:
         table[key] = value
     if options.get("no_cache"):
         table["cache"] = False
-    return layer(table, lambda key: f"--{key}", Path.cwd())
+    return layer(table, lambda key: f"--{key}", Path())
 
 
 def _pairs(texts: Iterable[str]) -> dict[str, list[str]]:

@@ -14,10 +14,11 @@ from typing import TypeVar
 from fuselint.analysis import FileResult, Proposal, analyse
 from fuselint.config import Configuration, Settings
 from fuselint.errors import FuselintError, UnreadableFile
-from fuselint.finding import UNREADABLE, Edit, Finding, Verification
+from fuselint.finding import UNREADABLE, Edit, Finding, Related, Verification
 from fuselint.package import Package
 from fuselint.rulebook import OWN, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
+from fuselint.source.notebook import Notebook
 from fuselint.source.suppress import noqa
 from fuselint.source.text import FileText, read, write_atomic
 from fuselint.unreadable import unreadable
@@ -59,7 +60,7 @@ class FixedFile:
 
 def check_file(file: FileText, settings: Settings) -> FileResult:
     """The findings of a text."""
-    return _propose((file, settings, Package()))[0]
+    return localised(_propose((file, settings, Package()))[0], file)
 
 
 def check_paths(paths: Sequence[str], configuration: Configuration, jobs: int | None = None) -> Iterator[FileResult]:
@@ -114,16 +115,18 @@ def add_noqa(
     errors: list[str] = []
     for result in check_paths(paths, configuration, jobs):
         errors += result.errors
-        wanted: dict[int, set[str]] = {}
-        for f in result.findings:
-            if f.code not in OWN:
-                wanted.setdefault(f.end_line, set()).add(f.code)
-        if not wanted:
+        found = [f for f in result.findings if f.code not in OWN]
+        if not found:
             continue
         try:
             file = read(result.path)
+            if any(f.cell for f in found):
+                raise FuselintError(f"{result.path}: a notebook: silence its findings in its cells, or in a baseline")
             if file.text != result.text:
                 raise FuselintError(f"{result.path}: changed on disk since it was read; nothing was written to it")
+            wanted: dict[int, set[str]] = {}
+            for f in found:
+                wanted.setdefault(f.end_line, set()).add(f.code)
             edits = noqa(file, wanted, reason)
             write_atomic(file.path, file.encode(apply(file.text, edits)), expected=file.encode(file.text))
             added[file.path] = len(edits)
@@ -149,18 +152,51 @@ def _check(task: tuple[str, Settings, Package]) -> FileResult:
         file = read(path)
     except UnreadableFile as e:
         return _unreadable(e, settings)
-    return _propose((file, settings, package))[0]
+    return localised(_propose((file, settings, package))[0], file)
+
+
+def localised(result: FileResult, file: FileText) -> FileResult:
+    """The result with findings of a notebook placed in its cells; any other as it is."""
+    if not isinstance(file, Notebook):
+        return result
+    findings, near = (tuple(placed(f, file) for f in found) for found in (result.findings, result.near_misses))
+    shown = {f.cell for f in (*findings, *near)}
+    cells = tuple((n, source) for n, source in file.cells().items() if n in shown)
+    return replace(result, findings=findings, near_misses=near, cells=cells, text="")
+
+
+def placed(f: Finding, file: FileText) -> Finding:
+    """A finding of a notebook's joined text, in its cell."""
+    if not isinstance(file, Notebook) or f.code == UNREADABLE:
+        return f
+    cell, line = file.locate(f.line)
+    last, end_line = file.locate(f.end_line)
+    related = tuple(_related(r, file) for r in f.related)
+    return replace(f, cell=cell, line=line, end_line=end_line if last == cell else line, related=related)
+
+
+def _related(r: Related, file: Notebook) -> Related:
+    if r.path != file.path:
+        return r
+    cell, line = file.locate(r.line)
+    return Related(f"{r.path}:cell {cell}", line, r.message)
 
 
 def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list[Proposal]]:
     file, settings, package = task
     try:
         with _garbage.seldom():
-            return analyse(file, settings, package.others_read(file.path), package.modules())
+            is_read = _always if isinstance(file, Notebook) else package.others_read(file.path)
+            return analyse(file, settings, is_read, package.modules())
     except UnreadableFile as e:
         return _unreadable(e, settings, file.text), []
     except (RecursionError, MemoryError):
         return _unreadable(UnreadableFile(file.path, "is nested too deeply to be analysed"), settings, file.text), []
+
+
+def _always(name: str) -> bool:
+    """Whoever works in a notebook may read any name of it."""
+    return True
 
 
 class _Garbage:
@@ -231,9 +267,11 @@ class _Work:
     errors: list[str] = field(default_factory=list)
 
     def result(self) -> FixedFile:
-        remaining = replace(self.latest, errors=(*self.latest.errors, *self.errors))
-        withheld = tuple(self.withheld.values())
-        return FixedFile(self.file.path, self.file.text, self.now.text, tuple(self.applied), withheld, remaining)
+        remaining = localised(replace(self.latest, errors=(*self.latest.errors, *self.errors)), self.now)
+        before, after = self.file.text, self.now.text
+        if isinstance(self.file, Notebook):
+            before, after = (self.file.encode(text).decode("utf-8", "surrogatepass") for text in (before, after))
+        return FixedFile(self.file.path, before, after, tuple(self.applied), tuple(self.withheld.values()), remaining)
 
 
 def _work(file: FileText, settings: Settings) -> _Work:
@@ -330,7 +368,7 @@ def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]]) -> li
         assert p.finding.fix is not None
         finding = replace(p.finding, fix=replace(p.finding.fix, verification=outcome))
         if outcome.outcome == "failed":
-            w.withheld[finding.id] = finding
+            w.withheld[finding.id] = placed(finding, w.now)
         else:
             kept[id(w)].append(replace(p, finding=finding))
     return [kept[id(w)] for w in busy]
@@ -342,29 +380,30 @@ def _make(w: _Work, proposals: Sequence[Proposal]) -> None:
     Where the guard refuses them together, they are added one by one: what it refuses beside the others waits for the
     next round, what it refuses alone is dropped, and its rule named.
     """
-    text = _guarded(w.now.text, proposals)
+    text = _guarded(w.now, proposals)
     if isinstance(text, NoFix):
         good: list[Proposal] = []
         for p in proposals:
-            if not isinstance(_guarded(w.now.text, [*good, p]), NoFix):
+            if not isinstance(_guarded(w.now, [*good, p]), NoFix):
                 good.append(p)
                 continue
-            alone = _guarded(w.now.text, [p])
+            alone = _guarded(w.now, [p])
             if isinstance(alone, NoFix):
                 f = p.finding
-                w.withheld[f.id] = f
+                w.withheld[f.id] = placed(f, w.now)
                 w.errors.append(
                     f"{f.path}:{f.line}: the fix of {f.code} was dropped: {alone.reason}; please report this"
                 )
         proposals = good
-        text = _guarded(w.now.text, good)
+        text = _guarded(w.now, good)
         assert isinstance(text, str)
-    w.now = replace(w.now, text=text)
-    w.applied += [p.finding for p in proposals]
+    before, w.now = w.now, replace(w.now, text=text)
+    w.applied += [placed(p.finding, before) for p in proposals]
 
 
-def _guarded(text: str, proposals: Sequence[Proposal]) -> str | NoFix:
+def _guarded(file: FileText, proposals: Sequence[Proposal]) -> str | NoFix:
     """The text with these fixes made, or why it must not be written."""
+    text = file.text
     if not proposals:
         return text
     edits: tuple[Edit, ...] = ()
@@ -373,7 +412,9 @@ def _guarded(text: str, proposals: Sequence[Proposal]) -> str | NoFix:
         edits = merge(edits, p.finding.fix.edits)
     edits = joined(edits)
     made = apply(text, edits)
-    return guard(text, made, edits, [span for p in proposals for span in p.statements]) or made
+    refused = guard(text, made, edits, [span for p in proposals for span in p.statements])
+    problem = "" if refused else file.problem(made)
+    return refused or (NoFix(problem) if problem else made)
 
 
 def _write(w: _Work, verify: bool) -> None:

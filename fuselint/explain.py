@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuselint.analysis import Analysis, message, span_of
+from fuselint.analysis import Analysis, message, program_in_package, span_of
 from fuselint.config import DTYPES, Settings
 from fuselint.errors import FuselintError
-from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.model import Graph, Node
-from fuselint.graph.program import Program
 from fuselint.graph.show import show
 from fuselint.package import Package
 from fuselint.rulebook import Match, claim
-from fuselint.source.cold import overridden
-from fuselint.source.compiled import in_package
-from fuselint.source.project import MODULE, ModuleSummary, summarise
+from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, read
 from fuselint.traffic.kernels import Bytes, kernels
@@ -28,11 +24,8 @@ def explain(path: str, line: int, settings: Settings) -> str:
     screened = screen(file)
     if not screened.mlx or screened.tree is None:
         raise FuselintError(f"{path}: does not import MLX")
-    modules = Package().modules()
-    summary = overridden(summarise(file, screened.tree), settings.hot, settings.cold)
-    qualname = _function(file, summary, line)
-    program = Program(file, in_package(file, summary, modules))
-    program.elsewhere = Elsewhere(program, modules)
+    program = program_in_package(file, screened.tree, settings, Package().modules())
+    qualname = _function(file, program.summary, line)
     graph = program.graph(qualname)
     if graph is None:
         reason = program.too_complex.get(qualname, "its text is not found")

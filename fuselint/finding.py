@@ -145,7 +145,10 @@ class Related:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One report about one place."""
+    """One report about one place.
+
+    cell: of a notebook, counting all of its cells from 1; lines are then those of the cell. 0 in any other file.
+    """
 
     code: str
     name: str
@@ -161,6 +164,12 @@ class Finding:
     obligations: tuple[Obligation, ...] = ()
     traffic: Traffic | None = None
     id: str = ""
+    cell: int = 0
+
+    @property
+    def place(self) -> str:
+        """The file, and in a notebook the cell that lines count in."""
+        return f"{self.path}:cell {self.cell}" if self.cell else self.path
 
     @property
     def counts(self) -> bool:

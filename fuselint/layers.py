@@ -142,7 +142,7 @@ def given(texts: Sequence[str]) -> tuple[Path | None, list[Layer]]:
         except ConfigError as e:
             hint = f"""; values are written as in TOML: --config '{key.strip()} = ["a", "b"]', or "text", true, 3"""
             raise ConfigError(f"{e}{hint}") from e
-        layers.append(layer(table, lambda key: f"--config {key}", Path.cwd()))
+        layers.append(layer(table, lambda key: f"--config {key}", Path()))
     if len(files) > 1:
         raise ConfigError(f"--config: {files[0]} and {files[1]}: only one file can be given; one may `extend` another")
     return Path(os.path.abspath(files[0])) if files else None, layers

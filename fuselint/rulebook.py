@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +21,7 @@ from fuselint.finding import UNREADABLE, Numerics, Obligation, RegionInput
 from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.values import Value
+from fuselint.plugins import packages
 from fuselint.source.discovery import covers
 
 if TYPE_CHECKING:
@@ -180,6 +182,7 @@ class Replacement:
     needs: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     helper: HoistedHelper | None = None
+    modules: Mapping[str, str] = field(default_factory=dict)  # other modules than MLX's that the templates read
     cap: str = ""  # "unsafe" or "none": at most that
     because: str = ""  # why it is capped
 
@@ -207,6 +210,7 @@ class Rule:
 
     nearly: the values around which a graph may nearly hold a match; None: near misses are not looked for.
     numbers: constants of the computation that others may stand for. one_value: whether it reads one value twice.
+    claims_before: the code or prefix of CLAIM_ORDER before which a plugin's rule owns its nodes; last, where it is "".
     """
 
     code: str
@@ -221,15 +225,29 @@ class Rule:
     nearly: Callable[[Graph], Iterator[Node]] | None = None
     numbers: tuple[float, ...] = ()
     one_value: bool = False
+    claims_before: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is fuselint's own, and no plugin's."""
+        return self.check.__name__.partition(".")[0] == "fuselint"
 
 
 CLAIM_ORDER = tuple("FUS211 FUS20 FUS221 FUS241 FUS231 FUS252 FUS251 FUS261 FUS1 FUS301 FUS302".split())
 """Who owns a node first: codes, by prefix."""
 
 
-def claim_rank(code: str) -> int:
+def claim_rank(code: str) -> float:
     """The place of a rule in the order of claims."""
+    before = _before().get(code)
+    if before:
+        return claim_rank(before) - 0.5
     return next((i for i, p in enumerate(CLAIM_ORDER) if code.startswith(p)), len(CLAIM_ORDER))
+
+
+@cache
+def _before() -> dict[str, str]:
+    return {r.code: r.claims_before for r in rules() if not r.is_ours and r.claims_before in CLAIM_ORDER}
 
 
 GIVEN = frozenset({"const", "param", "attr", "global", "function"})
@@ -243,7 +261,7 @@ def claim(matches: Iterable[Match]) -> list[Match]:
     """
     work = {m: frozenset(n for n in m.region if n.op not in GIVEN) or m.region for m in matches}
 
-    def rank(m: Match) -> tuple[int, int, int]:
+    def rank(m: Match) -> tuple[float, int, int]:
         return claim_rank(m.code), -len(work[m]), m.root.id
 
     ordered = sorted(work, key=rank)
@@ -261,13 +279,36 @@ def claim(matches: Iterable[Match]) -> list[Match]:
     return sorted(kept, key=lambda m: m.root.id)
 
 
+@cache
 def rules() -> tuple[Rule, ...]:
-    """Every rule of `fuselint.checks`, by code, with its fixer of the same file name in `fuselint.fixers`."""
-    return _discover("fuselint.checks", "fuselint.fixers")
+    """Every rule by code: ours, and those of plugins. Raises FuselintError where a plugin can't be taken."""
+    found = {r.code: r for r in _discover("fuselint.checks", "fuselint.fixers")}
+    for name, package in packages():
+        for rule in _of_plugin(name, package):
+            other = found.setdefault(rule.code, rule)
+            if other is not rule or rule.code in OWN:
+                raise FuselintError(f'plugin "{name}": {rule.code} is the code of another rule')
+    return tuple(found[code] for code in sorted(found))
+
+
+def _of_plugin(name: str, package: str) -> tuple[Rule, ...]:
+    try:
+        made = _discover(f"{package}.checks", f"{package}.fixers")
+    except Exception as e:
+        raise FuselintError(f'plugin "{name}": {package} can\'t be loaded: {type(e).__name__}: {e}') from e
+    for rule in made:
+        if not re.fullmatch(r"[A-Z]+[0-9]+", rule.code) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name):
+            raise FuselintError(
+                f'plugin "{name}": "{rule.code}", "{rule.name}": expected such as ACME101, unfused-thing'
+            )
+        if rule.code.startswith("FUS"):
+            raise FuselintError(f'plugin "{name}": codes that begin with FUS, such as {rule.code}, are fuselint\'s own')
+    return made
 
 
 @cache
 def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
+    """The rules of a package of checks, by code, each with its fixer of the same file name."""
     package = import_module(checks)
     fixer_names = {m.name for m in pkgutil.iter_modules(import_module(fixers).__path__)}
     found: dict[str, Rule] = {}
@@ -287,6 +328,7 @@ def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
             nearly=getattr(check, "nearly", None),
             numbers=tuple(getattr(check, "NUMBERS", ())),
             one_value=getattr(check, "ONE_VALUE", False),
+            claims_before=getattr(check, "CLAIMS_BEFORE", ""),
         )
         if rule.code in found:
             raise FuselintError(f"{rule.code} is the code of two rules: {found[rule.code].name} and {rule.name}")

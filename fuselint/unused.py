@@ -35,7 +35,7 @@ def unused(
     names = {r.name: r.code for r in documented()}
     idle: list[tuple[Suppression, list[str]]] = []
     silencers: list[tuple[Suppression, list[str]]] = []  # what silences the findings of this rule
-    for entry, words in suppressions.unused(names):
+    for entry, words in suppressions.unused({*names, *names.values()}):
         if suppressions.skips and (spared or entry not in suppressions.skips):
             continue  # nothing else of the file is reported
         if any(lines and entry.reaches(lines[0], lines[-1]) for lines in spared):

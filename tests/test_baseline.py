@@ -137,7 +137,7 @@ def test_comments_silence_all_that_is_there(fuselint: Run, tmp_path: Path) -> No
     assert fuselint("check").code == 0
     assert "0 comments added to 0 files" in fuselint("check", "--add-noqa").err
     path.write_text(NORM)
-    fuselint("check", "--add-noqa=measured: slower")
+    fuselint("check", "--add-noqa", "--reason", "measured:\nslower", "norm.py")
     assert "  # noqa: FUS201 -- measured: slower\n" in path.read_text()
 
 
@@ -160,3 +160,9 @@ def test_where_a_comment_goes(text: str, line: int, wanted: str) -> None:
     from fuselint.source.edit import apply
 
     assert apply(text, noqa(FileText("m.py", text), {line: {"FUS201"}})) == wanted
+
+
+def test_a_reason_is_that_of_comments(fuselint: Run) -> None:
+    for args, said in ((["--reason", "x"], "give that too"), (["--add-noqa", "-"], "can't to stdin")):
+        ran = fuselint("check", *args)
+        assert ran.code == 2 and said in ran.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -273,3 +274,32 @@ def test_a_terminal_is_shown_color_and_how_far_the_work_is(tmp_path: Path) -> No
     shown = run("xterm")
     assert "\x1b[1mm7.py:14:16\x1b[0m" in shown and "checking" in shown and "100%" in shown
     assert "\x1b" not in run("dumb", "--quiet")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_what_the_shell_takes(fuselint: Run, shell: str) -> None:
+    script = fuselint("completion", shell).out
+    assert "_FUSELINT_COMPLETE" in script
+    program = shutil.which(shell)
+    if program is not None:
+        subprocess.run([program, "-n"], input=script, text=True, check=True)
+
+
+def test_commands_and_options_are_completed() -> None:
+    words = {"COMP_WORDS": "fuselint che", "COMP_CWORD": "1", "_FUSELINT_COMPLETE": "bash_complete"}
+    program = "import sys; sys.argv[0] = 'fuselint'; from fuselint.cli import main; main(prog_name='fuselint')"
+
+    def complete(**more: str) -> str:
+        environment = {**os.environ, **words, **more}
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment).stdout
+
+    assert complete() == "plain,check\n"
+    assert "plain,--select\n" in complete(COMP_WORDS="fuselint check --sel", COMP_CWORD="2")
+
+
+def test_check_shows_the_diff_where_it_is_asked_for(fuselint: Run, tmp_path: Path) -> None:
+    (tmp_path / "norm.py").write_text(NORM)
+    shown = fuselint("check", "--show-diff").out
+    assert "+         return mx.fast.rms_norm(x, self.weight, self.eps)\n" in shown
+    assert "-         h = x.astype(mx.float32)\n" in shown
+    assert "+  " not in fuselint("check").out

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -57,9 +58,15 @@ def test_the_commands_of_the_readme_are_those_that_ci_runs() -> None:
     ("page", "commands"),
     [
         ("README.md", ("check", "fix", "budget")),
+        ("docs/index.md", ("check", "fix")),
+        ("docs/safety.md", ("check", "fix")),
+        ("docs/faq.md", ("check", "report")),
         ("docs/configuration.md", ("check", "fix")),
+        ("docs/editors.md", ("check", "fix")),
+        ("docs/notebooks.md", ("check", "fix")),
         ("docs/output.md", ("check", "fix")),
         ("docs/ci.md", ("check", "fix")),
+        ("docs/report.md", ("report", "check")),
         ("docs/suppression.md", ("check", "baseline")),
         ("docs/trace.md", ("trace",)),
         ("docs/budget.md", ("budget",)),
@@ -103,3 +110,28 @@ def test_the_folders_that_the_architecture_names_are_there() -> None:
     assert len(named) > 10
     for name in named:
         assert (ROOT / name).exists() or (ROOT / "fuselint" / name).exists(), name
+
+
+def test_the_first_page_does_what_it_says(fuselint: Callable[..., Ran], tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "index.md").read_text()
+    blocks = {kind: text for kind, text in re.findall(r"```(\w+)\n(.*?)```", page, re.S)}
+    model = tmp_path / "model.py"
+    model.write_text(blocks["python"])
+    assert fuselint("check", "model.py").out.startswith(blocks["text"])
+    assert blocks["diff"] in fuselint("fix", "model.py").out
+    fuselint("fix", "--apply", "--no-verify", "model.py")
+    assert blocks["diff"].splitlines()[-1].removeprefix("+") in model.read_text()
+    for command in re.findall(r"`fuselint (explain [^`]*|rule [^`]*)`", page):
+        model.write_text(blocks["python"])
+        assert fuselint(*command.split()).code == 0
+
+
+@pytest.mark.slow
+def test_the_site_builds(tmp_path: Path) -> None:
+    """Strictly: every page is in it, and every link leads somewhere."""
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-f", str(ROOT / ".ci/mkdocs.yml")]
+    ran = subprocess.run([*command, "-d", str(tmp_path / "site")], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "<h1" in (tmp_path / "site" / "rules" / "FUS201" / "index.html").read_text()

@@ -1,6 +1,6 @@
 """Findings -> text. One module a format, each with `render(findings, source, color) -> str`.
 
-`source` gives the text of a finding's file; only the full format asks for it.
+`source` gives the text that a finding stands in; only the full format and SARIF ask for it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Protocol, cast
 
 from fuselint.finding import UNREADABLE, Finding
 
-Source = Callable[[str], str]
-"""Path -> the text that the finding's lines and columns count in."""
+Source = Callable[[Finding], str]
+"""Finding -> the text that its lines and columns count in."""
 
 
 class Renderer(Protocol):
@@ -56,10 +56,10 @@ def plural(number: int, word: str) -> str:
 
 
 def by_file(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
-    """Files in the order of their first findings, however these are sorted."""
+    """Files (of a notebook, cells) in the order of their first findings, however these are sorted."""
     groups: dict[str, list[Finding]] = {}
     for f in findings:
-        groups.setdefault(f.path, []).append(f)
+        groups.setdefault(f.place, []).append(f)
     return groups
 
 

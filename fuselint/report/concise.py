@@ -15,6 +15,6 @@ def render(findings: Sequence[Finding], source: Source, color: bool = False) -> 
 
 
 def _line(f: Finding, style: Style) -> str:
-    place = style.bold(f"{escape.line(f.path)}:{f.line}:{f.column}:")
+    place = style.bold(f"{escape.line(f.place)}:{f.line}:{f.column}:")
     level = f" [{f.fix.applicability}]" if f.fix else ""
     return f"{place} {style.code(f.code)}{level} {escape.line(f.message)}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from fuselint.finding import Finding, Fix, ModelSaving, Seconds, Traffic
+from fuselint.finding import Edit, Finding, Fix, ModelSaving, Seconds, Traffic
 from fuselint.report import Source, duration, escape, percent, plural, size
 from fuselint.report.style import Style
 
@@ -14,13 +15,14 @@ MOST_LINES = 6
 """Of a finding's source, before its middle is left out."""
 
 
-def render(findings: Sequence[Finding], source: Source, color: bool = False) -> str:
+def render(findings: Sequence[Finding], source: Source, color: bool = False, diffs: bool = False) -> str:
+    """diffs: with what each fix changes."""
     style = Style(color)
-    return "\n".join("\n".join(_finding(f, source(f.path), style)) + "\n" for f in findings)
+    return "\n".join("\n".join(_finding(f, source(f), style, diffs)) + "\n" for f in findings)
 
 
-def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
-    place = f"{escape.line(f.path)}:{f.line}:{f.column}"
+def _finding(f: Finding, text: str, style: Style, diffs: bool) -> Iterator[str]:
+    place = f"{escape.line(f.place)}:{f.line}:{f.column}"
     yield f"{style.bold(place)} {style.code(f.code)} {escape.line(f.message)}"
     lines = re.split(r"\r\n|\r|\n", text)
     shown = range(f.line - 1 if f.line > 1 else 1, min(f.end_line, len(lines)) + 1)
@@ -43,10 +45,36 @@ def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
     elif note:
         yield f"{bar} {note}"
     for r in f.related[1:] if note else f.related:
-        yield f"{bar} {_place(r.path, r.line, f.path)}: {escape.line(r.message)}"
+        yield f"{bar} {_place(r.path, r.line, f.place)}: {escape.line(r.message)}"
     if f.traffic is not None:
         yield from (f"{bar} {escape.line(line)}" for line in _saving(f.traffic))
+    if diffs and text and f.fix and f.fix.edits and not f.cell:
+        yield from (" " * width + line for line in _diff(text, f.fix.edits, style))
     yield from (" " * width + escape.line(line) for line in _advice(f))
+
+
+def _diff(text: str, edits: Sequence[Edit], style: Style) -> Iterator[str]:
+    """The lines that edits change, before and after, each run of them under its line number."""
+    changed, done = "", 0
+    for e in edits:
+        changed, done = changed + text[done : e.start] + e.text, e.end
+    changed += text[done:]
+    before, after = (re.split(r"\r\n|\r|\n", t) for t in (text, changed))
+    for line in list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]:
+        if line.startswith("@@"):
+            yield style.frame(f"| line {line.split()[1].lstrip('-').partition(',')[0]}")
+        else:
+            shown = f"{line[0]} {_shown(line[1:])}".rstrip()
+            yield style.removed(shown) if line[0] == "-" else style.added(shown)
+
+
+def explained(f: Finding) -> Iterator[str]:
+    """All that is said of a finding besides its message and its source."""
+    for r in f.related:
+        yield escape.line(f"{_place(r.path, r.line, f.place)}: {r.message}")
+    if f.traffic is not None:
+        yield from map(escape.line, _saving(f.traffic))
+    yield from (escape.line(line.removeprefix("= ")) for line in _advice(f))
 
 
 def _note(f: Finding) -> str:
@@ -54,7 +82,7 @@ def _note(f: Finding) -> str:
     if not f.related:
         return ""
     first = f.related[0]
-    return f"{escape.line(first.message)} ({_place(first.path, first.line, f.path)})"
+    return f"{escape.line(first.message)} ({_place(first.path, first.line, f.place)})"
 
 
 def _place(path: str, line: int, here: str) -> str:

@@ -19,7 +19,7 @@ def _annotation(f: Finding) -> str:
     if f.line == f.end_line:  # columns of several lines are refused
         properties |= {"col": f.column, "endColumn": f.end_column}
     listed = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
-    said = "\n".join([f.message, *advice(f)])
+    said = "\n".join([f"cell {f.cell}: {f.message}" if f.cell else f.message, *advice(f)])
     return f"::{COMMANDS[level(f)]} {listed}::{_data(said)}"
 
 

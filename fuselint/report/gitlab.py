@@ -18,7 +18,7 @@ def render(findings: Sequence[Finding], source: Source, color: bool = False) -> 
 
 def _issue(f: Finding) -> dict[str, Any]:
     return {
-        "description": f"{f.code} {f.message}",
+        "description": f"{f.code} {f'cell {f.cell}: ' if f.cell else ''}{f.message}",
         "check_name": f.name,
         "fingerprint": fingerprint(f),
         "severity": SEVERITIES[level(f)],

@@ -21,6 +21,7 @@ def finding(f: Finding) -> dict[str, Any]:
         "name": f.name,
         "message": f.message,
         "path": f.path,
+        "cell": f.cell or None,
         "line": f.line,
         "column": f.column,
         "end_line": f.end_line,

@@ -32,7 +32,7 @@ def _suite(path: str, findings: Sequence[Finding]) -> Iterator[str]:
     for f in findings:
         yield f'<testcase classname="{xml(path)}" name="{f.code} {f.name} ({f.line}:{f.column})" line="{f.line}">'
         element = {"warning": "failure", "note": "skipped", "error": "error"}[level(f)]
-        said = "\n".join([f"{f.path}:{f.line}:{f.column}: {f.message}", *advice(f)])
+        said = "\n".join([f"{f.place}:{f.line}:{f.column}: {f.message}", *advice(f)])
         yield f'<{element} type="{f.code}" message="{xml(f.message)}">{xml(said)}</{element}>'
         yield "</testcase>"
     yield "</testsuite>"

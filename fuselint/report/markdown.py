@@ -24,7 +24,7 @@ def _lines(findings: Sequence[Finding]) -> Iterator[str]:
     yield from ["", "| where | rule | finding | saves | fix |", "|---|---|---|---:|---|"]
     ordered = sorted(findings, key=lambda f: -(f.traffic.saved_at or 0) if f.traffic else 0)
     for f in ordered[:MOST_ROWS]:
-        cells = (escape.code(f"{f.path}:{f.line}"), f.code, escape.markdown(f.message), _saves(f), _fix(f))
+        cells = (escape.code(f"{f.place}:{f.line}"), f.code, escape.markdown(f.message), _saves(f), _fix(f))
         yield f"| {' | '.join(cells)} |"
     if len(ordered) > MOST_ROWS:
         yield from ["", f"and {len(ordered) - MOST_ROWS} more"]

@@ -28,7 +28,7 @@ def render(findings: Sequence[Finding], source: Source, color: bool = False) -> 
     results = []
     for f in findings:
         if f.path not in texts:
-            texts[f.path] = FileText(f.path, source(f.path))
+            texts[f.path] = FileText(f.path, source(f))
         results.append(_result(f, used.index(f.code), texts[f.path]))
     driver = {
         "name": "fuselint",
@@ -57,7 +57,7 @@ def _result(f: Finding, rule: int, file: FileText) -> dict[str, Any]:
         "ruleId": f.code,
         "ruleIndex": rule,
         "level": level(f),
-        "message": {"text": "\n".join([f.message, *advice(f)])},
+        "message": {"text": "\n".join([f"cell {f.cell}: {f.message}" if f.cell else f.message, *advice(f)])},
         "locations": [_location(f.path, _region(f.line, f.column, f.end_line, f.end_column))],
         "partialFingerprints": {"fuselint/v1": fingerprint(f)},
     }
@@ -67,7 +67,7 @@ def _result(f: Finding, rule: int, file: FileText) -> dict[str, Any]:
         result["relatedLocations"] = [
             {**_location(r.path, {"startLine": r.line}), "message": {"text": r.message}} for r in f.related
         ]
-    if f.fix and f.fix.edits and file.text:
+    if f.fix and f.fix.edits and file.text and not f.cell:
         result["fixes"] = [_fix(f.path, f.fix, file)]
     if f.traffic:
         t = f.traffic

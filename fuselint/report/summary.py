@@ -99,7 +99,7 @@ def unverified(fixed: Iterable[FixedFile]) -> Iterator[str]:
     for file in fixed:
         for f in (*file.applied, *file.withheld):
             v = verification(f)
-            place = f"{f.path}:{f.line}:{f.column} {f.code}"
+            place = f"{f.place}:{f.line}:{f.column} {f.code}"
             if v and v.outcome == "failed":
                 yield f"{place} withheld: {v.reason}; please report this"
             elif v and v.outcome == "not verifiable":

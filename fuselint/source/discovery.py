@@ -143,11 +143,12 @@ def _walk(root: str, configuration: Configuration, skipped: Callable[[str, str],
         except OSError as e:
             skipped(folder, e.strerror or "can't be listed")
             continue
+        suffixes = (".py", ".ipynb") if settings.notebooks else (".py",)
         folders = []
         for entry in entries:
             try:
                 is_dir = entry.is_dir(follow_symlinks=False)
-                if not (is_dir or entry.name.endswith(".py")) or _ignored(entry.path, is_dir, ignores, settings):
+                if not (is_dir or entry.name.endswith(suffixes)) or _ignored(entry.path, is_dir, ignores, settings):
                     continue
                 if is_dir:
                     folders.append((entry.path, ignores))

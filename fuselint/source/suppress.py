@@ -158,13 +158,13 @@ class Suppressions:
                     covered = True
         return covered
 
-    def unused(self, names: Collection[str] = ()) -> Iterator[tuple[Suppression, tuple[str, ...]]]:
+    def unused(self, known: Collection[str] = ()) -> Iterator[tuple[Suppression, tuple[str, ...]]]:
         """The comments that silenced nothing, and which of their words.
 
-        A `noqa` speaks to other linters too: of it only words that begin like our codes, and `names`, count.
+        A `noqa` speaks to other linters too: of it only words that begin like our codes count, and those `known`.
         """
         for entry in [*self.skips, *self.blocks, *self.ons, *(e for entries in self.by_line.values() for e in entries)]:
-            ours = [w for w in entry.words if not entry.is_noqa or w.startswith("FUS") or w in names]
+            ours = [w for w in entry.words if not entry.is_noqa or w.startswith("FUS") or w in known]
             idle = tuple(w for w in ours if w not in entry.used)
             if idle:
                 yield entry, idle
@@ -271,5 +271,6 @@ def noqa(file: FileText, codes: Mapping[int, Collection[str]], reason: str = "")
             continue
         start, end = file.line_span(line)
         at = start + len(file.text[start:end].rstrip())
-        edits.append(Edit(at, end, f"  # noqa: {listed}{f' -- {reason}' if reason else ''}"))
+        said_why = f" -- {' '.join(reason.split())}" if reason.strip() else ""
+        edits.append(Edit(at, end, f"  # noqa: {listed}{said_why}"))
     return tuple(edits)

@@ -190,7 +190,7 @@ def test_concise_is_one_line_a_finding() -> None:
 def test_json_has_the_documented_keys_in_order() -> None:
     first, second = json.loads(render("json", FINDING, BARE))
     assert " ".join(first) == (
-        "id code name message path line column end_line end_column function related fix obligations traffic"
+        "id code name message path cell line column end_line end_column function related fix obligations traffic"
     )
     assert " ".join(first["fix"]) == "applicability message edits needs requires numerics verification"
     assert " ".join(first["traffic"]) == (
@@ -233,3 +233,17 @@ def test_sizes_for_people() -> None:
         "16.8 MB",
         "3 TB",
     ]
+
+
+def test_full_shows_what_a_fix_changes() -> None:
+    from fuselint.report.full import render as full
+
+    start = SOURCE.index("self.weight * output")
+    fix = Fix("safe", "fused", (Edit(0, 0, "import x\n"), Edit(start, start + 20, "\x1b fused(\n    )")))
+    shown = full([replace(FINDING, fix=fix)], lambda f: SOURCE, diffs=True)
+    assert (
+        "   | line 0\n   + import x\n   | line 6\n   -     return self.weight * output\n"
+        "   +     return \\x1b fused(\n   +     )\n   = fix (safe, bit-identical): fused\n"
+    ) in shown
+    assert "+ import x" not in full([replace(FINDING, fix=fix)], lambda f: SOURCE)
+    assert "\x1b[32m+ import x\x1b[0m" in full([replace(FINDING, fix=fix)], lambda f: SOURCE, True, diffs=True)
