@@ -47,6 +47,7 @@ class KnownFacts:
         self._names: dict[Any, str] = {}
         self._taken: dict[str, int] = {}
         self._weight_sizes: set[Expr] = set()
+        self.likely_shapes: dict[Node, Shape | None] = {}  # see likely.py
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ traffic reads them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fuselint.graph.model import Node, Slice
@@ -17,8 +18,11 @@ from fuselint.graph.symbols import Expr
 if TYPE_CHECKING:
     from fuselint.graph.known import KnownFacts
 
-DEEPEST = 16
+DEEPEST = 64
 """Operations that a shape is followed through."""
+
+STEPS = 8
+"""Operations between one of a sequence and what is computed of it."""
 
 RANK = 4
 """Of images, whose axes are summed over by their numbers."""
@@ -37,6 +41,13 @@ def likely(node: Node, facts: KnownFacts, depth: int = 0) -> Shape | None:
     shape = facts.shape(node)
     if (shape is not None and shape.lead is None) or depth > DEEPEST:
         return shape
+    if node not in facts.likely_shapes:
+        facts.likely_shapes[node] = shape  # what it is where it depends on itself
+        facts.likely_shapes[node] = _likely(node, facts, shape, depth)
+    return facts.likely_shapes[node]
+
+
+def _likely(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Shape | None:
     if node in facts.arguments:
         outer, argument = facts.arguments[node]
         return likely(argument, outer, depth + 1) or shape
@@ -101,16 +112,24 @@ def _is_a_step(node: Node) -> bool:
     return steps[0].op == "item" and not isinstance(steps[0].attrs.get("index"), int)
 
 
-def _is_of_a_step(node: Node, deepest: int = 8) -> bool:
+def _is_of_a_step(node: Node) -> bool:
     """Whether a value is computed of one of a sequence, value by value."""
+    ring, seen = [node], {node}
+    for _ in range(STEPS):
+        if any(map(_is_a_step, ring)):
+            return True
+        ring = [n for n in dict.fromkeys(k for r in ring for k in _value_by_value(r)) if n not in seen]
+        seen.update(ring)
+    return any(map(_is_a_step, ring))
+
+
+def _value_by_value(node: Node) -> Sequence[Node]:
+    """The operands of what computes each element of its own ones."""
     op = TABLE.get(node.op)
-    if _is_a_step(node) or not node.inputs or not deepest:
-        return _is_a_step(node)
-    if node.op == "item" and node.inputs[0].op == "split":
-        return _is_of_a_step(node.inputs[0].inputs[0], deepest - 1)
-    if node.op not in JOINS and (op is None or op.kind not in (*SAME_SHAPE, "binary")):
-        return False
-    return any(_is_of_a_step(n, deepest - 1) for n in node.inputs)
+    if node.op == "item" and node.inputs and node.inputs[0].op == "split":
+        return node.inputs[0].inputs[:1]
+    fits = node.op in JOINS or (op is not None and op.kind in (*SAME_SHAPE, "binary"))
+    return node.inputs if fits else ()
 
 
 def _is_picked(node: Node, source: Node, facts: KnownFacts) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fuselint.config import Settings, shape_entries
+from fuselint.engine import check_file
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.modelconfig import load
+from fuselint.source.text import FileText
 from fuselint.traffic.known import Known, known, role
 from fuselint.traffic.sizes import Sizes, reduced
 
@@ -151,3 +153,11 @@ def test_outer_axes_of_an_array_of_unknown_rank_have_one_letter_each(axes: str, 
     table = Shape(None, (*dims, Expr.name("width")))
     sizes = Sizes.of([Shape("q", ()), table])
     assert str(sizes.elements(table)) == f"{said}*width"
+
+
+def test_shapes_that_nobody_states_are_followed_once() -> None:
+    """Each step reads the one before twice: looked at anew each time, there would be 2**40 of them."""
+    steps = "".join(f"    if c{i % 3}:\n        x = x * y + x\n" for i in range(40))
+    source = f"import mlx.core as mx\n\n\ndef f(x, y: mx.array, c0, c1, c2):\n{steps}    return mx.exp(x * y) + 1\n"
+    result = check_file(FileText("m.py", source), Settings(select=("FUS301",)))
+    assert [f.code for f in result.findings][-1:] == ["FUS301"]
