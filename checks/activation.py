@@ -277,9 +277,9 @@ COUNTEREXAMPLES = [
         why="another cubic term",
     ),
     Example(HEAD + "def f(x: mx.array):\n    return nn.gelu(x)\n", why="it is the function already"),
+    Example(HEAD + "def f(x: mx.array, y: mx.array):\n    return x * mx.sigmoid(y)\n", why="a gate of another value"),
     Example(HEAD + "def f(x: mx.array):\n    return mx.log(2 + mx.exp(x))\n", why="not one plus the exponential"),
     Example(HEAD + "def f(x: mx.array):\n    return mx.maximum(x, 0) ** 3\n", why="a cube"),
     Example(HEAD + "def f(x: mx.array):\n    return x * (x > 0) * x\n", why="-inf makes NaN there"),
     Example(HEAD + "def f(x: mx.array, y: mx.array):\n    return x / (1 + mx.abs(y))\n", why="another value"),
-    Example(HEAD + "def f(x: mx.array, y: mx.array):\n    return x * mx.sigmoid(y)\n", why="a gate of another value"),
 ]

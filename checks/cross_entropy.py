@@ -263,12 +263,6 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
-        HEAD + "def loss(logits: mx.array, targets: mx.array):\n"
-        "    logp = mx.log(mx.softmax(logits.astype(targets.dtype), axis=-1))\n"
-        "    return -mx.take_along_axis(logp, targets[..., None], axis=-1)\n",
-        why="logits that are cast to integers",
-    ),
-    Example(
         HEAD + "def f(logits: mx.array, targets: mx.array):\n"
         '    return nn.losses.cross_entropy(logits, targets, reduction="none")\n',
         why="fused already",
@@ -309,5 +303,11 @@ COUNTEREXAMPLES = [
         "    picked = mx.take_along_axis(logits, token[..., None], axis=-1)[..., 0]\n"
         "    return mx.exp(picked - mx.logsumexp(logits, axis=-1))\n",
         why="a probability, not a loss: the fused loss is cast and negated, and has no gradient to save",
+    ),
+    Example(
+        HEAD + "def loss(logits: mx.array, targets: mx.array):\n"
+        "    logp = mx.log(mx.softmax(logits.astype(targets.dtype), axis=-1))\n"
+        "    return -mx.take_along_axis(logp, targets[..., None], axis=-1)\n",
+        why="logits that are cast to integers",
     ),
 ]

@@ -198,20 +198,6 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
-        CACHE + "    def keys(self):\n"
-        "        return mx.dequantize(self.w, self.scales, self.biases, group_size=64, bits=4)\n",
-        why="nothing is added there: it may be read once",
-    ),
-    Example(
-        CACHE + "    def update(self, keys: mx.array):\n"
-        "        w, scales, biases = mx.quantize(keys, group_size=64, bits=4)\n"
-        "        self.w = mx.concatenate([self.w, w], axis=2)\n"
-        "        self.scales = mx.concatenate([self.scales, scales], axis=2)\n"
-        "        self.biases = mx.concatenate([self.biases, biases], axis=2)\n"
-        "        return self.w, self.scales, self.biases\n",
-        why="it stays packed",
-    ),
-    Example(
         HEAD + "def straight_through(x: mx.array):\n"
         "    w, scales, biases = mx.quantize(x, group_size=64, bits=4)\n"
         "    rounded = mx.dequantize(w, scales, biases, group_size=64, bits=4)\n"
@@ -226,5 +212,19 @@ COUNTEREXAMPLES = [
         HEAD + "def unpack(w: mx.array, scales: mx.array, biases: mx.array):\n"
         "    return mx.dequantize(w, scales, biases, group_size=64, bits=4)\n",
         why="nothing tells who reads the result",
+    ),
+    Example(
+        CACHE + "    def keys(self):\n"
+        "        return mx.dequantize(self.w, self.scales, self.biases, group_size=64, bits=4)\n",
+        why="nothing is added there: it may be read once",
+    ),
+    Example(
+        CACHE + "    def update(self, keys: mx.array):\n"
+        "        w, scales, biases = mx.quantize(keys, group_size=64, bits=4)\n"
+        "        self.w = mx.concatenate([self.w, w], axis=2)\n"
+        "        self.scales = mx.concatenate([self.scales, scales], axis=2)\n"
+        "        self.biases = mx.concatenate([self.biases, biases], axis=2)\n"
+        "        return self.w, self.scales, self.biases\n",
+        why="it stays packed",
     ),
 ]
