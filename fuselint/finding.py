@@ -38,6 +38,9 @@ class Verification:
     """What running a fix before and after showed.
 
     Errors are the largest absolute difference from the float64 reference, divided by the reference's largest value.
+    `ulp` is that by dtype, before and after, in units of the last place of that value. gradient: the largest difference
+    of float32 gradients, by the same measure; None where there is none. repaired: values that overflowed or had lost
+    their digits before, and are right now.
     """
 
     outcome: Literal["passed", "failed", "not verifiable"]
@@ -47,6 +50,10 @@ class Verification:
     error_before: float | None = None
     error_after: float | None = None
     cases: int = 0
+    seed: int = 0
+    ulp: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    gradient: float | None = None
+    repaired: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -195,7 +195,18 @@ class _Cut:
         for node in self.given:
             name = self.names[node]
             out.setdefault(name, self._input(node, name))
-        return tuple(out.values())
+        lead = self._lead(out)
+        return tuple(i if lead is None else replace(i, shape=_led(i.shape, lead)) for i in out.values())
+
+    def _lead(self, inputs: Mapping[str, RegionInput]) -> tuple[str, ...] | None:
+        """What "..." stands for where the code says it of one array: the others have the same leading axes."""
+        for node in self.given:
+            template, shape = inputs[self.names[node]].shape, self.graph.facts.shape(node)
+            if template and template[0] == "..." and shape is not None and shape.lead is None:
+                count = len(shape.dims) - len(template) + 1
+                if count > 0:
+                    return tuple(map(self._axis, shape.dims[:count]))
+        return None
 
     def idle(self, text: str, inputs: tuple[RegionInput, ...]) -> tuple[RegionInput, ...]:
         """Names that the text hands to a helper which makes no use of them: any number will do."""
@@ -561,6 +572,10 @@ def _suites(s: cst.CSTNode) -> Iterator[cst.BaseSuite]:
             yield c
         elif isinstance(c, (cst.Else, cst.If, cst.Finally, cst.ExceptHandler, cst.MatchCase)):
             yield from _suites(c)
+
+
+def _led(shape: tuple[str, ...] | None, lead: tuple[str, ...]) -> tuple[str, ...] | None:
+    return (*lead, *shape[1:]) if shape and shape[0] == "..." else shape
 
 
 def _bound_in(s: cst.CSTNode) -> set[str]:
