@@ -272,6 +272,58 @@ def trace(target: str, **options: Any) -> None:
 
 
 @main.command()
+@click.argument("before", type=click.Path())
+@click.argument("after", type=click.Path())
+@click.option("--entry", required=True, metavar="MODULE:CALLABLE", help="What is called in both versions.")
+@click.option("--init", default="", metavar="ARGS", help="Arguments that build a class, such as 'dims=4096, eps=1e-5'.")
+@click.option("--inputs", "factory", default="", metavar="MODULE:FUNCTION", help="A function that returns the inputs.")
+@click.option("--dtype", metavar="NAME", help="What floating weights and inputs are cast to [as they are].")
+@click.option("--device", type=click.Choice(["cpu", "gpu"]), help="Where both run [MLX's default].")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--only", multiple=True, metavar="VALUE", help="Compare this part, such as 'result[0]'. Repeatable.")
+@click.option("--tolerance", type=click.FloatRange(0), help="Largest relative difference [what rounding explains].")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True, metavar="SECONDS")
+@click.option("--report", "form", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
+@click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
+@click.option("-v", "--verbose", is_flag=True, help="The whole traceback where the code fails.")
+@click.pass_context
+def verify(ctx: click.Context, /, **options: Any) -> None:
+    """Run CALLABLE of two versions of a package, and say whether they compute the same.
+
+    BEFORE and AFTER are folders, packages or files that MODULE is imported from. This runs your code, in a child
+    process each, with the same seed, weights and inputs; results are compared leaf by leaf.
+
+    Exit code: 0 the same, 1 different, 2 an error.
+    """
+    from fuselint.report.verify import render
+    from fuselint.verify.whole.model import Question
+    from fuselint.verify.whole.process import VerifyFailed, verify_whole
+
+    long = {short: name for name, short in LONG_DTYPES.items()}
+    question = Question(
+        before=options["before"],
+        after=options["after"],
+        entry=options["entry"],
+        init=options["init"],
+        factory=options["factory"],
+        dtype=long[dtype_name(options["dtype"], "--dtype")] if options["dtype"] else "",
+        device=options["device"] or "",
+        seed=options["seed"],
+        seconds=options["timeout"],
+        only=options["only"],
+        tolerance=options["tolerance"],
+    )
+    try:
+        found = verify_whole(question)
+    except VerifyFailed as e:
+        if options["verbose"] and e.detail:
+            _say(e.detail.rstrip())
+        raise
+    _write(render(found, options["form"]), options["output_file"])
+    ctx.exit(0 if found.same else 1)
+
+
+@main.command()
 @click.argument("paths", nargs=-1, type=click.Path())
 @click.option("--check", "checks", is_flag=True, help="Write nothing; exit 1 where a function was raised.")
 @click.option("--update", is_flag=True, help="With --check: write what isn't raised.")
