@@ -4,7 +4,7 @@
     <- [{"path": ..., "shape": [...], "dtype": ..., "gap": ..., "allowed": ..., "wrong": ...}, ...]
 
 A difference passes where rounding explains it: the result of the version before, with every weight moved by one
-rounding, differs from itself by at most a `MOVES`th of it, or it is below some roundings of the leaf's own dtype.
+rounding, differs from itself by at least a `MOVES`th of it, or it is below some roundings of the leaf's own dtype.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import mlx.core as mx
 from fuselint.verify.compare import ROUNDING, short
 from fuselint.verify.whole.model import Leaf
 
-MOVES = 8
+MOVES = 3
 """How many times as far as one rounding of each weight a rewrite may move the result: it changes many roundings."""
 UNWEIGHED = 16
 """Roundings that are allowed where there are no weights to move."""
