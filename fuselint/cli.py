@@ -271,6 +271,29 @@ def trace(target: str, **options: Any) -> None:
     _write(text, options["output_file"])
 
 
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--path", "paths", multiple=True, type=click.Path(), help="Watch functions below this [.]. Repeatable.")
+@click.option("-q", "--quiet", is_flag=True, help="No closing line.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def record(ctx: click.Context, /, paths: tuple[str, ...], quiet: bool, command: tuple[str, ...]) -> None:
+    """Run COMMAND, such as `-- python generate.py`, and note what its functions are called with.
+
+    Shapes, dtypes and counts of calls go to .fuselint/facts.json of the current folder, where check, fix and verify
+    find them. Exit code: that of COMMAND; 2 where nothing could be recorded.
+    """
+    from fuselint.record.process import record as recorded
+    from fuselint.report import plural
+
+    found = recorded(command, paths or (".",), Path.cwd())
+    if found.path is None:
+        raise FuselintError(f"record: nothing of {', '.join(paths or ('.',))} ran in a Python process of {command[0]}")
+    if not quiet:
+        what = f"{plural(found.calls, 'call')} of {plural(found.functions, 'function')} in {plural(found.files, 'file')}"
+        _say(f"{what}; written to {os.path.relpath(found.path)}")
+    ctx.exit(found.code)
+
+
 @main.command()
 @click.argument("before", type=click.Path())
 @click.argument("after", type=click.Path())
