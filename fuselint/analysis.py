@@ -13,13 +13,16 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import libcst as cst
 
+from fuselint.asrecorded import AS_RECORDED, AsRecorded, is_recorded
 from fuselint.config import Settings
 from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligation, Region, Related, Traffic
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
+from fuselint.recorded import loaded
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, claim, rules, selectors
 from fuselint.source.edit import place
 from fuselint.source.modules import Modules
@@ -29,6 +32,7 @@ from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saving
+from fuselint.traffic.known import known
 from fuselint.traffic.model import Model
 from fuselint.unused import unused
 
@@ -87,7 +91,8 @@ def analyse(
     modules = modules or Modules()
     with modules.noting() as notes:
         program = Program(file, summarise(file, screened.tree), modules)
-        result, proposals = Analysis(file, settings, is_read, program, screened.tree).run(
+        ran = as_recorded(program, settings)
+        result, proposals = Analysis(file, settings, is_read, program, screened.tree, ran).run(
             [span.qualname for span in screened.functions]
         )
     return replace(result, reads=tuple(sorted(notes.items()))), proposals
@@ -100,6 +105,7 @@ class Analysis:
     is_read: Reads | None
     program: Program
     tree: ast.Module | None = None
+    ran: AsRecorded | None = None
     by_code: Mapping[str, Rule] = field(default_factory=lambda: {r.code: r for r in rules()})
     not_understood: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -109,6 +115,10 @@ class Analysis:
     def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
         found = [(g, [m for rule in self.by_code.values() for m in self.found(rule, g)]) for g in graphs]
+        for g, matches in found:
+            for m in matches:
+                if self.ran is not None:
+                    self.ran.settle(g, m, self.by_code[m.code], span_of(g, m.root))
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
         contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
         suppressions = Suppressions.of(self.file)
@@ -296,7 +306,15 @@ class Analysis:
         return self.made_model
 
     def traffic(self, graph: Graph, match: Match) -> Traffic:
-        return saving(graph, match, self.settings) if self.model is None else self.model.saving(graph, match)
+        if self.ran is None or graph.context.qualname not in self.ran:
+            return saving(graph, match, self.settings) if self.model is None else self.model.saving(graph, match)
+        name = graph.context.qualname
+        said = replace(
+            known(self.settings, name), recorded=partial(self.ran.number, graph), ran=self.ran.roles(name), cache={}
+        )
+        counted = saving(graph, match, self.settings, said)
+        in_model = None if self.model is None else self.model.saving(graph, match).model
+        return replace(counted, calls=self.ran.calls(name), model=in_model)
 
     def related(self, match: Match) -> Iterator[Related]:
         for node, text in match.related:
@@ -324,6 +342,12 @@ class Analysis:
             numerics=wanted.numerics or match.numerics,
         )
         return fix, placed.region, placed.statements
+
+
+def as_recorded(program: Program, settings: Settings) -> AsRecorded | None:
+    """What a run says of the file's functions, where one was recorded and the file has not changed since."""
+    functions = loaded(settings.facts).of(program.file.path) if settings.facts else {}
+    return AsRecorded(program, functions, settings.phase) if functions else None
 
 
 def idle_comments(
@@ -373,7 +397,8 @@ def applicability(match: Match, wanted: Replacement, placing: str) -> tuple[Appl
     numerics = wanted.numerics or match.numerics
     changed = (f"{numerics} is acceptable",) if numerics in ("less accurate", "different dtype") else ()
     capped = (wanted.because,) if wanted.cap == "unsafe" and wanted.because else ()
-    needs = (*unknown, *wanted.needs, *capped, *changed, *((placing,) if placing else ()))
+    recorded = tuple(f"{o.claim} ({AS_RECORDED})" for o in match.obligations if is_recorded(o))
+    needs = (*unknown, *recorded, *wanted.needs, *capped, *changed, *((placing,) if placing else ()))
     doubtful = unknown or changed or wanted.cap == "unsafe" or placing
     return ("unsafe" if doubtful else "safe"), tuple(dict.fromkeys(needs))
 

@@ -33,6 +33,8 @@ from fuselint.config import (
 )
 from fuselint.errors import ConfigError, FuselintError
 from fuselint.modelconfig import load as load_model_config
+from fuselint.recorded import find as find_facts
+from fuselint.recorded import loaded
 
 if TYPE_CHECKING:
     from fuselint.engine import FileResult
@@ -90,6 +92,8 @@ facts_options = _options(
     click.option("--model-config", metavar="FILE", help="A config.json, or a family such as llama-3-8b."),
     click.option("--chip", metavar="NAME", help=f"Of times, such as m4-pro or h200 [this machine, or {DEFAULT_CHIP}]."),
     click.option("--target-mlx", metavar="VERSION", help="The MLX that the code runs on, such as 0.30.5 [the newest]."),
+    click.option("--facts", type=click.Path(dir_okay=False), help="Of `record` [the nearest .fuselint/facts.json]."),
+    click.option("--no-facts", is_flag=True, help="Believe no recorded run."),
     click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A pyproject.toml."),
     click.option("--isolated", is_flag=True, help="Read no configuration file."),
 )
@@ -137,6 +141,8 @@ def check(ctx: click.Context, /, **options: Any) -> None:
     findings = [f for r in results for f in r.findings]
     if settings.model_config is not None:
         findings.sort(key=summary.by_saving)
+    elif settings.facts:
+        findings.sort(key=summary.by_calls)
     _report(findings, results, options)
     _errors(results, options["verbose"])
     if not options["quiet"]:
@@ -289,7 +295,9 @@ def record(ctx: click.Context, /, paths: tuple[str, ...], quiet: bool, command: 
     if found.path is None:
         raise FuselintError(f"record: nothing of {', '.join(paths or ('.',))} ran in a Python process of {command[0]}")
     if not quiet:
-        what = f"{plural(found.calls, 'call')} of {plural(found.functions, 'function')} in {plural(found.files, 'file')}"
+        what = (
+            f"{plural(found.calls, 'call')} of {plural(found.functions, 'function')} in {plural(found.files, 'file')}"
+        )
         _say(f"{what}; written to {os.path.relpath(found.path)}")
     ctx.exit(found.code)
 
@@ -372,7 +380,7 @@ def budget(ctx: click.Context, /, **options: Any) -> None:
     old = budgets.load(path) if path.is_file() else None
     if old is None and options["checks"]:
         raise ConfigError(f"there is no {path.name} here or above: write one with `fuselint budget`")
-    settings = budgets.assumptions(_settings(options), old, path, options["shape"], options["dtype"])
+    settings = budgets.assumptions(replace(_settings(options), facts=""), old, path, options["shape"], options["dtype"])
     root = path.resolve().parent
     options["paths"] = options["paths"] or tuple(os.path.relpath(root / p) for p in (old.paths if old else (".",)))
     files = _files(options, settings)
@@ -419,6 +427,12 @@ def _settings(options: dict[str, Any]) -> Settings:
     for name, read in named.items():
         if options[name]:
             given[name] = read(options[name], f"--{name.replace('_', '-')}")
+    if options.get("no_facts"):
+        given["facts"] = ""
+    elif options.get("facts"):
+        given["facts"] = options["facts"]
+    elif not options["isolated"] and not settings.facts and (found := find_facts(Path.cwd())) is not None:
+        given["facts"] = str(found)
     if options["model_config"]:
         given["model_config"] = load_model_config(options["model_config"], "--model-config")
     return replace(settings, **given)
@@ -427,12 +441,16 @@ def _settings(options: dict[str, Any]) -> Settings:
 def _files(options: dict[str, Any], settings: Settings) -> list[str]:
     from fuselint.source.discovery import python_files
 
-    return python_files(
+    files = python_files(
         options["paths"] or (".",),
         settings.exclude,
         settings.force_exclude,
         skipped=lambda path, why: _say(f"{path}: skipped: {why}"),
     )
+    if settings.facts:
+        for path in filter(loaded(settings.facts).is_stale, files):
+            _say(f"{path}: changed since it was recorded: its facts are dropped")
+    return files
 
 
 def _stdin(options: dict[str, Any]) -> Any:

@@ -45,6 +45,7 @@ class Settings:
     target_mlx: the version of MLX that the code runs on, "" for the newest known.
     min_kernels: the shortest elementwise chain that is reported whatever its operations are.
     min_saving: bytes; findings that are known to save less aren't shown.
+    facts: the file that `fuselint record` wrote, "" for none.
     cache: whether outcomes of verification are kept in .fuselint_cache of the current folder.
     """
 
@@ -63,6 +64,7 @@ class Settings:
     near_misses: bool = False
     unsafe_fixes: bool = False
     exact: bool = False
+    facts: str = ""
     cache: bool = True
 
     def size(self, function: str, symbol: str) -> int | None:
@@ -201,6 +203,10 @@ def _value(key: str, value: Any, path: Path, text: str) -> Any:
         if not isinstance(value, str):
             raise ConfigError(f'{where}: "{key}" is the path of a config.json, or a family, in quotes')
         return load_model_config(value, where, path.parent)
+    if key == "facts":
+        if not isinstance(value, str):
+            raise ConfigError(f'{where}: "facts" is the path of a file of `fuselint record`, in quotes')
+        return str(path.parent / value) if value else ""
     if isinstance(default, tuple):
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ConfigError(f'{where}: "{key}" is a list of strings')

@@ -213,8 +213,8 @@ def choose(proposals: Sequence[Proposal], settings: Settings) -> list[Proposal]:
     """
 
     def rank(p: Proposal) -> tuple[int, int]:
-        saved = p.finding.traffic.saved_at if p.finding.traffic else None
-        return -(saved or 0), p.finding.line
+        t = p.finding.traffic
+        return -(t.saved_at or 0) * (t.calls or 1) if t else 0, p.finding.line
 
     chosen: list[Proposal] = []
     edits: tuple[Edit, ...] = ()

@@ -72,8 +72,8 @@ class Fix:
     verification: Verification | None = None
 
 
-Source = Literal["stated", "config", "phase", "assumed"]
-"""Where a number comes from: --shape, --model-config, --phase, or nowhere."""
+Source = Literal["stated", "recorded", "config", "phase", "assumed"]
+"""Where a number comes from: --shape, a recorded run, --model-config, --phase, or nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Traffic:
 
     Formulas are text in the names of the user's code. `at` holds the sizes that `saved_at` (bytes) was computed
     with, `sources` where each comes from, `assumed` those of them that nobody stated. `seconds` is what the fix saves
-    in one call on `chip`. `model` is there where the model's configuration is known.
+    in one call on `chip`. `model` is there where the model's configuration is known, `calls` where a run was recorded.
     """
 
     symbols: Mapping[str, str]
@@ -137,6 +137,7 @@ class Traffic:
     phase: str = ""
     seconds: Seconds | None = None
     model: ModelSaving | None = None
+    calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

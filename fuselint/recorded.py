@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fuselint.errors import ConfigError
 
 FOLDER, FILE = ".fuselint", "facts.json"
 VERSION = 1
+_MLX = {"bool": "bool_"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +29,11 @@ class Recorded:
     signatures: tuple[Mapping[str, Any], ...]
 
     def arrays(self, name: str) -> list[tuple[tuple[int, ...], str]]:
-        """The shapes and dtypes of an argument that was an array in every signature; else nothing."""
-        values = [s.get(name) for s in self.signatures]
+        """The shapes and dtypes of an argument that was an array wherever it was not None; else nothing."""
+        values = [v for s in self.signatures if (v := s.get(name)) != {"value": None}]
         if not values or not all(isinstance(v, dict) and "array" in v for v in values):
             return []
-        return [(tuple(v["array"]), str(v["dtype"])) for v in values if v is not None]
+        return [(tuple(v["array"]), _MLX.get(v["dtype"], v["dtype"])) for v in values if v is not None]
 
     def number(self, name: str) -> int | None:
         """A whole number that was the same in every call."""
@@ -63,22 +65,31 @@ class Recording:
     path: str
     files: Mapping[str, RecordedFile] = field(default_factory=dict)
 
-    def of(self, path: str, data: bytes) -> Mapping[str, Recorded]:
-        """What was recorded of a file's functions, if the file is still the same."""
+    def of(self, path: str) -> Mapping[str, Recorded]:
+        """What was recorded of a file's functions, if the file on the disk is still the same."""
         found = self.files.get(os.path.realpath(path))
-        if found is None or found.sha256 != hashlib.sha256(data).hexdigest():
-            return {}
-        return found.functions
+        return {} if found is None or self.is_stale(path) else found.functions
 
-    def is_stale(self, path: str, data: bytes) -> bool:
+    def is_stale(self, path: str) -> bool:
         """Whether a file was recorded and has changed since."""
         found = self.files.get(os.path.realpath(path))
-        return found is not None and found.sha256 != hashlib.sha256(data).hexdigest()
+        if found is None:
+            return False
+        try:
+            return found.sha256 != hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        except OSError:
+            return True
 
 
 def find(start: Path) -> Path | None:
     """The nearest .fuselint/facts.json, from `start` upwards."""
     return next((p for folder in (start, *start.parents) if (p := folder / FOLDER / FILE).is_file()), None)
+
+
+@cache
+def loaded(path: str) -> Recording:
+    """The facts of a file, read once a process."""
+    return load(Path(path))
 
 
 def load(path: Path) -> Recording:

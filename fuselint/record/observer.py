@@ -182,7 +182,7 @@ class Observer:
             known = names.setdefault(name, {"line": code.co_firstlineno, "calls": 0, "signatures": []})
             known["calls"] += found.calls
             known["signatures"] += signatures
-        target = os.path.join(self.folder, "%d.json" % os.getpid())
+        target = os.path.join(self.folder, f"{os.getpid()}.json")
         with open(target, "w", encoding="utf-8") as file:
             json.dump({"files": files}, file)
 

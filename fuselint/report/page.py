@@ -23,7 +23,9 @@ def page(title: str, body: Iterable[str]) -> str:
     """body: HTML."""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{escape(title)}</title>\n'
-        f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n" + "\n".join(body) + "\n</body>\n</html>\n"
+        f"<style>{STYLE}</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
+        + "\n".join(body)
+        + "\n</body>\n</html>\n"
     )
 
 

@@ -24,8 +24,8 @@ class Tracing:
         with Tracing(request) as tracing:
             tracing.traced, tracing.sizes(activation, ["B", "x.shape[1]"])
 
-    The child has the caller's folder first on its path (`folder` before it), and the environment of the caller. A crash of the user's code
-    ends the child only. Raises FuselintError where the trace fails, and says why.
+    The child has the caller's folder first on its path (`folder` before it), and the environment of the caller. A
+    crash of the user's code ends the child only. Raises FuselintError where the trace fails, and says why.
     """
 
     def __init__(self, request: Request, folder: str | None = None) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fuselint.config import Settings
     from fuselint.rulebook import Match
 
-ONES = frozenset({(1, "stated"), (1, "config"), (1, "phase")})
+ONES = frozenset({(1, "stated"), (1, "recorded"), (1, "config"), (1, "phase")})
 
 MLX_NAMES = {short: long for long, short in LONG_DTYPES.items()}
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from fuselint.finding import Source
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
-from fuselint.traffic.known import BY_RANK, LETTER_OF, Known, Number, Source, role
+from fuselint.traffic.known import BY_RANK, LETTER_OF, Known, Number, role
 
 ROWS, FEATURES, BATCH, LENGTH = "T", "D", "B", "L"
 
@@ -207,10 +208,13 @@ class Sizes:
 
     def number(self, name: str, known: Known) -> Number:
         """The number that a name stands for, and where it comes from."""
-        said = known.number(name) or self._met(name, known)
+        meaning = self.meanings.get(name)
+        said = known.number(name)
+        if said is not None and said[1] == "recorded" and meaning is not None and name not in meaning.names:
+            said = None  # the code calls something else so
+        said = said or self._met(name, known)
         if said is not None:
             return said
-        meaning = self.meanings.get(name)
         if meaning is not None and name not in meaning.names:
             return self._meant(meaning, known) or known.of_role(self._role(name))
         return known.of_role(self._role(name))
@@ -227,7 +231,7 @@ class Sizes:
         if value is None or value < 1:
             return None
         sources = {source for _, source in parts.values()}
-        order: tuple[Source, ...] = ("assumed", "phase", "config")
+        order: tuple[Source, ...] = ("assumed", "phase", "config", "recorded")
         return value, next((s for s in order if s in sources), "stated")
 
     def _met(self, name: str, known: Known) -> Number | None:
@@ -253,7 +257,8 @@ def _evaluated(size: Expr, known: Known) -> Number | None:
     if value is None or value < 1:
         return None
     sources = {s[1] for s in said.values() if s is not None}
-    return value, "config" if "config" in sources else "stated"
+    order: tuple[Source, ...] = ("config", "recorded")
+    return value, next((s for s in order if s in sources), "stated")
 
 
 def reduced(formula: Expr) -> Expr:

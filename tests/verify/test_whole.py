@@ -80,7 +80,8 @@ def test_different(verified, text, says):
 def test_half_precision(verified):
     """What one rounding of each weight does, times a few, is allowed; a wrong eps is more."""
     assert verified(NORM, fused(), "norm:Norm", "--dtype", "bf16").code == 0
-    assert verified(NORM, fused("mx.fast.rms_norm(x, self.weight, 0.0) + self.bias"), "norm:Norm", "--dtype", "bf16").code == 1  # fmt: skip
+    wrong = fused("mx.fast.rms_norm(x, self.weight, 0.0) + self.bias")
+    assert verified(NORM, wrong, "norm:Norm", "--dtype", "bf16").code == 1
 
 
 def test_a_given_tolerance(verified):
@@ -200,7 +201,8 @@ def test_packages_and_files(verified, fuselint, tmp_path):
 
 def test_a_driver_beside_both(verified, tmp_path):
     """The entry may stand in the current folder, and import what is compared; a function makes its own weights."""
-    (tmp_path / "drive.py").write_text("import mlx.core as mx\nfrom norm import Norm\n\ndef run():\n    return Norm(8)(mx.random.normal((2, 8)))\n")  # fmt: skip
+    run = "def run():\n    return Norm(8)(mx.random.normal((2, 8)))\n"
+    (tmp_path / "drive.py").write_text(f"import mlx.core as mx\nfrom norm import Norm\n\n{run}")
     assert verified(NORM, fused(), "drive:run", init="", inputs="").code == 0
     assert verified(NORM, fused("x"), "drive:run", init="", inputs="").code == 1
 

@@ -105,7 +105,13 @@ class Version:
         said = {"leaves": leaves, "device": device_name(), "mlx": mx.__version__, "peak": peak, "held": held}
         if self.version == "before":
             said["moved"] = self._moved(weights)
-        return {**said, "files": _imported(self.root), "weights": len(weights), "notes": self.target.notes, "cpu": self.on_cpu}
+        return {
+            **said,
+            "files": _imported(self.root),
+            "weights": len(weights),
+            "notes": self.target.notes,
+            "cpu": self.on_cpu,
+        }
 
     def _weights(self) -> dict[str, Any]:
         """The parameters, the same in both versions: those of the version before, by their paths."""
