@@ -309,9 +309,8 @@ class Analysis:
         if self.ran is None or graph.context.qualname not in self.ran:
             return saving(graph, match, self.settings) if self.model is None else self.model.saving(graph, match)
         name = graph.context.qualname
-        said = replace(
-            known(self.settings, name), recorded=partial(self.ran.number, graph), ran=self.ran.roles(name), cache={}
-        )
+        numbers = partial(self.ran.number, graph, match)
+        said = replace(known(self.settings, name), recorded=numbers, ran=self.ran.roles(name), cache={})
         counted = saving(graph, match, self.settings, said)
         in_model = None if self.model is None else self.model.saving(graph, match).model
         return replace(counted, calls=self.ran.calls(name), model=in_model)

@@ -43,12 +43,13 @@ class AsRecorded:
 
     # --- numbers -----------------------------------------------------------------------------------------------------
 
-    def number(self, graph: Graph, name: str) -> int | None:
-        """What a size of a function was: the axis of an argument, or a number that `self` holds."""
+    def number(self, graph: Graph, match: Match, name: str) -> int | None:
+        """What a size of a function was: the axis of an argument, or a number that `self` or its constructor got."""
         found = self._functions.get(graph.context.qualname)
         if found is None:
             return None
-        for held in (found.number(name), found.number(f"self.{name}")):
+        made = self._functions.get(f"{graph.context.qualname.rpartition('.')[0]}.__init__")
+        for held in (found.number(name), found.number(f"self.{name}"), None if made is None else made.number(name)):
             if held is not None:
                 return held
         sizes = _sizes(found, self._phase)
@@ -62,7 +63,7 @@ class AsRecorded:
             for dim, size in zip(shape.dims, sizes[parameter], strict=True):
                 if dim == Expr.name(name):
                     return size
-        return None
+        return _lettered(match, sizes, name)
 
     def roles(self, qualname: str) -> dict[str, int]:
         """Rows of the largest argument, for formulas that count them: of sizes that have no name."""
@@ -114,6 +115,18 @@ class AsRecorded:
             if said and _agrees(graph, node, said):
                 facts.state(node, *_fact(name, said, graph, node), f"{AS_RECORDED}: {_shown(name, said, found)}")
         return again
+
+
+def _lettered(match: Match, sizes: Mapping[str, tuple[int, ...]], name: str) -> int | None:
+    """What the rule's own letter for an axis of an argument was."""
+    for key, template in match.shapes.items():
+        hole = match.holes.get(key)
+        if not isinstance(hole, Node) or hole.op != "param":
+            continue
+        for axis, size in zip(reversed(template), reversed(sizes.get(hole.attrs["name"], ())), strict=False):
+            if axis == name:
+                return size
+    return None
 
 
 def _settled(open_one: Obligation, recorded: Obligation | None) -> Obligation:

@@ -36,13 +36,10 @@ class Recorded:
         return [(tuple(v["array"]), _MLX.get(v["dtype"], v["dtype"])) for v in values if v is not None]
 
     def number(self, name: str) -> int | None:
-        """A whole number that was the same in every call."""
-        values = {json.dumps(s.get(name)) for s in self.signatures}
-        if len(values) != 1:
-            return None
-        value = json.loads(values.pop())
-        found = value.get("value") if isinstance(value, dict) else None
-        return found if isinstance(found, int) and not isinstance(found, bool) else None
+        """A whole number that was the same in every call: of an argument, or of an object that it is (`args.dims`)."""
+        found = {json.dumps(_number(s, name)) for s in self.signatures}
+        value = json.loads(found.pop()) if len(found) == 1 else None
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
 
     def layer(self, name: str) -> Mapping[str, Any] | None:
         """A layer of mlx.nn, the same in every call: its class, what it holds, and its numbers."""
@@ -79,6 +76,15 @@ class Recording:
             return found.sha256 != hashlib.sha256(Path(path).read_bytes()).hexdigest()
         except OSError:
             return True
+
+
+def _number(signature: Mapping[str, Any], name: str) -> Any:
+    value = signature.get(name)
+    if isinstance(value, dict):
+        return value.get("value")
+    owner, _, attribute = name.rpartition(".")
+    held = signature.get(owner)
+    return held.get("numbers", {}).get(attribute) if isinstance(held, dict) else None
 
 
 def find(start: Path) -> Path | None:

@@ -20,6 +20,7 @@ FIRST = 8
 """Calls of a function that are looked at one by one; then every call whose number is a power of two."""
 MOST_SIGNATURES = 32
 MOST_PARTS = 4
+MOST_NUMBERS = 200
 OPTIMIZED = 1
 """The flag of a function's code: the body of a class or module has it not."""
 PLAIN = (bool, int, float, str, type(None))
@@ -70,7 +71,15 @@ def described(value: Any, deep: int = 0) -> dict[str, Any]:
     kind = type(value)
     if kind.__name__ == "Dtype":
         return {"value": str(value).rpartition(".")[2], "kind": "dtype"}
-    return {"object": kind.__module__ + "." + kind.__qualname__}
+    return {"object": kind.__module__ + "." + kind.__qualname__, "numbers": numbers(value)}
+
+
+def numbers(owner: Any) -> dict[str, Any]:
+    """The plain numbers that an object holds, such as a configuration."""
+    held = getattr(owner, "__dict__", None)
+    found = held.items() if isinstance(held, dict) else ()
+    plain = {k: v for k, v in found if isinstance(v, (bool, int, float)) and k[:1] != "_"}
+    return plain if len(plain) <= MOST_NUMBERS else {}
 
 
 def attributes(owner: Any) -> dict[str, Any]:
@@ -87,9 +96,6 @@ def attributes(owner: Any) -> dict[str, Any]:
         elif type(value).__module__.startswith("mlx.nn") and isinstance(value, dict):
             layer = described(value)
             layer["holds"] = {k: described(v) for k, v in value.items() if is_array(v)}
-            layer["numbers"] = {
-                k: v for k, v in getattr(value, "__dict__", {}).items() if isinstance(v, PLAIN) and k[:1] != "_"
-            }
             out[name] = layer
     return out
 
