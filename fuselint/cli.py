@@ -39,6 +39,7 @@ from fuselint.recorded import loaded
 if TYPE_CHECKING:
     from fuselint.engine import FileResult
     from fuselint.finding import Finding
+    from fuselint.tuning import Tuner
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -162,6 +163,7 @@ def check(ctx: click.Context, /, **options: Any) -> None:
     default=None,
     help="Run each fix before and after, and withhold what differs [with --apply, where mlx imports].",
 )
+@click.option("--measure", is_flag=True, help="Time each fix on this machine's GPU, and withhold what isn't faster.")
 @click.pass_context
 def fix(ctx: click.Context, /, **options: Any) -> None:
     """Print the diff that fuses what can be fused in PATHS, or write it with --apply.
@@ -173,12 +175,13 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
 
     settings = _settings(options)
     verify = _verify(options)
+    tuner = _tuner(settings, options["measure"])
     stdin = _stdin(options)
     if stdin is not None:
-        fixed = [fix_text(stdin, settings, verify=verify)]
+        fixed = [fix_text(stdin, settings, verify, tuner)]
     else:
         files = _files(options, settings)
-        fixed = fix_paths(files, settings, write=options["apply"], verify=verify, jobs=options["jobs"])
+        fixed = fix_paths(files, settings, options["apply"], verify, options["jobs"], tuner)
     results = [f.remaining for f in fixed]
     findings = [f for r in results for f in r.findings]
     diff = "".join(f.diff for f in fixed)
@@ -188,7 +191,7 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
         _write(_colored(diff, options), options["output_file"])
     else:
         _report(findings, results, options)
-    for line in summary.unverified(fixed):
+    for line in (*summary.unverified(fixed), *(summary.timed(tuner.tried) if tuner else ())):
         _say(line)
     _errors(results, options["verbose"])
     if not options["quiet"]:
@@ -275,6 +278,37 @@ def trace(target: str, **options: Any) -> None:
         raise
     text = render(report, options["output_format"], _color(options) and options["output_file"] is None)
     _write(text, options["output_file"])
+
+
+@main.command()
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.option("--apply", is_flag=True, help="Write the fixes that are the fastest.")
+@click.option("--select", multiple=True, metavar="RULES", help="Only these: codes, prefixes, names, ALL.")
+@click.option("--ignore", multiple=True, metavar="RULES", help="Not these.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip what this .gitignore pattern covers.")
+@click.option("--force-exclude", is_flag=True, help="Excludes cover files named on the command line too.")
+@click.option("--unsafe-fixes", is_flag=True, default=None, help="Also fixes with something unproven.")
+@click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
+@facts_options
+def tune(**options: Any) -> None:
+    """Time every way to write what could be fused in PATHS on this machine's GPU, and keep the fastest.
+
+    Tried are the code as it is and its fix, each compiled or not, shapeless or not, and a weight that is dequantized
+    once; each must give the same result. Only what `fuselint fix` writes can be kept: the rest is told.
+    """
+    from fuselint.engine import fix_paths
+    from fuselint.report.tuning import render
+    from fuselint.tuning import Tuner
+    from fuselint.verify.measure import NO_CPU, gpu
+
+    settings = _settings(options)
+    if not gpu():
+        raise FuselintError(f"tune: {NO_CPU}")
+    tuner = Tuner(settings, every=True)
+    fixed = fix_paths(_files(options, settings), settings, write=options["apply"], verify=True, judge=tuner)
+    _errors([f.remaining for f in fixed], verbose=False)
+    _write(render(tuner.tried, options["form"]), options["output_file"])
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -466,7 +500,7 @@ def _stdin(options: dict[str, Any]) -> Any:
 
 def _verify(options: dict[str, Any]) -> bool:
     wanted = options["verify"]
-    if wanted is False or (wanted is None and not options["apply"]):
+    if wanted is False or (wanted is None and not options["apply"] and not options["measure"]):
         return False
     from importlib.util import find_spec
 
@@ -474,6 +508,19 @@ def _verify(options: dict[str, Any]) -> bool:
     if wanted and not present:
         raise ConfigError('--verify runs the code before and after on MLX: pip install "fuselint[cpu]", or --no-verify')
     return present
+
+
+def _tuner(settings: Settings, wanted: bool) -> Tuner | None:
+    """What times each fix, where that was asked for and there is a GPU."""
+    if not wanted:
+        return None
+    from fuselint.tuning import Tuner
+    from fuselint.verify.measure import NO_CPU, gpu
+
+    if not gpu():
+        _say(NO_CPU)
+        return None
+    return Tuner(settings)
 
 
 def _report(findings: Sequence[Finding], results: Sequence[FileResult], options: dict[str, Any]) -> None:

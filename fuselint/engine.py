@@ -14,7 +14,7 @@ from typing import TypeVar
 from fuselint.analysis import FileResult, Proposal, analyse, chosen_codes
 from fuselint.config import Settings
 from fuselint.errors import FuselintError, UnreadableFile
-from fuselint.finding import Edit, Finding, Verification
+from fuselint.finding import Edit, Finding, Region, Verification
 from fuselint.package import Package
 from fuselint.rulebook import UNREADABLE, UNUSED, NoFix
 from fuselint.source.edit import apply, compatible, guard, joined, merge
@@ -65,17 +65,29 @@ def check_paths(paths: Sequence[str], settings: Settings, jobs: int | None = Non
     yield from each(_check, [(path, settings, package) for path in paths], jobs)
 
 
-def fix_text(file: FileText, settings: Settings, verify: bool = False) -> FixedFile:
+Judge = Callable[[Finding, Region | None], tuple[Finding, bool]]
+"""The finding with what running its fix showed, and whether the fix stays."""
+
+
+def fix_text(file: FileText, settings: Settings, verify: bool = False, judge: Judge | None = None) -> FixedFile:
     """The fixed text; nothing is written."""
     work = [_work(file)]
-    _rounds(work, settings, verify, jobs=1)
+    _rounds(work, settings, verify, judge, jobs=1)
     return work[0].result()
 
 
 def fix_paths(
-    paths: Sequence[str], settings: Settings, write: bool = False, verify: bool = False, jobs: int | None = None
+    paths: Sequence[str],
+    settings: Settings,
+    write: bool = False,
+    verify: bool = False,
+    jobs: int | None = None,
+    judge: Judge | None = None,
 ) -> list[FixedFile]:
-    """Fix files, in rounds over all of them: a round's fixes don't touch, and are verified together."""
+    """Fix files, in rounds over all of them: a round's fixes don't touch, and are verified together.
+
+    judge: has the last word on each fix that passed.
+    """
     chosen_codes(settings)
     work = []
     for path in paths:
@@ -84,10 +96,10 @@ def fix_paths(
         except UnreadableFile as e:
             nothing = FileText(path, "")
             work.append(_Work(nothing, nothing, _unreadable(e, settings), done=True))
-    _rounds(work, settings, verify, jobs)
+    _rounds(work, settings, verify, judge, jobs)
     if write:
         for w in work:
-            _write(w, settings, verify)
+            _write(w, settings, verify, judge)
     return [w.result() for w in work]
 
 
@@ -178,14 +190,14 @@ def _work(file: FileText) -> _Work:
     return _Work(file, file, FileResult(file.path))
 
 
-def _rounds(work: Sequence[_Work], settings: Settings, verify: bool, jobs: int | None) -> None:
+def _rounds(work: Sequence[_Work], settings: Settings, verify: bool, judge: Judge | None, jobs: int | None) -> None:
     for _ in range(MOST_ROUNDS):
         busy = [w for w in work if not w.done]
         if not busy:
             return
         chosen = _round(busy, work, settings, jobs)
         for w, proposals in zip(busy, _verified(busy, chosen, settings) if verify else chosen, strict=True):
-            _make(w, proposals)
+            _make(w, proposals if judge is None else _judged(w, proposals, judge))
     _round([w for w in work if not w.done], work, settings, jobs)
     for w in work:
         if not w.done:
@@ -259,6 +271,18 @@ def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]], setti
     return [kept[id(w)] for w in busy]
 
 
+def _judged(w: _Work, proposals: Sequence[Proposal], judge: Judge) -> list[Proposal]:
+    """Without the fixes that the judge withholds."""
+    kept = []
+    for p in proposals:
+        finding, stays = (p.finding, True) if p.finding.code == UNUSED else judge(p.finding, p.region)
+        if stays:
+            kept.append(replace(p, finding=finding))
+        else:
+            w.withheld[finding.id] = finding
+    return kept
+
+
 def _make(w: _Work, proposals: Sequence[Proposal]) -> None:
     """Carry a round's fixes out.
 
@@ -299,7 +323,7 @@ def _guarded(text: str, proposals: Sequence[Proposal]) -> str | NoFix:
     return guard(text, made, edits, [span for p in proposals for span in p.statements]) or made
 
 
-def _write(w: _Work, settings: Settings, verify: bool) -> None:
+def _write(w: _Work, settings: Settings, verify: bool, judge: Judge | None) -> None:
     """Write a changed file in one step. Where it was edited since it was read, it is read and fixed again."""
     for _ in range(MOST_ROUNDS):
         if w.now.text == w.file.text:
@@ -317,7 +341,7 @@ def _write(w: _Work, settings: Settings, verify: bool) -> None:
                 w.now, w.applied = w.file, []
                 return
             fresh = _work(again)
-            _rounds([fresh], settings, verify, jobs=1)
+            _rounds([fresh], settings, verify, judge, jobs=1)
             w.file, w.now, w.latest, w.done = fresh.file, fresh.now, fresh.latest, fresh.done
             w.applied, w.withheld, w.errors = fresh.applied, fresh.withheld, fresh.errors
     w.errors.append(f"{w.file.path}: keeps changing on disk; nothing was written to it")

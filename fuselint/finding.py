@@ -34,13 +34,35 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one call: the median of all samples, and half the distance between their quartiles.
+
+    peak_memory: bytes that MLX held during a call, without what it held before.
+    """
+
+    seconds: float
+    spread: float
+    peak_memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was timed at some sizes on one device: by name, such as `as it is` and `fixed`. reason: why nothing was."""
+
+    device: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    timings: Mapping[str, Timing] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """What running a fix before and after showed.
 
     Errors are the largest absolute difference from the float64 reference, divided by the reference's largest value.
     `ulp` is that by dtype, before and after, in units of the last place of that value. gradient: the largest difference
     of float32 gradients, by the same measure; None where there is none. repaired: values that overflowed or had lost
-    their digits before, and are right now.
+    their digits before, and are right now. measured: by phase, where times were asked for.
     """
 
     outcome: Literal["passed", "failed", "not verifiable"]
@@ -54,6 +76,7 @@ class Verification:
     ulp: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     gradient: float | None = None
     repaired: int = 0
+    measured: Mapping[str, Measured] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fuselint.config import Settings
     from fuselint.engine import FileResult, FixedFile
     from fuselint.finding import Finding, Verification
+    from fuselint.tuning import Tried
 
 MOST_REASONS = 3
 """Of functions that were not understood, on the closing line."""
@@ -103,6 +104,13 @@ def unverified(fixed: Iterable[FixedFile]) -> Iterator[str]:
                 yield f"{place} withheld: {v.reason}; please report this"
             elif v and v.outcome == "not verifiable":
                 yield f"{place} fixed, not verified: {v.reason}"
+
+
+def timed(tried: Iterable[Tried]) -> Iterator[str]:
+    """The lines of each fix that was timed."""
+    from fuselint.report.tuning import lines
+
+    return (line for t in tried for line in lines(t))
 
 
 def verification(finding: Finding) -> Verification | None:
