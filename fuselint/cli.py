@@ -337,37 +337,73 @@ def record(ctx: click.Context, /, paths: tuple[str, ...], quiet: bool, command: 
 
 
 @main.command()
-@click.argument("before", type=click.Path())
-@click.argument("after", type=click.Path())
-@click.option("--entry", required=True, metavar="MODULE:CALLABLE", help="What is called in both versions.")
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.option("--entry", metavar="MODULE:CALLABLE", help="What is called in both versions.")
 @click.option("--init", default="", metavar="ARGS", help="Arguments that build a class, such as 'dims=4096, eps=1e-5'.")
 @click.option("--inputs", "factory", default="", metavar="MODULE:FUNCTION", help="A function that returns the inputs.")
-@click.option("--dtype", metavar="NAME", help="What floating weights and inputs are cast to [as they are].")
+@click.option("--only", multiple=True, metavar="VALUE", help="Compare this part, such as 'result[0]'. Repeatable.")
 @click.option("--device", type=click.Choice(["cpu", "gpu"]), help="Where both run [MLX's default].")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--only", multiple=True, metavar="VALUE", help="Compare this part, such as 'result[0]'. Repeatable.")
 @click.option("--tolerance", type=click.FloatRange(0), help="Largest relative difference [what rounding explains].")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True, metavar="SECONDS")
+@click.option("--select", multiple=True, metavar="RULES", help="Only these: codes, prefixes, names, ALL.")
+@click.option("--ignore", multiple=True, metavar="RULES", help="Not these.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip what this .gitignore pattern covers.")
+@click.option("--force-exclude", is_flag=True, help="Excludes cover files named on the command line too.")
+@click.option("--no-cache", is_flag=True, help="Neither read nor write a cache.")
+@click.option("--measure", is_flag=True, help="Time each fix, on a GPU.")
 @click.option("--report", "form", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
 @click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="No closing line.")
 @click.option("-v", "--verbose", is_flag=True, help="The whole traceback where the code fails.")
+@facts_options
 @click.pass_context
 def verify(ctx: click.Context, /, **options: Any) -> None:
-    """Run CALLABLE of two versions of a package, and say whether they compute the same.
+    """Prove rewrites by running both versions.
 
-    BEFORE and AFTER are folders, packages or files that MODULE is imported from. This runs your code, in a child
-    process each, with the same seed, weights and inputs; results are compared leaf by leaf.
+    With --entry, PATHS are two: BEFORE and AFTER, folders, packages or files that MODULE is imported from. This runs
+    your code, in a child process each, with the same seed, weights and inputs, and compares results leaf by leaf.
+
+    Without, each fix in PATHS, safe or not, is run before and after on made-up inputs; nothing is written, and of your
+    code only the fixed expressions run.
 
     Exit code: 0 the same, 1 different, 2 an error.
     """
+    if options["entry"] is None:
+        _verify_fixes(ctx, options)
+    elif len(options["paths"]) != 2:
+        raise ConfigError("verify: --entry takes two versions: fuselint verify BEFORE AFTER --entry MODULE:CALLABLE")
+    else:
+        _verify_versions(ctx, options)
+
+
+def _verify_fixes(ctx: click.Context, options: dict[str, Any]) -> None:
+    from fuselint.engine import fix_paths
+    from fuselint.report.proof import closing, render
+
+    settings = replace(_settings(options), unsafe_fixes=True)
+    _need_mlx("verify")
+    tuner = _tuner(settings, options["measure"])
+    files = fix_paths(_files(options, settings), settings, verify=True, judge=tuner)
+    found = [f for file in files for f in (*file.applied, *file.withheld)]
+    _errors([f.remaining for f in files], options["verbose"])
+    _write(render(found, options["form"]), options["output_file"])
+    if not options["quiet"]:
+        _say(closing(found))
+    failed = any(f.fix and f.fix.verification and f.fix.verification.outcome == "failed" for f in found)
+    ctx.exit(2 if any(f.remaining.errors for f in files) else 1 if failed else 0)
+
+
+def _verify_versions(ctx: click.Context, options: dict[str, Any]) -> None:
     from fuselint.report.verify import render
     from fuselint.verify.whole.model import Question
     from fuselint.verify.whole.process import VerifyFailed, verify_whole
 
     long = {short: name for name, short in LONG_DTYPES.items()}
+    before, after = options["paths"]
     question = Question(
-        before=options["before"],
-        after=options["after"],
+        before=before,
+        after=after,
         entry=options["entry"],
         init=options["init"],
         factory=options["factory"],
@@ -502,12 +538,20 @@ def _verify(options: dict[str, Any]) -> bool:
     wanted = options["verify"]
     if wanted is False or (wanted is None and not options["apply"] and not options["measure"]):
         return False
+    if wanted:
+        _need_mlx("--verify", ", or --no-verify")
+    return _has_mlx()
+
+
+def _has_mlx() -> bool:
     from importlib.util import find_spec
 
-    present = find_spec("mlx") is not None
-    if wanted and not present:
-        raise ConfigError('--verify runs the code before and after on MLX: pip install "fuselint[cpu]", or --no-verify')
-    return present
+    return find_spec("mlx") is not None
+
+
+def _need_mlx(what: str, otherwise: str = "") -> None:
+    if not _has_mlx():
+        raise ConfigError(f'{what} runs the code before and after on MLX: pip install "fuselint[cpu]"{otherwise}')
 
 
 def _tuner(settings: Settings, wanted: bool) -> Tuner | None:

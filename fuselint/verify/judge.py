@@ -56,9 +56,11 @@ class Tally:
     notes: dict[str, None] = field(default_factory=dict)
     gradient: float | None = None
 
-    def add(self, dtype: str, difference: compare.Difference) -> None:
+    def add(self, dtype: str, difference: compare.Difference, plain: bool) -> None:
+        """plain: whether the error is that of the result's dtype, and not of others that are mixed with it."""
         before, after = self.errors.get(dtype, (0.0, 0.0))
-        self.errors[dtype] = max(before, difference.before), max(after, difference.after)
+        if plain:
+            self.errors[dtype] = max(before, difference.before), max(after, difference.after)
         if difference.repaired:
             self.repaired[dtype] = self.repaired.get(dtype, 0) + difference.repaired
 
@@ -394,7 +396,8 @@ class _Judge:
                     None
                 )
             if judged:
-                self.tally.add(compare.short(a.dtype), difference)
+                plain = not (case.mixed or case.weight_dtype or case.masked)
+                self.tally.add(compare.short(a.dtype), difference, plain)
             if difference.wrong:
                 raise Wrong(f"{path}: {difference.wrong}{where}")
 
