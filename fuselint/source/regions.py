@@ -84,6 +84,7 @@ class _Cut:
     templates: Mapping[Node, str]
     names: dict[Node, str] = field(default_factory=dict)  # inputs by the value they stand for
     keys: dict[Node, str] = field(default_factory=dict)  # the holes' own names
+    layers: dict[str, RegionInput] = field(default_factory=dict)  # of mlx.nn, by the name that the code calls
     symbols: dict[str, str] = field(default_factory=dict)  # plain names of sizes, by what facts call them
 
     def __post_init__(self) -> None:
@@ -195,6 +196,7 @@ class _Cut:
         for node in self.given:
             name = self.names[node]
             out.setdefault(name, self._input(node, name))
+        out |= {name: layer for name, layer in self.layers.items() if name not in out}
         lead = self._lead(out)
         return tuple(i if lead is None else replace(i, shape=_led(i.shape, lead)) for i in out.values())
 
@@ -534,11 +536,30 @@ class _Cut:
             return None
         new = held.attrs.get("new")
         if new is not None and (op.function is None or new.inputs):
-            raise NotRunnable(f"`self.{func.attr.value}` is a layer")
+            self._stand_in(f"self.{func.attr.value}", new)
+            return f"self.{func.attr.value}"
         try:
             return Formula.function(op).format(mx="mx", nn="nn")
         except NoText as why:
             raise NotRunnable(str(why)) from None
+
+    def _stand_in(self, name: str, new: Node) -> None:
+        """A layer that the region is given: one of mlx.nn, of the same arguments, with weights of its own."""
+        target = str(new.attrs["target"])
+        if not target.startswith("mlx.nn.") or target.count(".") != 2:
+            raise NotRunnable(f"`{name}` is a layer of {target.rpartition('.')[0]}")
+        args = [f"{key}={self._argument(name, node)}" for key, node in new.attrs["args"].items()]
+        text = f"nn.{target.removeprefix('mlx.nn.')}({', '.join(args)})"
+        self.layers[name] = RegionInput(name, "object", value=text)
+
+    def _argument(self, name: str, node: Node) -> str:
+        const = self.graph.facts.const(node)
+        if const is None or isinstance(const, (bool, int, float, str)):
+            return repr(const)
+        size = self.graph.facts.size(node)
+        if size is None:
+            raise NotRunnable(f"`{name}` is a layer of arguments that nothing says")
+        return self._axis(size)
 
     def _input_text(self, n: cst.CSTNode, texts: Mapping[Node, str]) -> str | None:
         """What stands for a whole expression: an input, or the replacement of a root."""

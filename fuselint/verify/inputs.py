@@ -88,7 +88,19 @@ def symbols(region: Region) -> tuple[list[str], set[str]]:
                 last.update(found)
         if given.symbol is not None:
             names.update(dict.fromkeys(_names(given.symbol)))
+        if given.kind == "object":
+            names.update(dict.fromkeys(n for a in _sized(given) for n in _names(ast.unparse(a))))
     return list(names), last
+
+
+def _sized(given: RegionInput) -> list[ast.expr]:
+    """The arguments of a layer's construction that are sizes by name."""
+    try:
+        call = ast.parse(str(given.value), mode="eval").body
+    except SyntaxError:
+        return []
+    arguments = [*call.args, *(k.value for k in call.keywords)] if isinstance(call, ast.Call) else []
+    return [a for a in arguments if any(isinstance(n, ast.Name) for n in ast.walk(a))]
 
 
 def _is_array(given: RegionInput) -> bool:
@@ -183,6 +195,10 @@ def readings(region: Region) -> Iterator[Region]:
     sharper = [_as_array(i, used) if i.name in arrays else i for i in region.inputs]
     if tuple(sharper) != region.inputs:
         yield (region := replace(region, inputs=tuple(sharper)))
+    width = next((ast.unparse(s) for i in region.inputs if i.kind == "object" for s in _sized(i)), None)
+    if width is not None and any(_is_free(i) for i in region.inputs):  # a layer takes arrays of its first size
+        rows = [replace(i, shape=("...", ROWS, width)) if _is_free(i) else i for i in region.inputs]
+        yield replace(region, inputs=tuple(rows))
     yield region
     guessed = [
         replace(i, dtype=used[i.name]) if i.dtype == "activation" and i.name in used else i for i in region.inputs
@@ -195,6 +211,10 @@ def readings(region: Region) -> Iterator[Region]:
         yield replace(region, inputs=tuple(alike))
 
 
+def _is_free(given: RegionInput) -> bool:
+    return given.kind == "array" and given.shape is None and given.dtype == "activation"
+
+
 def _as_array(given: RegionInput, used: Mapping[str, str]) -> RegionInput:
     """What is not known to be an array, but is used as one."""
     if given.kind != "scalar" or given.value is not None or given.symbol is not None:
@@ -204,12 +224,15 @@ def _as_array(given: RegionInput, used: Mapping[str, str]) -> RegionInput:
 
 def _uses(region: Region) -> Iterator[tuple[str, str]]:
     """Inputs that are booleans, integers or arrays by how the code uses them."""
+    tables = {i.name for i in region.inputs if i.kind == "object" and str(i.value).startswith("nn.Embedding(")}
     for text in (region.before, region.support_before):
         try:
             tree = ast.parse(text)
         except SyntaxError:
             continue
         for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in tables and node.args:
+                yield ast.unparse(node.args[0]), "int"
             if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr, ast.BitXor)):
                 yield from ((ast.unparse(side), "bool") for side in (node.left, node.right))
             elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):

@@ -140,6 +140,11 @@ RIGHT["an offset that must be an int"] = region(
 RIGHT["sizes that can be negative"] = region(
     (array("a", "L - M - 90"), array("b", "M")), "result = a * b", "result = b * a"
 )
+RIGHT["a table of rows"] = region(
+    (array("ids"), RegionInput("self.embed", "object", value="nn.Embedding(V, D)")),
+    "h = self.embed(ids)\nresult = h * 2 + h",
+    "result = self.embed(ids) * 3",
+)
 RIGHT["an array by its shape"] = region(
     (array("x", "...", "D"), RegionInput("q", "scalar")), "result = x * q.shape[-1]", "result = q.shape[-1] * x"
 )
