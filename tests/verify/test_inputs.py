@@ -197,3 +197,13 @@ def test_layouts_of_all_arrays():
     weight = RegionInput("w", "array", ("D", "E"), "weight")
     _, arrays = Inputs(region(X, weight), Case({"D": 8, "E": 4}, (2,), layout="transposed"), 0).fresh()
     assert not memoryview(arrays["w"]).c_contiguous
+
+
+def test_only_a_batch_is_empty():
+    """An axis that is reduced must not be: MLX's layer_norm may hang on it."""
+    named = region(RegionInput("x", "array", ("B", "L", "C")))
+    assert [c.sizes for c in cases(named, [{"B": 2, "L": 4, "C": 6}], {}) if 0 in c.sizes.values()] == [
+        {"B": 0, "L": 4, "C": 6}
+    ]
+    other = region(RegionInput("x", "array", ("L", "C")))
+    assert not any(0 in c.sizes.values() for c in cases(other, [{"L": 4, "C": 6}], {}))

@@ -466,3 +466,15 @@ def test_without_a_compiler(monkeypatch, tmp_path):
     (got,) = verify([RIGHT["swiglu"]], device="cpu")
     assert got.outcome == "not verifiable"
     assert "no-op" in got.reason
+
+
+def test_gradients_that_vanish_at_some_sizes():
+    """Two values without their mean, over their deviation, are 1 and -1 whatever they are: the next size tells."""
+    before = "d = x - x.mean(0, keepdims=True)\nresult = d / mx.sqrt((d * d).mean(0, keepdims=True))"
+    after = "result = mx.fast.layer_norm(x.T, None, None, 0.0).T"
+    right = region((array("x", "L", "C"),), before, after)
+    wrong = dataclasses.replace(right, after=f"{after} + 0\nresult = mx.stop_gradient(result)")
+    good, bad = verify([right, wrong], device="cpu")
+    assert good.outcome == "passed", good.reason
+    assert good.gradient is not None
+    assert bad.outcome == "failed" and "gradient by x" in bad.reason
