@@ -41,7 +41,7 @@ GRADIENT = 1e-4
 ILL = 4
 """How many times the error of the gradient before, against the float64 one, its successor may have."""
 CANCELS, VANISHES = 0.1, 1e-2
-"""Beyond that error a gradient that small has no digits at all: at these sizes it is zero, and rounding is all of it."""
+"""Beyond that error a gradient that small has no digits at all: it is zero at these sizes, up to rounding."""
 GRADIENT_SIZES = 4
 """So many sizes are tried until gradients say something."""
 SAME_CODE = 1e-5
