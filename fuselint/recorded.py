@@ -104,7 +104,8 @@ def load(path: Path) -> Recording:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["version"] != VERSION:
             raise ConfigError(f"{path}: is of another version: record again")
-        root = path.resolve().parent.parent
+        folder = path.resolve().parent
+        root = folder.parent if folder.name == FOLDER else folder
         files = {os.path.realpath(root / name): _file(f) for name, f in data["files"].items()}
     except OSError as e:
         raise ConfigError(f"{path}: can't be read: {e.strerror}") from e

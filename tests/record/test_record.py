@@ -251,6 +251,15 @@ def test_files_that_are_not_ours(fuselint, tmp_path, text):
     assert ran.code == 2 and "facts.json" in ran.err
 
 
+def test_a_file_that_was_moved_beside_the_code(recorded, fuselint, tmp_path):
+    recorded()
+    (tmp_path / ".fuselint" / "facts.json").rename(tmp_path / "facts.json")
+    assert findings(fuselint)[0]["FUS211"]["traffic"]["calls"] is None
+    assert findings(fuselint, "--facts", "facts.json")[0]["FUS211"]["traffic"]["calls"] == 3
+    (tmp_path / "pyproject.toml").write_text('[tool.fuselint]\nfacts = "facts.json"\n')
+    assert findings(fuselint)[0]["FUS211"]["traffic"]["calls"] == 3
+
+
 def test_the_nearest_file(tmp_path):
     (tmp_path / ".fuselint").mkdir()
     (tmp_path / ".fuselint" / "facts.json").write_text('{"version": 1, "files": {}}')

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 mx = pytest.importorskip("mlx.core")
+pytestmark = pytest.mark.slow
 
 from verify.faults import TWELVE, OneLost, changes_nothing, example_fixes, form_fixes, planted  # noqa: E402
 

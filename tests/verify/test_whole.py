@@ -6,7 +6,9 @@ import textwrap
 import pytest
 
 mx = pytest.importorskip("mlx.core")
+pytestmark = pytest.mark.slow
 
+from fuselint.report.verify import render  # noqa: E402
 from fuselint.verify.whole.results import leaves  # noqa: E402
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n"
@@ -240,3 +242,43 @@ def test_leaves():
     endless = []
     endless.append(endless)
     assert len(list(leaves(endless, "result"))) == 1
+
+
+def timed(before, after):
+    from fuselint.verify.whole.model import Comparison, Cost, Leaf, Question
+
+    costs = {"before": Cost(0, seconds=before, spread=0.1), "after": Cost(0, seconds=after, spread=0.1)}
+    question = Question("a", "b", "m:f")
+    return render(Comparison(question, True, (Leaf("result"),), "gpu (M9)", "1", costs), "text")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (3.0, 1.0, "3.00 times as fast"),
+        (1.0, 3.0, "slower: 3.00 times as long"),
+        (1.1, 1.0, "no faster beyond noise"),
+        (None, None, "not timed"),
+    ],
+)
+def test_what_times_say(before, after, says):
+    assert says in timed(before, after)
+    assert "CPU" not in timed(before, after)
+
+
+def test_versions_are_timed_in_turns(monkeypatch):
+    from fuselint.verify.whole import process
+
+    order = []
+
+    class Running:
+        def __init__(self, name, seconds):
+            self.name, self.seconds = name, seconds
+
+        def time(self, count):
+            order.append(self.name)
+            return [self.seconds] * count
+
+    got = process._timed({"before": Running("b", 2.0), "after": Running("a", 1.0)})
+    assert got == {"before": (2.0, 0.0), "after": (1.0, 0.0)}
+    assert "".join(order) == "ba" * (len(order) // 2) and len(order) > 20

@@ -80,8 +80,15 @@ def verify_whole(question: Question) -> Comparison:
                 path = question.before if version == "before" else question.after
                 raise VerifyFailed(f"{question.entry} imports nothing from {path} ({roots[version]})")
         leaves = _compared(question, folder, ran)
-        seconds = {} if ran["before"]["cpu"] else _timed(running)
-    notes = [*(f"before: {n}" for n in ran["before"]["notes"]), *(f"after: {n}" for n in ran["after"]["notes"])]
+        try:
+            seconds, untimed = ({} if ran["before"]["cpu"] else _timed(running)), []
+        except Died as e:
+            seconds, untimed = {}, [f"not timed: a version {e}"]
+    notes = [
+        *untimed,
+        *(f"before: {n}" for n in ran["before"]["notes"]),
+        *(f"after: {n}" for n in ran["after"]["notes"]),
+    ]
     costs = {}
     for version in VERSIONS:
         kernels, moved, note = _traced(question, roots[version])
