@@ -1,7 +1,7 @@
 """FUS261 unfused-activation: an activation written out that mlx.nn has as one compiled function.
 
-What it does: finds GELU with erf, with tanh and with a sigmoid, SiLU, softplus, mish, squared ReLU, sigmoid and
-log-sigmoid in any spelling, constants compared relatively.
+What it does: finds GELU with erf, with tanh and with a sigmoid, SiLU, softplus, mish, softsign, squared ReLU, sigmoid
+and log-sigmoid in any spelling, constants compared relatively.
 
 Why: written out, each operation is a kernel of its own: eight for GELU with tanh. The functions of mlx.nn are compiled
 to one or two.
@@ -22,6 +22,7 @@ from typing import Any
 
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.canonical import Canonical
+from fuselint.graph.compiling import both_ways
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.values import ONE, Value, alike
 from fuselint.rulebook import Example, FusedKernel, Match
@@ -83,12 +84,38 @@ def _gelu_tanh(c: Canonical, u: Value) -> Value:
     return c.algebra.product(0.5, [(u, ONE), (c.algebra.sum(1.0, [(t, 1.0)]), ONE)])
 
 
+def _softplus(c: Canonical, u: Value) -> Value:
+    return c.algebra.softplus(u)
+
+
+def _log_sigmoid(c: Canonical, u: Value) -> Value:
+    return c.algebra.scale(c.algebra.softplus(c.algebra.scale(u, -1.0)), -1.0)
+
+
+def _mish(c: Canonical, u: Value) -> Value:
+    return c.algebra.multiply(u, c.algebra.atom("tanh", (c.algebra.softplus(u),), nonnegative=True))
+
+
+def _relu_squared(c: Canonical, u: Value) -> Value:
+    args = sorted((u, c.algebra.zero), key=lambda v: (*v.order, v.id))
+    return c.algebra.product(1.0, [(c.algebra.atom("maximum", args, nonnegative=True), 2 * ONE)])
+
+
+def _softsign(c: Canonical, u: Value) -> Value:
+    return c.algebra.divide(u, c.algebra.sum(1.0, [(c.algebra.absolute(u), 1.0)]))
+
+
 KINDS = (
     Kind("{nn}.gelu({x})", "GELU", _gelu, "erf", math.sqrt(0.5)),
     Kind("{nn}.gelu_approx({x})", "GELU with tanh", _gelu_tanh, "tanh", math.sqrt(2 / math.pi)),
     Kind("{nn}.gelu_fast_approx({x})", "GELU with a sigmoid", _gated("sigmoid", 1.702), "sigmoid", 1.702),
     Kind("{nn}.silu({x})", "SiLU", _gated("sigmoid", 1.0), "sigmoid", 1.0),
     Kind("{mx}.sigmoid({x})", "sigmoid", lambda c, u: c.algebra.sigmoid(u), "sigmoid", 1.0, "more accurate"),
+    Kind("{nn}.mish({x})", "mish", _mish, "logaddexp", 1.0, "more accurate"),
+    Kind("{nn}.log_sigmoid({x})", "the logarithm of a sigmoid", _log_sigmoid, "logaddexp", -1.0, "more accurate"),
+    Kind("{nn}.softplus({x})", "softplus", _softplus, "logaddexp", 1.0, "more accurate"),
+    Kind("{nn}.relu2({x})", "squared ReLU", _relu_squared, "maximum", 1.0),
+    Kind("{nn}.softsign({x})", "softsign", _softsign, "abs", 1.0),
 )
 
 
@@ -110,10 +137,11 @@ def find(graph: Graph) -> Iterator[Match]:
         if node.op in ARITHMETIC and graph.facts.kind(node) == "array":
             match = _match(graph, node)
             if match is not None:
+                match.obligations += both_ways(graph)
                 yield match
 
 
-ARITHMETIC = frozenset({"multiply", "divide", "reciprocal", "power"})
+ARITHMETIC = frozenset("multiply divide reciprocal power square log log1p negative".split())
 """What the last operation of a written-out activation is: the functions themselves are not reported."""
 
 
@@ -139,9 +167,13 @@ def _arguments(value: Value, kind: Kind, c: Canonical) -> Iterator[Value]:
             continue
         seen.add(v)
         if v.op == kind.inside:
-            yield from _scaled_back(v.args[0], kind.factor, c)
+            for w in v.args:
+                if not w.is_number(0.0):
+                    yield from _scaled_back(w, kind.factor, c)
         elif v.op == "product":
             pending += [b for b, _ in v.factors]
+        elif v.op == "tanh":
+            pending.append(v.args[0])
         elif v.op == "sum":
             pending += [m for m, _ in v.terms]
 
@@ -215,6 +247,26 @@ EXAMPLES = [
         HEAD + "def gate(x: mx.array):\n    return 1 / (1 + mx.exp(-x))\n",
         fixed=HEAD + "def gate(x: mx.array):\n    return mx.sigmoid(x)\n",
     ),
+    Example(
+        BARE + "def act(x: mx.array):\n    return mx.log(1 + mx.exp(x))\n",
+        fixed=BARE + "def act(x: mx.array):\n    return nn.softplus(x)\n",
+    ),
+    Example(
+        BARE + "def act(x: mx.array):\n    return -mx.log1p(mx.exp(-x))\n",
+        fixed=BARE + "def act(x: mx.array):\n    return nn.log_sigmoid(x)\n",
+    ),
+    Example(
+        BARE + "def act(x: mx.array):\n    return x * mx.tanh(mx.log(1 + mx.exp(x)))\n",
+        fixed=BARE + "def act(x: mx.array):\n    return nn.mish(x)\n",
+    ),
+    Example(
+        BARE + "def act(x: mx.array):\n    return mx.maximum(x, 0) ** 2\n",
+        fixed=BARE + "def act(x: mx.array):\n    return nn.relu2(x)\n",
+    ),
+    Example(
+        BARE + "def act(x: mx.array):\n    return x / (1 + mx.abs(x))\n",
+        fixed=BARE + "def act(x: mx.array):\n    return nn.softsign(x)\n",
+    ),
 ]
 
 COUNTEREXAMPLES = [
@@ -225,5 +277,9 @@ COUNTEREXAMPLES = [
         why="another cubic term",
     ),
     Example(HEAD + "def f(x: mx.array):\n    return nn.gelu(x)\n", why="it is the function already"),
+    Example(HEAD + "def f(x: mx.array):\n    return mx.log(2 + mx.exp(x))\n", why="not one plus the exponential"),
+    Example(HEAD + "def f(x: mx.array):\n    return mx.maximum(x, 0) ** 3\n", why="a cube"),
+    Example(HEAD + "def f(x: mx.array):\n    return x * (x > 0) * x\n", why="-inf makes NaN there"),
+    Example(HEAD + "def f(x: mx.array, y: mx.array):\n    return x / (1 + mx.abs(y))\n", why="another value"),
     Example(HEAD + "def f(x: mx.array, y: mx.array):\n    return x * mx.sigmoid(y)\n", why="a gate of another value"),
 ]

@@ -181,7 +181,10 @@ class _Reader:
             return None
         column, scores = value.args if first else value.args[::-1]
         if column.op in ("broadcast_to", "tile"):
-            *_, heads, _, width = [None] * 4, *column.param("shape" if column.op == "broadcast_to" else "reps")
+            given = column.param("shape" if column.op == "broadcast_to" else "reps")
+            if not isinstance(given, tuple) or len(given) < 3:
+                return None
+            heads, _, width = given[-3:]
             if not _is_one(width) or (column.op == "tile" and not _is_one(heads)):
                 return None
             column = column.args[0]
@@ -353,6 +356,8 @@ def _match(graph: Graph, found: Attention) -> Match | None:
     root = found.root
     sinks = [found.sinks] if found.sinks is not None else []
     arrays = [found.q, found.k, found.v]
+    if found.mask in arrays:
+        return None  # broadcast as the one, of rank 4 as the other
     mask = _cast_to_queries(graph, found)
     masks = [n for n in _mask_nodes(mask) if n is not found.q]
     scale_nodes = _scale_nodes(found.scale)
@@ -553,6 +558,8 @@ def _mask_dtype(graph: Graph, found: Attention, mask: Hole | None, masks: list[N
     if all(d <= joint or d <= WHOLE for d in dtypes):
         return Obligation(claim, "proven", "the mask is made in the queries' dtype")
     because = "a float32 mask on half-precision queries raises; nothing here says the mask's dtype"
+    if any(d.name == "float32" for d in dtypes):
+        because = "it is float32, which half-precision queries refuse; nothing here says theirs"
     return Obligation(claim, "unknown", because)
 
 

@@ -28,7 +28,8 @@ from fuselint.graph.around import is_made_with
 from fuselint.graph.canonical import number_text
 from fuselint.graph.dtypes import DType
 from fuselint.graph.model import Graph, Node
-from fuselint.graph.ops import operand
+from fuselint.graph.op import ELEMENTWISE
+from fuselint.graph.ops import TABLE, operand
 from fuselint.graph.origins import stated_dtype
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
@@ -100,8 +101,25 @@ def _only_reader(graph: Graph, node: Node) -> Node | None:
 
 
 def _is_widened(graph: Graph, x: Node, wide: Node) -> bool:
+    if x.op == "attr" or _may_be_wide(graph, x):
+        return False  # a parameter's own softmax is small, and FUS108's
     dtype = graph.facts.dtype(x)
     return graph.facts.dtype(wide) == FLOAT32 and dtype != FLOAT32 and "float64" not in dtype and dtype.floating is True
+
+
+def _may_be_wide(graph: Graph, x: Node) -> bool:
+    """Whether a branch has made it float32 already: the casts do nothing then, until that is mended (FUS105)."""
+    stack, seen = [x], set()
+    while stack:
+        n = stack.pop()
+        op = TABLE.get(n.op)
+        if n in seen or (n.op != "phi" and (op is None or op.kind not in (*ELEMENTWISE, "activation"))):
+            continue
+        seen.add(n)
+        if n.op == "phi" and any(graph.facts.dtype(k) == FLOAT32 for k in n.inputs):
+            return True
+        stack.extend(n.inputs)
+    return False
 
 
 def _match(graph: Graph, back: Node, inner: Node, wide: Node, x: Node) -> Match | None:
@@ -232,5 +250,18 @@ class Norm(nn.Module):
         return mx.fast.rms_norm(x.astype(mx.float32), self.weight, 1e-6).astype(x.dtype)
 """,
         why="a weight that is meant to be float32",
+    ),
+    Example(
+        HEAD + "def f(x, allowed=None):\n    if allowed is not None:\n"
+        "        x = mx.where(allowed, x, mx.array(-1e9))\n"
+        "    return mx.softmax(x.astype(mx.float32), axis=-1).astype(x.dtype)\n",
+        why="where a mask is given, the float32 array has made x float32 (FUS105), and both casts do nothing",
+    ),
+    Example(
+        HEAD
+        + "import mlx.nn as nn\n\n\nclass Mix(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
+        "        self.logits = mx.zeros((n,))\n\n    def __call__(self, x):\n"
+        "        return x * mx.softmax(self.logits.astype(mx.float32), axis=-1).astype(x.dtype)\n",
+        why="a parameter: a few numbers, the same at every call (FUS108)",
     ),
 ]

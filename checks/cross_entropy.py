@@ -78,9 +78,18 @@ def _difference(graph: Graph, root: Node) -> Match | None:
         if targets is None or x is None or take.inputs[0] is not x:
             continue
         norm_keeps = norm_keeps and norm.attrs.get("keepdims") is True
+        if negative and _is_probability(graph, root):
+            continue
         if norm_keeps is take_keeps and (take_keeps or not _cut_twice(norm, root.inputs[total])):
             return _made(graph, root, x, targets, negative, take_keeps, "logsumexp less the target's logit")
     return None
+
+
+def _is_probability(graph: Graph, node: Node) -> bool:
+    """Whether only `exp` reads it: the confidence in a drawn token. The fused loss, cast and negated, takes as many
+    kernels, and there is no gradient to save."""
+    readers = graph.users.get(node, ())
+    return bool(readers) and node not in graph.escaping and all(r.op == "exp" for r in readers)
 
 
 def _log_probability(graph: Graph, root: Node) -> Match | None:
@@ -164,6 +173,8 @@ def _made(graph: Graph, root: Node, x: Node, targets: Node, negative: bool, keep
     facts = graph.facts
     if facts.kind(root) != "array" or facts.kind(x) != "array" or facts.dtype(x).floating is False:
         return None
+    if x.op == "astype" and graph.facts.dtype(x) == graph.facts.dtype(targets):
+        return None  # cast to integers
     inside = region(root, [x, targets])
     own = set(inside)
     if any(
@@ -172,6 +183,7 @@ def _made(graph: Graph, root: Node, x: Node, targets: Node, negative: bool, keep
     ):
         return None  # the log-probabilities are needed anyway
     same = facts.dtype(root) == facts.dtype(x)
+    float32 = facts.dtype(x).name == "float32"
     numerics: Numerics = "reassociated" if same else "different dtype"
     obligations = [
         Obligation("the classes are the last axis", "proven", how),
@@ -195,11 +207,14 @@ def _made(graph: Graph, root: Node, x: Node, targets: Node, negative: bool, keep
         message="cross entropy written out",
         obligations=obligations,
         region=frozenset(inside),
-        fused=(FusedKernel("fast.cross_entropy", (x, targets), root),),
+        fused=(
+            FusedKernel("fast.cross_entropy", (x, targets), root),
+            *(FusedKernel(op, (root,), root) for op, runs in (("astype", not float32), ("negative", negative)) if runs),
+        ),
         shapes={"x": ("...", "V"), "targets": ("...",)},
         dtypes={"targets": "int"},
         numerics=numerics,
-        data={"negative": negative, "keeps": keeps, "float32": facts.dtype(x).name == "float32"},
+        data={"negative": negative, "keeps": keeps, "float32": float32},
     )
 
 
@@ -248,6 +263,12 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
+        HEAD + "def loss(logits: mx.array, targets: mx.array):\n"
+        "    logp = mx.log(mx.softmax(logits.astype(targets.dtype), axis=-1))\n"
+        "    return -mx.take_along_axis(logp, targets[..., None], axis=-1)\n",
+        why="logits that are cast to integers",
+    ),
+    Example(
         HEAD + "def f(logits: mx.array, targets: mx.array):\n"
         '    return nn.losses.cross_entropy(logits, targets, reduction="none")\n',
         why="fused already",
@@ -282,5 +303,11 @@ COUNTEREXAMPLES = [
         "    picked = mx.take_along_axis(other, targets[..., None], axis=-1).squeeze(-1)\n"
         "    return mx.logsumexp(logits, axis=-1) - picked\n",
         why="two different logits",
+    ),
+    Example(
+        HEAD + "def confidence(logits: mx.array, token: mx.array):\n"
+        "    picked = mx.take_along_axis(logits, token[..., None], axis=-1)[..., 0]\n"
+        "    return mx.exp(picked - mx.logsumexp(logits, axis=-1))\n",
+        why="a probability, not a loss: the fused loss is cast and negated, and has no gradient to save",
     ),
 ]

@@ -7,10 +7,12 @@ scale, rotary application. Operations are grouped exactly as `mx.compile` groups
 Why: each operation reads its operands from memory and writes its result back. `nn.silu(gate) * up` moves five tensors
 where three would do; a gelu written out moves eighteen where two would do.
 
-When not to: where the code is compiled already, where it runs once (loading, tables), and for a function that is called
+When not to: where the code is compiled already, also by another file of the package (of code that runs both ways, the
+finding says where it does which), where it runs once (loading, tables), and for a function that is called
 with another Python number at every call, which `mx.compile` would compile again each time. Not reported is what runs
-once for each pass through a whole model (a sampler's step, the noise of a sample, a spectrum before its transform) and
-what is small: numbers of a row, coordinates, codes, the gate of a channel.
+once for each pass through a whole model (a sampler's step, guidance, the noise of a sample, an image that is resized,
+decibels, work beside the loop over the layers, methods of a model that neither a layer nor a loop calls) and what is
+small: numbers of a row, lengths, positions, coordinates, codes, the gate of a channel.
 
 Fix safety: the compiled helper runs the same operations in the same order and dtypes. On the CPU the values are
 bit-identical but for `x**2` and `x**-1` in float32, which a compiler writes as a product and a quotient: at most the
@@ -46,6 +48,7 @@ from typing import Any
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph import ops
 from fuselint.graph.chains import Chain, before_cast, chains
+from fuselint.graph.compiling import both_ways
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.op import Op
@@ -55,7 +58,7 @@ from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.tape import same_shape
 from fuselint.graph.trace import trace
-from fuselint.graph.worth import changes, is_few, is_lowest, is_rare
+from fuselint.graph.worth import changes, counts, is_beside_layers, is_few, is_lowest, is_rare
 from fuselint.rulebook import Example, FusedKernel, Match
 from fuselint.source.layout import one_line
 from fuselint.traffic.kernels import Kernel, kernels
@@ -89,6 +92,7 @@ def find(graph: Graph) -> Iterator[Match]:
         match = _match(graph, origins, chain)
         if match is not None:
             chained.update(chain.nodes)
+            match.obligations += both_ways(graph)
             yield match
     yield from _given_gates(graph, origins, chained)
 
@@ -100,7 +104,7 @@ def _given_gates(graph: Graph, origins: Origins, chained: set[Node]) -> Iterator
             continue
         for call, other in (product.inputs, product.inputs[::-1]):
             op = _by_default(call)
-            if op is None or graph.users.get(call) != (product,) or call in graph.escaping:
+            if op is None or _is_asked(graph, product) or graph.users.get(call) != (product,) or call in graph.escaping:
                 continue
             kind = graph.facts.kind(other)
             made = origins.of(other) & {"computed", "given"} if kind == "array" else {}
@@ -117,11 +121,17 @@ def _by_default(call: Node) -> Op | None:
     return op if op is not None and (op.function or op.name) in FUNCTIONS else None
 
 
+def _is_asked(graph: Graph, product: Node) -> bool:
+    """Whether it is the other way of a choice by what the activation is: the fixed code."""
+    tests = [u.attrs["test"] for u in graph.users.get(product, ()) if u.op == "phi"]
+    return any((t.op == "call" and t.attrs.get("target") == "builtins.isinstance") or t.op == "compare" for t in tests)
+
+
 def _given_gate(product: Node, call: Node, other: Node, op: Op) -> Match:
     default = call.attrs["default"]
     new = {"new": default} if default.op == "new" else {}
     activation = replace(call, op=op.name, attrs=new)
-    gate = replace(product, inputs=(activation, other))
+    gate = replace(product, inputs=tuple(activation if n is call else n for n in product.inputs))
     path = call.attrs["path"] or "the activation"
     usual = default.attrs["target"].removeprefix("mlx.")
     return Match(
@@ -129,14 +139,10 @@ def _given_gate(product: Node, call: Node, other: Node, op: Op) -> Match:
         root=product,
         holes={"gate": call.inputs[0], "up": other},
         message=f"{path}, by default {usual}, and multiply run one by one",
-        obligations=[Obligation(f"{path} is its default", "unknown", "the constructor may be given another one")],
+        obligations=[Obligation(f"{path} may be another one", "proven", "the new code asks which it is")],
         region=frozenset({activation, gate}),
         fused=(FusedKernel("mx.compile", (call.inputs[0], other), product),),
-        data={
-            "kernels": 2,
-            "gated": True,
-            "no_fix": f"{path} is the constructor's: let it be a function of both, under mx.compile, such as a SwiGLU",
-        },
+        data={"kernels": 2, "gated": True, "no_fix": "", "nodes": (activation, gate), "given": (path, default, op)},
     )
 
 
@@ -256,8 +262,12 @@ class _Reading:
             return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation, coordinates
         if self.is_normalisation(found):
             return False  # an image or a latent, once
-        if is_few(self.graph, root) or (not self.is_gated() and is_rare(self.graph, self.chain.nodes)):
+        if is_few(self.graph, root) or is_rare(self.graph, self.chain.nodes, gated=self.is_gated()):
             return False
+        if is_beside_layers(self.graph, root):
+            return False
+        if self.origins.of(root) == {"identity"} or counts(self.graph, self.chain.nodes):
+            return False  # lengths and positions
         if any(map(_is_short_literal, arrays)):
             return False  # rows of coordinates or colours
         if not any(self.origins.of(n) & {"computed", "given"} for n in arrays if facts.kind(n) == "array"):
@@ -367,6 +377,8 @@ class _Reading:
 
     def may_change(self, node: Node) -> bool:
         """Whether a value that may be a number may be another one at the next call."""
+        if node.op == "item" and isinstance(node.attrs.get("index"), int):
+            node = node.inputs[0]  # `self.weights[0]`
         return node.op not in ("attr", "global")
 
     def reads_the_same(self, a: Node, b: Node) -> bool:
@@ -515,6 +527,19 @@ GIVEN = """class MLP(nn.Module):
         return self.activation(self.gate(x)) * self.up(x)
 """
 
+GIVEN_NAMES = """class MLP(nn.Module):
+    def __init__(self, dims: int, activation=nn.SiLU()):
+        super().__init__()
+        self.gate = nn.Linear(dims, dims)
+        self.up = nn.Linear(dims, dims)
+        self.activation = activation
+
+    def __call__(self, x):
+        up = self.up(x)
+        gate = self.gate(x)
+        return {value}
+"""
+
 EXAMPLES = (
     Example(
         HEAD + MLP.lstrip().format(product="nn.silu(self.gate_proj(x)) * self.up_proj(x)"),
@@ -600,6 +625,25 @@ def gate(g: mx.array, u):
         HEAD + GIVEN.format(default="=nn.SiLU()"),
         applicability="none",
         why="another activation may be given; people make it a function of both",
+    ),
+    Example(
+        HEAD + GIVEN_NAMES.format(value="self.activation(gate) * up"),
+        fixed="from functools import partial\n\n"
+        + HEAD
+        + """@partial(mx.compile, shapeless=True)
+def swiglu(gate: mx.array, up: mx.array) -> mx.array:
+    return nn.silu(gate) * up
+
+
+"""
+        + GIVEN_NAMES.format(
+            value="""(
+            swiglu(gate, up)
+            if isinstance(self.activation, nn.SiLU)
+            else self.activation(gate) * up
+        )"""
+        ),
+        why="the new code asks which activation was given",
     ),
 )
 COUNTEREXAMPLES = (

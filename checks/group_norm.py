@@ -26,7 +26,6 @@ from typing import Any
 from fuselint.finding import Obligation
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.norm_operands import (
-    EXACT,
     POLICIES,
     best_matches,
     dtype_stays,
@@ -42,6 +41,7 @@ from fuselint.graph.norm_operands import (
 )
 from fuselint.graph.norms import Axes, readings, roots
 from fuselint.graph.shapes import Shape
+from fuselint.graph.worth import is_read_out
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 from fuselint.standing import is_value_of_its_call
 
@@ -105,9 +105,9 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     holes: dict[str, Hole] = {"x": x, "eps": eps}
     owned = region(root, [n for h in holes.values() for n in held(h)])
     label = "llama" if policy == "float32" and kept.verdict == "proven" else policy
-    numerics = numerics_of(
-        graph, owned, "none" if wide else policy, written if wide else x, kept, EXACT | {"subtract", "var"}
-    )
+    numerics = numerics_of(graph, "none" if wide else policy, written if wide else x, kept)
+    if is_read_out(graph, root):
+        return None
     return Match(
         code=CODE,
         root=root,
@@ -122,7 +122,7 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
         region=frozenset(owned),
         fused=_kernels(norm.axes, x, root),
         shapes={"x": _example(shape)},
-        numerics="reassociated" if numerics == "bit-identical" else numerics,
+        numerics=numerics,
         related=helpers(root, owned),
         data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "cast": cast, "call": rows},
     )

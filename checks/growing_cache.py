@@ -75,7 +75,9 @@ def _returned_caches(graph: Graph, appends: list[Node]) -> Iterator[list[Node]]:
             for element in branch.inputs:
                 for cache in branches(element):
                     parts = cache.inputs if cache.op in ("tuple", "list") else ()
-                    kept = [n for n in appends if any(n in branches(p) for p in parts) and _of_argument(n.inputs[0])]
+                    kept = [
+                        n for n in appends if any(n in branches(p) for p in parts) and _of_argument(graph, n.inputs[0])
+                    ]
                     for first in kept:
                         yield [
                             n
@@ -85,12 +87,20 @@ def _returned_caches(graph: Graph, appends: list[Node]) -> Iterator[list[Node]]:
                         ]
 
 
-def _of_argument(node: Node) -> bool:
+def _of_argument(graph: Graph, node: Node) -> bool:
     """Whether it is an element of an argument that holds several: `cache[0]`, `keys, values = cache`."""
     if node.op not in ("item", "index") or len(node.inputs) != 1 or node.inputs[0].op != "param":
         return False
+    if node.inputs[0] in _objects(graph):
+        return False
     index = node.attrs.get("index")
     return isinstance(index[0] if isinstance(index, tuple) and len(index) == 1 else index, int)
+
+
+def _objects(graph: Graph) -> set[Node]:
+    """Arguments whose methods are called: where a cache object is given, a tuple is what is left for other callers."""
+    called = (n.attrs.get("callee") for n in graph.nodes if n.op == "call")
+    return {c.inputs[0] for c in called if isinstance(c, Node) and c.op == "attr" and c.inputs}
 
 
 def _match(graph: Graph, group: list[Node]) -> Match:
@@ -169,5 +179,15 @@ COUNTEREXAMPLES = [
         "        self.values = mx.concatenate([self.values, values], axis=2)[:, :, -128:]\n"
         "        return self.keys, self.values\n",
         why="a window does not grow",
+    ),
+    Example(
+        HEAD + "def attend(q, k: mx.array, v: mx.array, cache=None):\n"
+        '    if hasattr(cache, "update"):\n'
+        "        k, v = cache.update(k, v)\n"
+        "    elif cache is not None:\n"
+        "        k = mx.concatenate([cache[0], k], axis=2)\n"
+        "        v = mx.concatenate([cache[1], v], axis=2)\n"
+        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0), (k, v)\n",
+        why="a cache object is taken too: the tuple is there for other callers",
     ),
 ]

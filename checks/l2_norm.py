@@ -20,7 +20,7 @@ off, in rows of zeros. Short rows, such as directions in space, which a kernel o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import log2
 from typing import Any
 
@@ -43,7 +43,8 @@ from fuselint.graph.norm_operands import (
     wide_operand,
 )
 from fuselint.graph.norms import LAST, Norm, readings, roots
-from fuselint.rulebook import Example, FusedKernel, Hole, Match
+from fuselint.graph.worth import is_read_out
+from fuselint.rulebook import Example, FusedKernel, Hole, Made, Match
 from fuselint.standing import is_value_of_its_call
 
 CODE, NAME = "FUS203", "unfused-l2-norm"
@@ -120,6 +121,8 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
     owned = region(root, [n for h in holes.values() for n in held(h)])
     size = "D" if length is None else str(length)
     label = "llama" if policy == "float32" and kept.verdict == "proven" else policy
+    if is_read_out(graph, root):
+        return None
     return Match(
         code=CODE,
         root=root,
@@ -133,13 +136,18 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
             kept,
         ],
         region=frozenset(owned),
-        fused=(FusedKernel("fast.rms_norm", (x, *weight.nodes), root),),
+        fused=(FusedKernel("fast.rms_norm", (x,), root, made=(_scaled_weight(x, weight.nodes),), wide=cast),),
         shapes={"x": ("...", size), **({"weight": (size,)} if weight.hole is not None else {})},
         dtypes={"weight": "weight"} if weight.hole is not None else {},
         numerics=_numerics(graph, "none" if wide else policy, written if wide else x, kept, length),
         related=helpers(root, owned),
         data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "cast": cast, "length": length},
     )
+
+
+def _scaled_weight(x: Node, weight: Sequence[Node]) -> Made:
+    """d ** -0.5 for every entry of a row, or times the weight."""
+    return Made("multiply", weight[0], tuple(weight)) if weight else Made("full", x)
 
 
 def _length(graph: Graph, x: Node) -> int | None:

@@ -24,11 +24,13 @@ from typing import Any
 from fuselint.finding import Obligation
 from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, region
-from fuselint.graph.op import ELEMENTWISE
-from fuselint.graph.ops import TABLE
+from fuselint.graph.worth import is_read_out
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS231", "unfused-matmul-add"
+
+IN, OUT = "in_dims", "out_dims"
+"""What the axes of the matrix are called where the code has no names for them."""
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
@@ -106,10 +108,11 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         return None
     obligations = [
         _read_once(graph, root, inside),
-        _saves_a_kernel(graph, root, c),
         _fits(graph, scaled.value, c),
         _dtype(graph, a, b, c),
     ]
+    if is_read_out(graph, root):
+        return None
     return Match(
         code=CODE,
         root=root,
@@ -118,7 +121,7 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         obligations=obligations,
         region=frozenset(inside),
         fused=(FusedKernel("addmm", (c, a, b), root),),
-        shapes={"a": ("...", "K"), "b": ("K", "N"), "c": _shape(graph, c)},
+        shapes={"a": ("...", IN), "b": (IN, OUT), "c": _shape(graph, c)},
         dtypes={"b": "weight", "c": "weight" if c.op == "attr" else "activation"},
         numerics="more accurate",
         related=[(scaled.value, "the product")],
@@ -160,23 +163,6 @@ def _read_once(graph: Graph, root: Node, inside: list[Node]) -> Obligation:
     return Obligation(claim, "proven", "by the addition alone")
 
 
-def _saves_a_kernel(graph: Graph, root: Node, c: Node) -> Obligation:
-    """Under mx.compile an addition is part of the kernel that makes the addend or reads the sum, and addmm is not."""
-    claim = "the addition is a kernel of its own"
-    if not graph.context.compiled:
-        return Obligation(claim, "proven", "nothing fuses it")
-    if any(_fuses(u) for u in graph.users.get(root, ())):
-        return Obligation(claim, "contradicted", "mx.compile fuses it with what reads the sum")
-    if _fuses(c) and graph.users.get(c) == (root,) and c not in graph.escaping:
-        return Obligation(claim, "contradicted", "mx.compile fuses it with what makes the addend")
-    return Obligation(claim, "proven", "nothing elementwise stands next to it")
-
-
-def _fuses(node: Node) -> bool:
-    op = TABLE.get(node.op)
-    return op is not None and (op.kind in ELEMENTWISE or op.kind == "activation")
-
-
 def _fits(graph: Graph, product: Node, c: Node) -> Obligation:
     claim = "the addend broadcasts to the product"
     facts = graph.facts
@@ -206,8 +192,8 @@ def _shape(graph: Graph, c: Node) -> tuple[str, ...]:
     if rank == 0:
         return ()
     if rank is None or rank == 1:
-        return ("N",) if rank == 1 or c.op in ("attr", "param") else ("...", "N")
-    return ("...", "N")
+        return (OUT,) if rank == 1 or c.op in ("attr", "param") else ("...", OUT)
+    return ("...", OUT)
 
 
 EXAMPLES = [
@@ -256,5 +242,12 @@ COUNTEREXAMPLES = [
     Example(
         HEAD + "def f(x, w, b):\n    return (x @ w).astype(mx.float16) + b.astype(mx.float32)\n",
         why="a cast stands between",
+    ),
+    Example(
+        HEAD + "def ridge(x: mx.array, y: mx.array, amount: float):\n"
+        "    x = x.astype(mx.float32)\n"
+        "    gram = x.T @ x + amount * mx.eye(64)\n"
+        "    return mx.linalg.solve(gram, x.T @ y, stream=mx.cpu)\n",
+        why="a decomposition on the CPU reads it: that is calibration",
     ),
 ]

@@ -12,15 +12,16 @@ the casts (half precision).
 
 When not to: where the zeros are read elsewhere too, which then are written anyway, or have another dtype or shape than
 the operand. Casts to a narrower dtype and back round, and stay. A view keeps
-the whole array alive, so `x[0]` is left where the entry is returned, stored or handed on. Shapeless compiled code
-accepts a gather and refuses a slice.
+the whole array alive, so `x[0]` is left where the entry is returned, stored or handed on, and so it is where a reshape
+would copy the view. Shapeless compiled code accepts a gather and refuses a slice.
 
 Fix safety: safe. The same bits: a Python zero takes the dtype of the array, and widening loses nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import libcst as cst
@@ -30,7 +31,9 @@ from fuselint.graph.dtypes import HALF
 from fuselint.graph.facts import FITS
 from fuselint.graph.model import PROPERTIES, Graph, Node
 from fuselint.graph.ops import TABLE
+from fuselint.graph.trace import trace
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
+from fuselint.traffic.kernels import launches
 
 CODE, NAME = "FUS106", "needless-copy"
 
@@ -69,9 +72,10 @@ def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return
     for node in graph.nodes:
-        match = _zeros(graph, node) or _row(graph, node) or _there_and_back(graph, node)
+        match = _zeros(graph, node) or _there_and_back(graph, node)
         if match is not None:
             yield match
+    yield from _rows(graph)
 
 
 def _read_once(graph: Graph, node: Node) -> bool:
@@ -90,8 +94,8 @@ def _zeros(graph: Graph, root: Node) -> Match | None:
         if zeros.attrs.get("dtype") is not None or not _alike(graph, zeros.inputs[0], x):
             continue
         dtype = graph.facts.dtype(x)
-        if dtype.name == "bool_" or not dtype.floating or not _read_once(graph, zeros):
-            continue  # positions and counts are small
+        if dtype.name == "bool_" or not dtype.floating or not _read_once(graph, zeros) or _is_looked_up(graph, root):
+            continue  # positions, counts and tokens are small
         holes: dict[str, Hole] = {"x": x}
         reads = [x]
         given = "{x}, 0" if pair[0] is x else "0, {x}"
@@ -112,9 +116,17 @@ def _zeros(graph: Graph, root: Node) -> Match | None:
             fused=(FusedKernel(root.op, tuple(reads), root),),
             shapes={"x": ("...", "D"), "m": ("...", "D")},
             dtypes={"m": "bool"},
-            data={"template": f"{{mx}}.{root.op}({given})"},
+            data={"parts": ((root, f"{{mx}}.{root.op}({given})"),)},
         )
     return None
+
+
+def _is_looked_up(graph: Graph, node: Node) -> bool:
+    """Whether a table is read at its entries: they are tokens."""
+    return any(
+        r.op in ("nn.Embedding", "nn.QuantizedEmbedding") or (r.op in ("index", "take") and node in r.inputs[1:])
+        for r in graph.users.get(node, ())
+    )
 
 
 def _alike(graph: Graph, a: Node, b: Node) -> bool:
@@ -131,32 +143,83 @@ AXES = {2: ("L", "D"), 3: ("B", "L", "D"), 4: ("B", "H", "L", "D"), 5: ("N", "B"
 """What the axes of an array are called, by its rank."""
 
 
-def _row(graph: Graph, root: Node) -> Match | None:
-    """x[0]: MLX gathers one entry of the first axis, and copies it. `x[0, ...]` is a view."""
-    if root.op not in ("index", "item") or len(root.inputs) != 1 or not isinstance(root.cst, cst.Subscript):
+def _rows(graph: Graph) -> Iterator[Match]:
+    """x[0]: MLX gathers one entry of the first axis, and copies it. `x[0, ...]` is a view.
+
+    `q, k, v = qkv[0], qkv[1], qkv[2]` is one finding.
+    """
+    found: dict[Node, list[tuple[Node, int]]] = {}
+    for node in graph.nodes:
+        at = _single_index(graph, node)
+        if at is not None and _spares_a_copy(graph, node, at):
+            found.setdefault(node.inputs[0], []).append((node, at))
+    for x, entries in found.items():
+        first, *others = [node for node, _ in entries]
+        rank = graph.facts.rank(x) or 0
+        axes = AXES.get(rank) or (*(f"A{i}" for i in range(rank - 4)), *AXES[4])
+        yield Match(
+            code=CODE,
+            root=first,
+            holes={"x": x},
+            message="ints as the only indices gather, which copies the entries"
+            if others
+            else "an int as the only index gathers, which copies the entry",
+            obligations=[
+                Obligation("the array has two axes or more", "proven", graph.facts.why(x)),
+                Obligation("the view does not outlive the function", "proven", "it is only computed with"),
+            ],
+            region=frozenset({first, *others}),
+            also=tuple(others),
+            related=[(n, "and here") for n in others],
+            shapes={"x": (_length(graph, x, entries), *axes[1:])},
+            data={"parts": tuple((node, f"{{x}}[{at}, ...]") for node, at in entries)},
+        )
+
+
+def _length(graph: Graph, x: Node, entries: Sequence[tuple[Node, int]]) -> str:
+    """The size of the first axis, or one that has the entries."""
+    shape = graph.facts.shape(x)
+    size = None if shape is None else shape.axis(0)
+    known = None if size is None else size.value()
+    return str(known or max(at + 1 if at >= 0 else -at for _, at in entries))
+
+
+def _single_index(graph: Graph, node: Node) -> int | None:
+    """The int of `x[int]` that may be a view."""
+    if node.op not in ("index", "item") or len(node.inputs) != 1 or not isinstance(node.cst, cst.Subscript):
         return None
-    if root.stmt is not None and isinstance(root.stmt.cst, cst.AugAssign) and root.stmt.cst.target is root.cst:
+    if node.stmt is not None and isinstance(node.stmt.cst, cst.AugAssign) and node.stmt.cst.target is node.cst:
         return None  # it is assigned to
-    x, index = root.inputs[0], root.attrs.get("index")
+    x, index = node.inputs[0], node.attrs.get("index")
     at = index[0] if isinstance(index, tuple) and len(index) == 1 else index
     rank = graph.facts.rank(x)
     if type(at) is not int or graph.facts.kind(x) != "array" or rank is None or rank < 2:
         return None
-    if graph.context.shapeless or root.frame.depth or root in graph.escaping or not _is_used_up(graph, root):
+    if graph.context.shapeless or node.frame.depth or node in graph.escaping or not _is_used_up(graph, node):
         return None
-    return Match(
-        code=CODE,
-        root=root,
-        holes={"x": x},
-        message="an int as the only index gathers, which copies the entry",
-        obligations=[
-            Obligation("the array has two axes or more", "proven", graph.facts.why(x)),
-            Obligation("the view does not outlive the function", "proven", "it is only computed with"),
-        ],
-        region=frozenset({root}),
-        shapes={"x": AXES.get(rank) or (*(f"A{i}" for i in range(rank - 4)), *AXES[4])},
-        data={"template": f"{{x}}[{at}, ...]"},
-    )
+    return at
+
+
+def _spares_a_copy(graph: Graph, entry: Node, at: int) -> bool:
+    """Whether the copy is gone for good: a reshape of a view may take one where that of a copy takes none."""
+    nodes = {entry}
+    source = entry.inputs[0]
+    while _is_view(source) and len(source.inputs) == 1:
+        nodes.add(source)
+        source = source.inputs[0]
+    stack = [entry]
+    while stack:
+        readers = [r for r in graph.users.get(stack.pop(), ()) if _is_view(r) and r not in nodes]
+        nodes.update(readers)
+        stack.extend(readers)
+    view = replace(entry, op="index", attrs={**entry.attrs, "index": (at, Ellipsis)})
+    now, then = (launches(trace(nodes, graph.facts, eager=True, instead=i)) for i in ({}, {entry: view}))
+    return len(then) < len(now)
+
+
+def _is_view(node: Node) -> bool:
+    op = TABLE.get(node.op)
+    return op is not None and op.kind == "view"
 
 
 def _is_used_up(graph: Graph, node: Node) -> bool:
@@ -201,7 +264,7 @@ def _there_and_back(graph: Graph, root: Node) -> Match | None:
         ],
         region=frozenset({root, wide}),
         shapes={"x": ("...", "D")},
-        data={"template": "{x}"},
+        data={"parts": ((root, "{x}"),)},
     )
 
 
@@ -213,7 +276,16 @@ def _entry(result: str, entry: str) -> str:
     return HEAD + f"def f(x: mx.array, y: mx.array):\n    B, L, D = x.shape\n    first = {entry}\n    return {result}\n"
 
 
+HEADS = "    B, N, C = x.shape\n    qkv = x.reshape(B, N, 3, 8, -1).transpose(2, 0, 3, 1, 4)\n    q, k, v = {}\n"
+
 EXAMPLES = [
+    Example(
+        HEAD + "def f(x: mx.array):\n" + HEADS.format("qkv[0], qkv[1], qkv[2]") + "    return mx.exp(q * k - v)\n",
+        fixed=HEAD
+        + "def f(x: mx.array):\n"
+        + HEADS.format("qkv[0, ...], qkv[1, ...], qkv[2, ...]")
+        + "    return mx.exp(q * k - v)\n",
+    ),
     Example(_entry("mx.exp(first + y)", "x[0]"), fixed=_entry("mx.exp(first + y)", "x[0, ...]")),
     Example(_example("mx.where(m, x, mx.zeros_like(x))"), fixed=_example("mx.where(m, x, 0)")),
     Example(_example("mx.where(m, mx.zeros_like(x), x)"), fixed=_example("mx.where(m, 0, x)")),
@@ -258,4 +330,19 @@ COUNTEREXAMPLES = [
     Example(_example("x.astype(mx.float16).astype(x.dtype)", "x: mx.array"), why="float16 rounds"),
     Example(_example("x.astype(mx.float32).astype(mx.bfloat16)", "x: mx.array"), why="x may be float32"),
     Example(_example("mx.exp(x.astype(mx.float32)).astype(x.dtype)", "x: mx.array"), why="work in float32 between"),
+    Example(
+        HEAD
+        + "def f(x: mx.array):\n"
+        + HEADS.format("qkv[0], qkv[1], qkv[2]")
+        + "    q = q.reshape(B * 8, N, -1)\n    k = k.reshape(B * 8, N, -1)\n    v = v.reshape(B * 8, N, -1)\n"
+        + "    return mx.exp(q * k - v)\n",
+        why="heads of a batch aren't next to each other: the reshape would copy what the gather doesn't",
+    ),
+    Example(
+        HEAD.rstrip() + "\nimport mlx.nn as nn\n\n\nclass Text(nn.Module):\n    def __init__(self, n, dims):\n"
+        "        super().__init__()\n        self.table = nn.Embedding(n, dims)\n\n"
+        "    def __call__(self, tokens: mx.array, dropped):\n"
+        "        tokens = mx.where(dropped, mx.zeros_like(tokens), tokens)\n        return self.table(tokens)\n",
+        why="tokens are small",
+    ),
 ]

@@ -2,7 +2,9 @@
 
 What it does: finds activations that meet an array which is float32 only because nobody said otherwise:
 `x * mx.array(0.5)`, `x / mx.sqrt(2.0)`, `scores + mx.where(keep, 0.0, -math.inf)` (two Python numbers make float32),
-`mx.where(keep, x, mx.array(0.0))`, `mx.concatenate([x, mx.zeros(shape)])`.
+`mx.where(keep, x, mx.array(0.0))`, `mx.concatenate([x, mx.zeros(shape)])`. The array may be made in `__init__`
+(`self._scale`), or by a function or class of another file, such as the tables of a rotation; there it counts also
+where the code says float32. The finding names the line that makes it, and counts what is then computed in float32.
 
 Why: a Python number takes the dtype of the array it meets, and an array of its own does not. From there on every
 value is float32: twice the bytes for each operation, and a matmul that casts its weight at every call.
@@ -11,7 +13,8 @@ Traffic: x * 0.5 moves 4 bytes an element (half precision), x * mx.array(0.5) 14
 much as before.
 
 When not to: where float32 is meant. A value that is cast to float32 in the function, or cast back, is not reported, nor
-is one that isn't known to be an activation of the network. Integer arrays don't promote.
+is one that isn't known to be an activation of the network, nor a lookup in an argument, nor the window of a Fourier
+transform. Integer arrays don't promote.
 
 Fix safety: unsafe, always: the dtype of the result changes. Where activations are float32 nothing changes.
 """
@@ -23,20 +26,28 @@ from collections.abc import Iterator
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.across import Inside
 from fuselint.graph.dtypes import HALF, DType
+from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.origins import Origins
+from fuselint.graph.promotion import FLOAT32, Source, source
 from fuselint.rulebook import Example, Hole, Match, Probe
+from fuselint.traffic.kernels import kernels
 
 CODE, NAME = "FUS105", "promoting-operand"
 
 HEAD = "import math\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
-FLOAT32 = DType({"float32"})
-
 ARITHMETIC = frozenset({"add", "subtract", "multiply", "divide", "power", "maximum", "minimum", "logaddexp"})
-MADE = frozenset({"array", "zeros", "ones", "full", "eye", "identity", "tri", "linspace", "arange"})
+NORMS = frozenset({"fast.rms_norm", "fast.layer_norm"})
+PROMOTING = ARITHMETIC | NORMS | {"where", "concatenate", "clip", "matmul"}
+PRODUCTS = frozenset({"matmul", "conv"})
+MAKES = frozenset({"layer", "matmul", "conv", "fast"})
+FARTHEST = 20
+"""Operations between a parameter and what meets it."""
+
 QUIET = frozenset({"astype", "argmax", "argmin", "argsort", "argpartition", "shape", "dim", "dtype", "ndim", "size"})
 """Readers for which the dtype of their operand does not matter, or which set it."""
 
@@ -63,71 +74,170 @@ def find(graph: Graph) -> Iterator[Match]:
         return
     origins: Origins | None = None
     for node in graph.nodes:
-        if node.frame.depth or node.op not in (*ARITHMETIC, "where", "concatenate"):
+        if node.frame.depth:
             continue
-        for x, promoting in _pairs(graph, node):
+        match = None
+        if node.op in PROMOTING:
+            for x, promoting in _pairs(graph.facts, node):
+                origins = origins or Origins(graph)
+                match = match or _match(graph, origins, node, x, promoting)
+        elif node.op == "call" and _widens(graph.facts, node):
             origins = origins or Origins(graph)
-            match = _match(graph, origins, node, x, promoting)
-            if match is not None:
-                yield match
-                break
+            match = _match_call(graph, origins, node)
+        if match is not None:
+            yield match
 
 
-def _pairs(graph: Graph, node: Node) -> Iterator[tuple[Node, Node]]:
-    """Operands of which one has a dtype that is half precision or may be, and the other is float32 by default."""
-    if node.op == "concatenate":
-        operands = node.inputs
-    else:
-        operands = node.inputs[1:] if node.op == "where" else node.inputs
-    for x in operands:
-        dtype = graph.facts.dtype(x)
-        narrow = dtype.name in HALF or (bool(dtype) and dtype.symbols == dtype)
-        if not narrow or graph.facts.kind(x) != "array":
-            continue
-        for other in operands:
-            if other is not x and graph.facts.kind(other) == "array" and graph.facts.dtype(other) == FLOAT32:
-                yield x, other
+def _operands(node: Node) -> tuple[Node, ...]:
+    """The operands whose dtypes promote one another."""
+    if node.op == "where":
+        return node.inputs[1:]
+    return node.inputs[:3] if node.op == "fast.layer_norm" else node.inputs[:2] if node.op in NORMS else node.inputs
+
+
+def _pairs(facts: KnownFacts, node: Node) -> Iterator[tuple[Node, Node]]:
+    """Operands of which one has a dtype that is half precision or may be, and the other is float32."""
+    operands = _operands(node)
+    for x in operands[:1] if node.op in (*NORMS, "clip") else operands:
+        if facts.kind(x) == "array" and _is_narrow(facts.dtype(x)):
+            for other in operands:
+                if other is not x and facts.kind(other) == "array" and facts.dtype(other) == FLOAT32:
+                    yield x, other
+
+
+def _is_narrow(dtype: DType) -> bool:
+    return dtype.name in HALF or (bool(dtype) and dtype.symbols == dtype)
 
 
 def _match(graph: Graph, origins: Origins, root: Node, x: Node, promoting: Node) -> Match | None:
-    source = _by_default(graph, promoting)
-    if source is None or not _matters(graph, root):
+    found = source(graph.facts, promoting)
+    if found is None or _is_meant(graph, found) or not _matters(graph, root):
         return None
-    half = graph.facts.dtype(x).name in HALF
-    claim = "the activation is half precision"
-    if half:
-        evidence = Obligation(claim, "proven", graph.facts.why(x))
-    elif _is_of_the_network(graph, origins, x):
-        evidence = Obligation(claim, "unknown", "nothing in this file says the dtype of the weights")
-    else:
+    evidence = _evidence(graph, origins, x)
+    if evidence is None:
         return None
-    obligations = [evidence, Obligation("the operand is float32 by default", "proven", graph.facts.why(source))]
-    text = _shown(source)
-    if half:
-        message = f"`{text}` is float32, and makes a half-precision activation float32"
-    else:
-        message = f"possible: where the activation is half precision, `{text}` makes it float32"
     holes, data = _rewrite(graph, root, x, promoting)
-    if _is_beyond_half(graph, source):
-        obligations.append(
-            Obligation("its numbers fit the dtype of the activation", "unknown", "float16 ends at 65504")
-        )
     inside = frozenset(region(root, [n for n in holes.values() if isinstance(n, Node)]))
+    half = graph.facts.dtype(x).name in HALF
     return Match(
         code=CODE,
         root=root,
         holes=holes,
-        message=message,
-        obligations=obligations,
+        message=_message(graph, root, found, half),
+        obligations=_obligations(found, evidence),
         region=inside,
         shapes=_shapes(graph, holes),
         dtypes={"o": "float32"},
         numerics="different dtype",
         probe=VALUES if half and holes.get("o") is promoting else None,
-        related=[] if source is promoting else [(source, "float32 from here")],
+        related=[] if found.node is promoting else [(found.node, "float32 from here")],
         data=data,
         has_traffic=False,
     )
+
+
+def _match_call(graph: Graph, origins: Origins, call: Node) -> Match | None:
+    """A function that multiplies an activation, or adds to it, what the call gives it in float32: rotary tables."""
+    facts = graph.facts
+    for inside in facts.into(call):
+        if inside.graph.context.class_name is not None:
+            continue
+        for node in inside.graph.nodes:
+            for x, promoting in _pairs(inside.facts, node) if node.op in PROMOTING else ():
+                given, table = _argument(inside, x), _argument(inside, promoting)
+                found = None if table is None or given is None else source(facts, table)
+                if found is None or given is None or _is_meant(graph, found) or not _matters(graph, call):
+                    continue
+                evidence = _evidence(graph, origins, given)
+                if evidence is None:
+                    continue
+                name = (call.attrs.get("target") or "").rpartition(".")[2]
+                return Match(
+                    code=CODE,
+                    root=call,
+                    holes={},
+                    message=_message(graph, call, found, facts.dtype(given).name in HALF, f" in `{name}`"),
+                    obligations=_obligations(found, evidence),
+                    region=frozenset({call}),
+                    numerics="different dtype",
+                    related=[(found.node, "float32 from here"), (node, "meets the activation here")],
+                    data={"no_fix": f"cast it where it is given to `{name}`: `.astype(...)` to the activation's dtype"},
+                    has_traffic=False,
+                )
+    return None
+
+
+def _widens(facts: KnownFacts, call: Node) -> bool:
+    """Whether a call gives back float32 arrays."""
+    fact = facts.of(call)
+    return any(f.kind == "array" and f.dtype == FLOAT32 for f in (fact, *(fact.parts or ())))
+
+
+def _argument(inside: Inside, node: Node) -> Node | None:
+    """The argument of the call that a value of the function is made of, one operation after the other."""
+    for _ in range(FARTHEST):
+        if node.op == "param":
+            return inside.facts.arguments.get(node, (None, None))[1]
+        op = TABLE.get(node.op)
+        if not node.inputs or not (node.op in ("phi", "index", "item") or (op is not None and op.kind in PASSES_ON)):
+            return None
+        arrays = [n for n in node.inputs if inside.facts.kind(n) == "array"]
+        node = arrays[0] if arrays else node.inputs[0]
+    return None
+
+
+def _evidence(graph: Graph, origins: Origins, x: Node) -> Obligation | None:
+    """That an operand is a half-precision activation, proven or possible; None where nothing says so."""
+    claim = "the activation is half precision"
+    if graph.facts.dtype(x).name in HALF:
+        return Obligation(claim, "proven", graph.facts.why(x))
+    if _is_of_the_network(graph, origins, x):
+        return Obligation(claim, "unknown", "nothing in the package says the dtype of the weights")
+    return None
+
+
+def _is_meant(graph: Graph, found: Source) -> bool:
+    """Whether the function itself says that the operand is float32."""
+    return found.how == "stated" and found.facts is graph.facts and any(n is found.node for n in graph.nodes)
+
+
+def _obligations(found: Source, evidence: Obligation) -> list[Obligation]:
+    how = "by default" if found.how == "default" else "as the code says"
+    out = [evidence, Obligation(f"the operand is float32 {how}", "proven", found.facts.why(found.node))]
+    if _is_beyond_half(found):
+        out.append(Obligation("its numbers fit the dtype of the activation", "unknown", "float16 ends at 65504"))
+    return out
+
+
+def _message(graph: Graph, root: Node, found: Source, half: bool, where: str = "") -> str:
+    text = _shown(found.node)
+    if half:
+        said = f"`{text}` is float32, and makes a half-precision activation float32{where}"
+    else:
+        said = f"possible: where the activation is half precision, `{text}` makes it float32{where}"
+    after = _following(graph, root)
+    launched = kernels(after, graph.facts)
+    casts = sum(k.op == "AsType" for k in launched)  # MLX's own: `after` has none of the code
+    wide = len(launched) - casts
+    if not wide:
+        return said
+    products = sum(TABLE[n.op].kind in PRODUCTS or n.op == "nn.Linear" for n in after if n.op in TABLE)
+    count = f"{wide} kernel{'s' * (wide > 1)} after it"
+    matmuls = f", {products} of them products," if products else ""
+    cast = f", and {casts} more cast{'s' * (casts == 1)} what they meet" if casts else ""
+    return f"{said}; {count}{matmuls} then move{'s' * (wide == 1)} twice the bytes{cast}"
+
+
+def _following(graph: Graph, root: Node) -> list[Node]:
+    """What is computed in float32 from there on, in this function."""
+    facts, stack, out = graph.facts, [root], set[Node]()
+    while stack:
+        for user in graph.users.get(stack.pop(), ()):
+            wide = facts.kind(user) == "tuple" or facts.dtype(user) == FLOAT32
+            if wide and user not in out and facts.kind(user) in ("array", "tuple") and user.op not in QUIET:
+                out.add(user)
+                stack.append(user)
+    return sorted((n for n in out if n.op in TABLE), key=lambda n: n.id)
 
 
 def _shapes(graph: Graph, holes: dict[str, Hole]) -> dict[str, tuple[str, ...]]:
@@ -138,35 +248,6 @@ def _shapes(graph: Graph, holes: dict[str, Hole]) -> dict[str, tuple[str, ...]]:
     if "c" in holes and isinstance(holes["c"], Node) and graph.facts.kind(holes["c"]) == "array":
         shapes["c"] = ("...", "D")
     return shapes
-
-
-def _by_default(graph: Graph, node: Node) -> Node | None:
-    """Where a float32 array comes from whose dtype nobody stated; None where it was stated, or isn't known."""
-    facts = graph.facts
-    for _ in range(8):
-        op = TABLE.get(node.op)
-        if op is None:
-            return None
-        numbers = all(facts.kind(n) == "scalar" for n in node.inputs)
-        if node.op in MADE:
-            values = node.inputs[0] if node.op == "array" and node.inputs else None
-            plain = values is None or facts.kind(values) == "scalar" or _is_literal(graph, values)
-            return node if node.attrs.get("dtype") is None and plain else None
-        if op.kind == "unary" and node.inputs and numbers and "Call" in type(node.cst).__name__:
-            return node
-        if node.op == "where" and all(facts.kind(n) == "scalar" for n in node.inputs[1:]):
-            return node
-        floating = [n for n in node.inputs if facts.kind(n) == "array" and not facts.dtype(n).integral]
-        keeps = op.kind in ("unary", "binary", "view", "copy") or node.op in ("triu", "tril")
-        others = [n for n in node.inputs if n not in floating]
-        if not keeps or len(floating) != 1 or any(facts.kind(n) != "scalar" for n in others):
-            return None
-        node = floating[0]
-    return None
-
-
-def _is_literal(graph: Graph, node: Node) -> bool:
-    return node.op in ("list", "tuple") and all(graph.facts.kind(n) == "scalar" for n in node.inputs)
 
 
 def _matters(graph: Graph, root: Node) -> bool:
@@ -181,7 +262,11 @@ def _matters(graph: Graph, root: Node) -> bool:
             return True
         for user in graph.users.get(n, ()):
             op = TABLE.get(user.op)
-            if user.op in QUIET or (graph.facts.kind(user) == "array" and graph.facts.dtype(user).integral):
+            if (
+                user.op in QUIET
+                or (op is not None and op.kind == "fft")
+                or (graph.facts.kind(user) == "array" and graph.facts.dtype(user).integral)
+            ):
                 continue
             if user.op in ("phi", "index") or (op is not None and op.kind in PASSES_ON):
                 stack.append(user)
@@ -192,7 +277,21 @@ def _matters(graph: Graph, root: Node) -> bool:
 
 def _is_of_the_network(graph: Graph, origins: Origins, x: Node) -> bool:
     """Whether a layer or a product made x, and the function doesn't cast it to float32 by name."""
-    return "computed" in origins.of(x) and not _is_widened(graph, x)
+    return "computed" in origins.of(x) and not _is_widened(graph, x) and _comes_of_a_layer(graph, x)
+
+
+def _comes_of_a_layer(graph: Graph, x: Node) -> bool:
+    """Whether a layer, a product or a call made it, and not only a lookup in an argument: pixels, samples of sound."""
+    stack, seen = [x], {x}
+    while stack:
+        n = stack.pop()
+        op = TABLE.get(n.op)
+        if n.op == "call" or (op is not None and op.kind in MAKES):
+            return True
+        arrays = [i for i in n.inputs if i not in seen and graph.facts.kind(i) in ("array", "tuple", "unknown")]
+        seen.update(arrays)
+        stack += arrays
+    return False
 
 
 def _is_widened(graph: Graph, x: Node) -> bool:
@@ -210,9 +309,9 @@ def _shown(node: Node) -> str:
     return f"mx.{node.op}(...)"
 
 
-def _is_beyond_half(graph: Graph, source: Node) -> bool:
-    numbers = [graph.facts.const(n) for n in source.inputs]
-    numbers += [source.attrs.get("vals")]
+def _is_beyond_half(found: Source) -> bool:
+    numbers = [found.facts.const(n) for n in found.node.inputs]
+    numbers += [found.node.attrs.get("vals")]
     finite = [float(v) for v in numbers if isinstance(v, (int, float)) and abs(float(v)) != float("inf")]
     return any(abs(v) > HALF_MAXIMUM for v in finite)
 
@@ -227,6 +326,8 @@ def _rewrite(graph: Graph, root: Node, x: Node, promoting: Node) -> tuple[dict[s
         holes["o"], other = promoting, "{o}.astype({x}.dtype)"
     if root.op == "concatenate":
         return {"x": x}, {"no_fix": f"make it in the dtype of the activation: `{_shown(promoting)}` with `dtype=`"}
+    if root.op in NORMS or root.op == "clip":
+        return {"x": x}, {"no_fix": f"cast `{_shown(promoting)}` to the dtype of the activation"}
     sides = [{x: "{x}", promoting: other}.get(n, "") for n in root.inputs]
     if root.op == "where":
         holes["c"] = root.inputs[0]
@@ -288,6 +389,14 @@ EXAMPLES = [
         applicability="unsafe",
     ),
     Example(_line("mx.maximum(h, mx.array(0.0))"), fixed=_line("mx.maximum(h, 0.0)"), applicability="unsafe"),
+    Example(
+        LAYER.replace("dims)\n\n", "dims)\n        self._scale = mx.array(0.5)\n\n")
+        + "    def __call__(self, x):\n        h = self.up(x)\n        return self.down(h * self._scale)\n",
+        fixed=LAYER.replace("dims)\n\n", "dims)\n        self._scale = mx.array(0.5)\n\n")
+        + "    def __call__(self, x):\n        h = self.up(x)\n"
+        "        return self.down(h * self._scale.astype(h.dtype))\n",
+        applicability="unsafe",
+    ),
     Example(_half("x * mx.array(0.5)"), fixed=_half("x * 0.5"), applicability="unsafe"),
     Example(_half("x * mx.array([0.5])"), fixed=_half("x * mx.array([0.5]).astype(x.dtype)"), applicability="unsafe"),
     Example(_half("mx.power(x, mx.array(2.0))"), fixed=_half("mx.power(x, 2.0)"), applicability="unsafe"),

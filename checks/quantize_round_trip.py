@@ -1,10 +1,12 @@
 """FUS103 quantize-dequantize-round-trip: values that are packed and unpacked again, or unpacked whole at every step.
 
-What it does: finds `mx.dequantize` of what `mx.quantize` made in the same function, and keys or values that are
-dequantized on their way into `mx.fast.scaled_dot_product_attention`.
+What it does: finds `mx.dequantize` of what `mx.quantize` made in the same function; keys or values that are dequantized
+on their way into `mx.fast.scaled_dot_product_attention`; and a cache that packs new rows, adds them to those it holds,
+and returns all of them unpacked.
 
 Why: the pair rounds the values and saves no memory. A packed cache that is dequantized whole loses its purpose: for
-4,096 positions of 8 heads of 128 a step reads 2.4 MB packed, writes 8.4 MB and reads them again.
+4,096 positions of 8 heads of 128 a step reads 2.4 MB packed, writes 8.4 MB and reads them again, for the keys and for
+the values. The bytes of a finding are those of the dequantize kernel alone, at the number of keys `S`.
 
 When not to: where the rounding is the purpose, in quantization-aware training and calibration: a pair whose result is
 compared with the original (a difference, `stop_gradient`), or only returned, is not reported.
@@ -15,10 +17,11 @@ takes two `mx.quantized_matmul` and a softmax between them, which is slower for 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.growth import branches
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.rulebook import Example, Match
@@ -52,7 +55,9 @@ def find(graph: Graph) -> Iterator[Match]:
             if _is_used(graph, node):
                 yield _pair(node, packed)
         elif _feeds_attention(graph, node):
-            yield _whole(node)
+            yield _whole(node, "packed keys or values are dequantized whole for attention", "as keys or values")
+        elif _is_history(graph, node):
+            yield _whole(node, "a packed cache is dequantized whole at every step", "it is returned to it")
 
 
 def _packed_by(node: Node) -> Node | None:
@@ -106,20 +111,63 @@ def _pair(node: Node, packed: Node) -> Match:
     )
 
 
-def _whole(node: Node) -> Match:
+def _is_history(graph: Graph, node: Node) -> bool:
+    """Whether it unpacks what the object holds, to which the function adds rows that it packs."""
+    changed = {e.path for e in graph.effects if e.kind == "store"}
+    changed |= {t.attrs.get("path") for e in graph.effects if e.kind == "mutation" for t in e.targets}
+    returned = {n for _, value in graph.returns for v in branches(value) for n in (v, *_elements(v))}
+    return (
+        node in returned
+        and any(n.op == "quantize" for n in graph.nodes)
+        and all(not changed.isdisjoint(_held(n)) for n in node.inputs)
+    )
+
+
+def _elements(value: Node) -> Sequence[Node]:
+    return value.inputs if value.op in ("tuple", "list") else ()
+
+
+HELD = frozenset({"concatenate", "index", "index_update", "opaque", "phi", "slice_update"})
+"""What keeps rows: their first operand; a join keeps those of each."""
+
+
+def _held(node: Node) -> set[str]:
+    """The attributes that a value holds rows of."""
+    out, stack, seen = set[str](), [node], set[Node]()
+    while stack:
+        n = stack.pop()
+        if n in seen:
+            continue
+        seen.add(n)
+        if n.op == "attr" and n.attrs.get("path"):
+            out.add(n.attrs["path"])
+        elif n.op in HELD:
+            stack.extend(n.inputs if n.op == "phi" else n.inputs[:1])
+    return out
+
+
+def _whole(node: Node, message: str, reader: str) -> Match:
+    packed = dict(zip(("packed", "scales", "biases"), node.inputs, strict=False))
+    group, bits = node.attrs.get("group_size"), node.attrs.get("bits")
+    known = isinstance(group, int) and isinstance(bits, int) and 32 % bits == 0
+    last = {"packed": f"D//{32 // bits}"} if known else {}
     return Match(
         code=CODE,
         root=node,
-        holes={},
-        message="packed keys or values are dequantized whole for attention",
+        holes=dict(packed),
+        message=message,
         obligations=[
-            Obligation("attention reads the result", "proven", "as keys or values"),
+            Obligation("attention reads the result", "proven", reader),
             Obligation("few queries attend at once", "unknown", "for long prompts dequantizing can be faster"),
         ],
         region=frozenset({node}),
+        shapes={name: ("B", "G", "S", last.get(name, f"D//{group}")) for name in packed} if known else {},
+        dtypes={"packed": "uint32"},
         data={"no_fix": "two mx.quantized_matmul with a softmax between them read the packed arrays"},
     )
 
+
+CACHE = HEAD + "class Cache:\n    def __init__(self):\n        self.w = self.scales = self.biases = None\n\n"
 
 EXAMPLES = [
     Example(
@@ -134,9 +182,35 @@ EXAMPLES = [
         "    return mx.fast.scaled_dot_product_attention(q, keys, v, scale=1.0)\n",
         applicability="none",
     ),
+    Example(
+        CACHE + "    def update(self, keys: mx.array):\n"
+        "        packed = mx.quantize(keys, group_size=64, bits=4)\n"
+        "        if self.w is None:\n"
+        "            self.w, self.scales, self.biases = packed\n"
+        "        else:\n"
+        "            self.w = mx.concatenate([self.w, packed[0]], axis=2)\n"
+        "            self.scales = mx.concatenate([self.scales, packed[1]], axis=2)\n"
+        "            self.biases = mx.concatenate([self.biases, packed[2]], axis=2)\n"
+        "        return mx.dequantize(self.w, self.scales, self.biases, group_size=64, bits=4)\n",
+        applicability="none",
+    ),
 ]
 
 COUNTEREXAMPLES = [
+    Example(
+        CACHE + "    def keys(self):\n"
+        "        return mx.dequantize(self.w, self.scales, self.biases, group_size=64, bits=4)\n",
+        why="nothing is added there: it may be read once",
+    ),
+    Example(
+        CACHE + "    def update(self, keys: mx.array):\n"
+        "        w, scales, biases = mx.quantize(keys, group_size=64, bits=4)\n"
+        "        self.w = mx.concatenate([self.w, w], axis=2)\n"
+        "        self.scales = mx.concatenate([self.scales, scales], axis=2)\n"
+        "        self.biases = mx.concatenate([self.biases, biases], axis=2)\n"
+        "        return self.w, self.scales, self.biases\n",
+        why="it stays packed",
+    ),
     Example(
         HEAD + "def straight_through(x: mx.array):\n"
         "    w, scales, biases = mx.quantize(x, group_size=64, bits=4)\n"

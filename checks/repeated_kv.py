@@ -129,6 +129,7 @@ def _match(
         message="keys and values are copied for every query head; attention takes grouped heads as they are",
         obligations=obligations,
         region=frozenset(inside),
+        also=(v_root,),
         shapes={"k": names.grouped, "v": names.grouped},
         sizes={k_root: names.repeated, v_root: names.repeated},
         scalars=names.scalars(k_root),
@@ -375,6 +376,25 @@ EXAMPLES = [
         fixed=HEAD + "def attend(q, k, v, n: int, scale: float):\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale)\n",
         applicability="safe",
+    ),
+    Example(
+        HEAD + "def attend(q, k, v, n: int, scale: float, mask=None):\n"
+        "    k = k.astype(q.dtype)\n"
+        "    if n > 1:\n"
+        "        k = mx.repeat(k, n, axis=1)\n"
+        "        v = mx.repeat(v, n, axis=1)\n"
+        "    if mask is not None:\n"
+        "        length = k.shape[2]\n"
+        "        mask = mask[..., :length]\n"
+        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
+        fixed=HEAD + "def attend(q, k, v, n: int, scale: float, mask=None):\n"
+        "    k = k.astype(q.dtype)\n"
+        "    if mask is not None:\n"
+        "        length = k.shape[2]\n"
+        "        mask = mask[..., :length]\n"
+        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
+        applicability="safe",
+        why="the length of the copies is that of the keys",
     ),
 ]
 

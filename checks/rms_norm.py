@@ -11,12 +11,13 @@ The fused kernel reads x once and writes the result once, and sums in float32 by
 
 Traffic: 36 bytes an element with float32 inside, 14 without, against 4 (half precision).
 
-Fix safety: safe where the weight is multiplied after the cast back to x's dtype (bit-identical), or where everything
-is in x's dtype (the fused kernel is more accurate: half precision can even overflow in the square, from a root mean
-square of 4 at 4096 columns). Where the result stays float32, so does the cast before it, if there is one. Unsafe where
-the weight is multiplied in float32 and the product is cast (Gemma's order): the fused kernel rounds before that
-multiplication. `mx.fast.rms_norm(x, w.astype(mx.float32), eps).astype(x.dtype)` is bit-identical then, and saves half.
-Unsafe where the result's dtype may change, and where nothing says that the weight has one axis.
+Fix safety: safe where the weight is multiplied after the cast back to x's dtype (equal but for the order in which the
+kernel adds a row up), or where everything is in x's dtype (the fused kernel is more accurate: half precision can even
+overflow in the square, from a root mean square of 4 at 4096 columns). Where the result stays float32, so does the
+cast before it, if there is one. Unsafe where the weight is multiplied in float32 and the product is cast (Gemma's
+order): the fused kernel rounds before that multiplication. `mx.fast.rms_norm(x, w.astype(mx.float32),
+eps).astype(x.dtype)` keeps that order, and saves half. Unsafe where the result's dtype may change, and where nothing
+says that the weight has one axis.
 
 When not to: eps outside the root, `x / max(norm, eps)`, another axis than the last, or an unbiased variance are other
 functions, and are not reported.
@@ -114,11 +115,11 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
             kept,
         ],
         region=frozenset(owned),
-        fused=(FusedKernel("fast.rms_norm", reads, root),),
+        fused=(FusedKernel("fast.rms_norm", reads, root, wide=cast),),
         shapes={"x": ("...", "D"), **({"weight": ("D",)} if weight.hole is not None else {})},
         scalars={norm.length: "D"} if norm.length is not None and norm.length.number is None else {},
         dtypes={"weight": "weight"} if weight.hole is not None else {},
-        numerics=numerics_of(graph, owned, "none" if wide else policy, written if wide else x, kept),
+        numerics=numerics_of(graph, "none" if wide else policy, written if wide else x, kept),
         related=helpers(root, owned),
         data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "cast": cast},
     )
@@ -176,7 +177,7 @@ EXAMPLES = [
     def __call__(self, x):
         return mx.fast.rms_norm(x, self.weight, self.eps)
 """,
-        why="the weight is multiplied after the cast back: bit-identical",
+        why="the weight is multiplied after the cast back",
     ),
     Example(
         HEAD

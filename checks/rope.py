@@ -38,7 +38,7 @@ from fuselint.graph.rotary_tables import ROOTS, Tabled, Way, tabled
 from fuselint.graph.rotations import Rotation, read, with_rest
 from fuselint.graph.symbols import Expr
 from fuselint.graph.values import Value
-from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
+from fuselint.rulebook import Example, FusedKernel, Hole, Made, Match, Synthesised
 from fuselint.source.layout import one_line
 
 CODE, NAME = "FUS221", "unfused-rope"
@@ -205,7 +205,7 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
             policy.obligation,
         ],
         region=frozenset(inside),
-        fused=(FusedKernel("fast.rope", (x, *((table,) if table is not None else ())), root),),
+        fused=(_fused_call(root, x, table, inverse=frequencies.inverse),),
         shapes=shapes,
         scalars=scalars,
         dtypes={"freqs": "float32"} if table is not None else {},
@@ -219,6 +219,13 @@ def _match(graph: Graph, root: Node, rotation: Rotation) -> Match | None:
             "narrow": table is not None and facts.dtype(table) != FLOAT32,
         },
     )
+
+
+def _fused_call(root: Node, x: Node, table: Node | None, *, inverse: bool) -> FusedKernel:
+    """The fused call, which takes one over the frequencies."""
+    if table is None or inverse:
+        return FusedKernel("fast.rope", (x,) if table is None else (x, table), root)
+    return FusedKernel("fast.rope", (x,), root, made=(Made("divide", table, (table,)),))
 
 
 def _is_possible(graph: Graph, root: Node, x: Node, rotation: Rotation) -> bool:
@@ -403,9 +410,14 @@ def _one_each(graph: Graph, x: Node, rotation: Rotation, table: Node | None) -> 
     elif made is not None and made.dims:
         given = made.dims[-1] * 2
     if given is not None and rotated is not None and shape is not None:
-        another = given in [d for d in shape.dims[:-1] if d.value() is None]
+        others = {name for d in shape.dims[:-1] for name in d.names}
+        others |= {name for name in given.names - rotated.names if name.startswith(f"{shape.lead}.shape[")}
+        another = given != rotated and not others.isdisjoint(given.names)  # it may be one, and be broadcast
         if another or (given.names == rotated.names and not all(_at(given, n) == _at(rotated, n) for n in (8, 24))):
             return Obligation(claim, "contradicted", f"there are {given} // 2 of them, for {rotated} // 2 pairs")
+        divided = frequencies.power is not None and frequencies.power.number is None
+        if divided and given.names.isdisjoint(rotated.names):
+            return Obligation(claim, "unknown", f"there are {given} // 2 of them, whose exponents {rotated} divides")
     if given is None and table is not None and table.op not in ("attr", "param"):
         return Obligation(claim, "unknown", "nothing in this function says how many are made")
     return Obligation(claim, "proven", "they are multiplied with the pairs' axis")
@@ -503,6 +515,7 @@ def _advice(graph: Graph, found: Tabled) -> Match | None:
         shapes=_operand_shapes(
             found, _shapes(there.canonical, policy.x, rotation, _least_rank(there, policy.x))[0]["x"]
         ),
+        dtypes={f"table{i}": made_as for i in range(len(found.tables)) if (made_as := _made_as(there, inside))},
         numerics=policy.numerics,
         related=[(n, "rotated by the same tables") for n, _ in found.others if n.frame.depth == 0],
         data={"problem": _instead(graph, found, policy.x)},
@@ -551,6 +564,17 @@ def _operand_shapes(found: Tabled, x: tuple[str, ...]) -> dict[str, tuple[str, .
         **{f"x{i}": other for i in range(len(found.others))},
         **{f"table{i}": table for i in range(len(found.tables))},
     }
+
+
+def _made_as(graph: Graph, inside: list[Node]) -> str:
+    """The dtype in which the tables meet what they rotate, or ""."""
+    turned = set(_depending(inside, {n for n in inside if n.op in ("cos", "sin")}))
+    turned |= {n for n in inside if n.op in ("cos", "sin")}
+    for node in inside:
+        tables = [n for n in node.inputs if n in turned] if node.op == "multiply" else []
+        if len(tables) == 1 and len(node.inputs) == 2:
+            return graph.facts.dtype(tables[0]).name or ""
+    return ""
 
 
 def _left_open() -> Obligation:
@@ -869,5 +893,23 @@ COUNTEREXAMPLES = [
         "    turned = mx.concatenate([-x[..., cut:], x[..., :cut]], axis=-1)\n"
         "    return x * mx.cos(angles) + turned * mx.sin(angles)\n",
         why="not cut in the middle",
+    ),
+    Example(
+        HEAD
+        + "def rope(x):\n"
+        + FOUR
+        + TABLES.replace("mx.arange(0, D, 2)", "mx.arange(0, H, 2)")
+        + SPLIT
+        + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
+        why="as many frequencies as there are heads: one alone is multiplied with all pairs",
+    ),
+    Example(
+        HEAD + "def rope(x):\n"
+        "    exponents = mx.arange(0, x.shape[0], 2) / x.shape[-1]\n"
+        "    angles = mx.arange(x.shape[-2])[:, None] * 10000.0 ** -exponents\n"
+        "    cos, sin = mx.cos(angles), mx.sin(angles)\n"
+        + SPLIT
+        + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
+        why="as many frequencies as there are batches",
     ),
 ]

@@ -1,7 +1,8 @@
 """FUS401 sdpa-falls-back: attention whose head dimension no fused kernel takes.
 
-What it does: finds `mx.fast.scaled_dot_product_attention` where the head dimension is known, as a constant or as the
-default of a configuration in the same file, and Metal has no fused kernel of that size for many queries.
+What it does: finds `mx.fast.scaled_dot_product_attention`, also in a helper that queries are handed to, where the head
+dimension is known and Metal has no fused kernel of that size for many queries. It is known as a constant, by the
+defaults of a configuration, or by the calls that make the layer, in any file of the package.
 
 Why: MLX then runs the steps that attention stands for: the scores of all queries and keys are written to memory and
 read back by the softmax and the second matmul. On Metal the kernels for many queries take head dimensions of 64, 72,
@@ -20,14 +21,17 @@ result as it is but for zeros that are cut off again; the scale stays that of th
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fuselint.finding import Obligation
-from fuselint.graph.facts import MISSING
-from fuselint.graph.gates import DECODE_HEADS, PREFILL_HEADS, attention_is_fused
+from fuselint.graph.fact import Default, Place
+from fuselint.graph.flow import Run, run_at
+from fuselint.graph.gates import NEWEST, Version, attention_is_fused, heads_taken
+from fuselint.graph.known import KnownFacts
+from fuselint.graph.makers import as_made
 from fuselint.graph.model import Graph, Node
 from fuselint.rulebook import Example, Match
-from fuselint.source.project import MISSING as NO_DEFAULT
 
 CODE, NAME = "FUS401", "sdpa-falls-back"
 
@@ -60,103 +64,127 @@ def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return
     for node in graph.nodes:
-        if node.op == FUSED and len(node.inputs) >= 3 and not node.attrs.get("force_fused"):
-            match = _match(graph, node)
-            if match is not None:
-                yield match
+        if node.op in (FUSED, "call") and _runs(graph.facts, node):
+            heads = _heads(graph, node)
+            if heads is not None:
+                yield _match(node, heads, _target(graph))
 
 
-def _match(graph: Graph, node: Node) -> Match | None:
-    sizes = _Sizes(graph)
-    head, value_head = sizes.last(node.inputs[0]), sizes.last(node.inputs[2])
-    if head is None or value_head is None or attention_is_fused(head, value_head, MANY):
+def _target(graph: Graph) -> Version:
+    """The MLX that the code runs on."""
+    return NEWEST if graph.program is None else graph.program.target
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """The head dimensions of a call. values: None where not known. rests, calls: the defaults and calls that say so."""
+
+    head: int
+    values: int | None
+    rests: frozenset[Default] = frozenset()
+    calls: tuple[Place, ...] = ()
+
+    def is_fused(self, queries: int, target: Version) -> bool:
+        return attention_is_fused(self.head, self.values or self.head, queries, version=target)
+
+    @property
+    def size(self) -> str:
+        other = self.values not in (None, self.head)
+        return f"{self.head}, of values {self.values}," if other else str(self.head)
+
+    @property
+    def owners(self) -> str:
+        named = sorted({r.owner for r in self.rests})
+        return f"by the defaults of {' and '.join(named)}" if named else "as the package makes the layer"
+
+    @property
+    def because(self) -> str:
+        """The defaults and calls that say so, by file and line."""
+        ordered = sorted(self.rests, key=lambda r: (r.place.path, r.place.line, r.name))
+        said = ", ".join(f"{r.name} = {r.value} ({r.place})" for r in ordered)
+        made = f"made at {', '.join(map(str, self.calls))}" if self.calls else ""
+        return ": ".join(filter(None, [self.owners, "; ".join(filter(None, [said, made]))]))
+
+
+def _runs(facts: KnownFacts, node: Node) -> list[Run]:
+    return [r for r in run_at(facts, node, FUSED) if len(r.there.inputs) >= 3 and not r.there.attrs.get("force_fused")]
+
+
+def _heads(graph: Graph, node: Node) -> _Heads | None:
+    """Head dimensions without a fused kernel: proven ones, by defaults, or of an object that the package makes."""
+    target = _target(graph)
+    for facts in (graph.facts, graph.usual):
+        known = _known(facts, node)
+        if known is not None:
+            return None if known.is_fused(MANY, target) else known
+    if not _depends_on_making(graph, node):
         return None
-    queries = graph.facts.shape(node.inputs[0])
-    length = queries.axis(-2) if queries is not None else None
-    if length is not None and length.value() is not None and length.value() <= MANY:  # type: ignore[operator]
+    made = ((heads, calls) for heads, calls in as_made(graph, lambda facts: _known(facts, node)))
+    found = ((heads, calls) for heads, calls in made if not heads.is_fused(MANY, target))
+    return next((replace(heads, calls=calls) for heads, calls in found), None)
+
+
+def _depends_on_making(graph: Graph, node: Node) -> bool:
+    """Whether a head dimension may follow from what the constructor is given, and not only from its configuration."""
+    facts = graph.usual
+    shapes = [run.facts.shape(run.there.inputs[0]) for run in _runs(facts, node)]
+    names = {n for s in shapes if s is not None and (size := s.axis(-1)) is not None for n in size.names}
+    init = graph.program.init(graph.context.class_name or "") if graph.program is not None else None
+    given = set() if init is None else {facts.name_of(p) for p in init.params.values()}
+    return not names or not names.isdisjoint(given) or any(".shape[" in n for n in names)
+
+
+def _known(facts: KnownFacts, node: Node) -> _Heads | None:
+    """The head dimensions of all attention that a node runs, where they are known and the same."""
+    found = {_of(run) for run in _runs(facts, node)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _of(run: Run) -> _Heads | None:
+    shapes = [run.facts.shape(n) for n in run.there.inputs[:3]]
+    (head, by), (values, also) = (run.facts.usual(None if s is None else s.axis(-1)) for s in (shapes[0], shapes[2]))
+    length = run.facts.usual(None if shapes[0] is None else shapes[0].axis(-2))[0]
+    if head is None or (length is not None and length <= MANY):
         return None
-    size = str(head) if head == value_head else f"{head}, of values {value_head},"
-    what = "prefill" if attention_is_fused(head, value_head, 1) else "attention"
-    where = f" ({sizes.because})" if sizes.because else ""
+    return _Heads(head, values, by | (also if values is not None else frozenset()))
+
+
+def _match(node: Node, heads: _Heads, target: Version) -> Match:
+    many, few = (heads_taken(n, target) for n in (MANY, 1))
+    what = "prefill" if heads.is_fused(1, target) else "attention"
+    likely = bool(heads.rests or heads.calls)
+    where = f" ({heads.owners})" if likely else ""
+    related: list[tuple[Node | Place, str]] = [
+        (r.place, f"{r.name} = {r.value} by default") for r in sorted(heads.rests, key=lambda r: (r.place.line, r.name))
+    ]
+    related += [(place, "makes the layer") for place in heads.calls]
     return Match(
         code=CODE,
         root=node,
         holes={},
-        message=f"{what} falls back to its steps on Metal: no fused kernel takes a head dimension of {size}{where}",
+        message=f"{what} falls back to its steps on Metal: no fused kernel takes a head dimension of {heads.size}"
+        + where,
         obligations=[
             Obligation(
-                f"the head dimension is {size}",
-                "unknown" if sizes.because else "proven",
-                sizes.because or "it is a constant",
+                f"the head dimension is {heads.size}",
+                "unknown" if likely else "proven",
+                heads.because if likely else "it is a constant",
             ),
             Obligation(
                 "no fused kernel takes it",
                 "proven",
-                f"for many queries there are {_listed(PREFILL_HEADS)}, for few {_listed(DECODE_HEADS)}",
+                f"for many queries there are {_listed(many)}, for few {_listed(few)}",
             ),
         ],
         region=frozenset({node}),
-        data={"head": head, "value_head": value_head},
+        related=related,
+        data={"head": heads.head, "value_head": heads.values or heads.head},
         has_traffic=False,
     )
 
 
 def _listed(heads: frozenset[int]) -> str:
     return ", ".join(map(str, sorted(heads)))
-
-
-class _Sizes:
-    """Sizes as numbers, where constants and the defaults of configurations say them. because: which default."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.because = ""
-
-    def last(self, node: Node) -> int | None:
-        shape = self.graph.facts.shape(node)
-        size = shape.axis(-1) if shape is not None else None
-        if size is None or size.value() is not None:
-            return None if size is None else size.value()
-        known = {}
-        for n in self.graph.nodes:
-            if n.op == "attr":
-                name = self.graph.facts.size(n)
-                if name is not None and name.names <= size.names and len(name.names) == 1:
-                    value = self._value(n, 0)
-                    if value is not None and str(name) in size.names:
-                        known[str(name)] = value
-        return size.substitute(known).value()
-
-    def _value(self, node: Node, depth: int) -> int | None:
-        """A number that `__init__` works out, with the configuration's defaults."""
-        if depth > 16:
-            return None
-        if node.op == "const":
-            value = node.attrs["value"]
-            return value if isinstance(value, int) and not isinstance(value, bool) else None
-        if node.op == "attr":
-            init = node.attrs.get("init")
-            return self._value(init, depth + 1) if isinstance(init, Node) else self._default(node)
-        if node.op in ("floor_divide", "multiply") and len(node.inputs) == 2:
-            left, right = (self._value(n, depth + 1) for n in node.inputs)
-            if left is None or right is None or (node.op == "floor_divide" and not right):
-                return None
-            return left // right if node.op == "floor_divide" else left * right
-        return None
-
-    def _default(self, node: Node) -> int | None:
-        """The default of a field of a configuration of this file."""
-        base = node.inputs[0] if node.inputs else None
-        if base is None or base.op != "param":
-            return None
-        held = self.graph.module.classes.get(base.attrs.get("annotation") or "")
-        field = None if held is None else held.fields.get(node.attrs["name"])
-        if held is None or field is None or field.default is NO_DEFAULT or field.default is MISSING:
-            return None
-        if not isinstance(field.default, int) or isinstance(field.default, bool):
-            return None
-        self.because = f"by the defaults of {held.name}"
-        return field.default
 
 
 EXAMPLES = [

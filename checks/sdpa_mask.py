@@ -1,7 +1,8 @@
 """FUS402 sdpa-mask-raises: a float32 mask for half-precision queries.
 
-What it does: finds `mx.fast.scaled_dot_product_attention` with an additive mask of a wider dtype than that of the
-result: one built by `zeros`, `full`, `where` or `triu` without a dtype is float32.
+What it does: finds `mx.fast.scaled_dot_product_attention`, also in a helper, with an additive mask of a wider dtype
+than that of the result: one built by `zeros`, `full`, `where` or `triu` without a dtype is float32, also where a
+function of another file builds it.
 
 Why: MLX takes a mask whose dtype promotes to that of the result, and raises "Mask type must promote to output type
 bfloat16" for any other. Code that was tried in float32 fails when the model is loaded in half precision.
@@ -21,6 +22,8 @@ from typing import Any
 
 from fuselint.finding import Obligation
 from fuselint.graph.dtypes import DType
+from fuselint.graph.fact import Fact
+from fuselint.graph.flow import Run, run_at
 from fuselint.graph.model import Graph, Node
 from fuselint.rulebook import Example, Hole, Match, Synthesised
 
@@ -50,19 +53,18 @@ def find(graph: Graph) -> Iterator[Match]:
     if graph.context.cold:
         return
     for node in graph.nodes:
-        if node.op == FUSED and len(node.inputs) > 3:
-            match = _match(graph, node)
+        if node.op in (FUSED, "call"):
+            found = (_match(graph, run) for run in run_at(graph.facts, node, FUSED) if len(run.there.inputs) > 3)
+            match = next(filter(None, found), None)
             if match is not None:
                 yield match
 
 
-def _match(graph: Graph, node: Node) -> Match | None:
+def _match(graph: Graph, run: Run) -> Match | None:
+    facts, node = run.facts, run.there
     q, k, v, mask = node.inputs[:4]
-    facts = graph.facts
-    if facts.kind(mask) != "array":
-        return None
-    given = facts.dtype(mask).name
-    if given not in ("float32", "float16", "bfloat16"):
+    given = _wider(facts.of(mask))
+    if given is None:
         return None
     operands = [facts.dtype(n) for n in (q, k, v)]
     result = operands[0] | operands[1] | operands[2]
@@ -73,21 +75,41 @@ def _match(graph: Graph, node: Node) -> Match | None:
         verdict = Obligation("the model runs in float32", "unknown", f"queries, keys and values are {result}")
     else:
         return None
-    scale = node.attrs.get("scale")
-    holes: dict[str, Hole] = {"q": q, "k": k, "v": v, "mask": mask}
-    holes["scale"] = scale if isinstance(scale, Node) else Synthesised(repr(scale))
+    direct = run.here is node
     when = f"a {name} result" if name else "half precision, as soon as the model runs in it"
+    always = "" if facts.kind(mask) == "array" else "where there is a mask, "
     return Match(
         code=CODE,
-        root=node,
-        holes=holes,
-        message=f"attention raises: its mask is {given}, which does not promote to {when}",
+        root=run.here,
+        holes=_holes(node) if direct else {},
+        message=f"attention raises: {always}its mask is {given}, which does not promote to {when}",
         obligations=[Obligation(f"the mask is {given}", "proven", facts.why(mask)), verdict],
-        region=frozenset({node}),
+        region=frozenset({run.here}),
         related=[(mask, f"the mask, {given}")],
-        data={"plain": len(node.inputs) == 4 and not node.attrs.get("sinks") and not node.attrs.get("force_fused")},
+        data={
+            "plain": direct
+            and len(node.inputs) == 4
+            and facts.kind(mask) == "array"
+            and not node.attrs.get("sinks")
+            and not node.attrs.get("force_fused")
+        },
         has_traffic=False,
     )
+
+
+def _wider(mask: Fact) -> str | None:
+    """The floating dtype of an additive mask; of one that may be None or "causal", where it is an array."""
+    arrays = [f for f in (mask.options or (mask,)) if f.kind == "array"]
+    names = {f.dtype.name for f in arrays}
+    name = names.pop() if len(names) == 1 else None
+    return name if name in ("float32", "float16", "bfloat16") else None
+
+
+def _holes(node: Node) -> dict[str, Hole]:
+    scale = node.attrs.get("scale")
+    holes: dict[str, Hole] = dict(zip(("q", "k", "v", "mask"), node.inputs[:4], strict=True))
+    holes["scale"] = scale if isinstance(scale, Node) else Synthesised(repr(scale))
+    return holes
 
 
 def _is_one_activation(graph: Graph, operands: list[DType]) -> bool:

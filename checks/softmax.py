@@ -126,7 +126,7 @@ def _made(graph: Graph, root: Node, x: Node, message: str, because: str, to: str
         message=message,
         obligations=obligations,
         region=frozenset(inside),
-        fused=(FusedKernel(to, (x,), root),),
+        fused=(FusedKernel("x - mx.logsumexp(x)" if to == "log_softmax" else to, (x,), root),),
         shapes={"x": ("...", "D")},
         numerics=numerics if same else "different dtype",
         data={"to": to, **data},

@@ -17,7 +17,8 @@ Why: what lies at the cut is written to memory, and read again by the next kerne
 
 Traffic: one launch, and one write and read of an activation, for each cut.
 
-When not to: `shapeless=True` saves a trace for each new shape, some 40 microseconds, so it stays right where shapes
+When not to: in a function that only another file compiles; there the cuts depend on what stands around its calls.
+`shapeless=True` saves a trace for each new shape, some 40 microseconds, so it stays right where shapes
 never repeat, such as scores over a cache that grows at every step. Operations keep their order: another order rounds
 differently.
 
@@ -75,6 +76,8 @@ def find(graph: Graph) -> Iterator[Match]:
     context = graph.context
     if not context.compiled or context.cold or _is_a_loss(graph):
         return
+    if graph.module.compiled[context.qualname].elsewhere:
+        return  # what stands around it there decides how large its values are, and what its kernels take in
     found = list(cuts(graph))
     if not found:
         return

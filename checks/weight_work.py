@@ -151,6 +151,7 @@ def _match(graph: Graph, root: Node, derived: dict[Node, int]) -> Match:
             Obligation("the parameters do not change between calls", "unknown", "they do in training"),
         ],
         region=frozenset(inside),
+        also=tuple(sorted(inside - {root}, key=lambda n: n.id)),  # what else reads them can be stored too
         shapes={},
     )
 

@@ -17,8 +17,9 @@ FOLDER = Path(__file__).parent / "rules"
 
 def pages() -> dict[str, str]:
     """The pages by file name."""
-    wanted = {f"{r.code}.md": markdown(r) for r in documented()}
-    index = [f"- [{r.code} {r.name}]({r.code}.md)\n" for r in documented()]
+    ours = [r for r in documented() if r.is_ours]
+    wanted = {f"{r.code}.md": markdown(r) for r in ours}
+    index = [f"- [{r.code} {r.name}]({r.code}.md)\n" for r in ours]
     wanted["README.md"] = "# Rules\n\n" + "".join(index)
     return wanted
 

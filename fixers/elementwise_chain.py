@@ -9,6 +9,7 @@ from keyword import iskeyword
 import libcst as cst
 
 from fuselint.graph.model import Graph, Node, Statement
+from fuselint.graph.op import Op
 from fuselint.graph.ops import TABLE
 from fuselint.rulebook import HoistedHelper, Match, NoFix, Part, Replacement
 from fuselint.source.formula import Formula, NoText
@@ -24,12 +25,19 @@ GATES = {
 }
 """What a product of an activation and another value is called."""
 
+PLAIN = frozenset(
+    "HardTanh LogSigmoid Mish ReLU ReLU2 ReLU6 SELU SiLU Sigmoid Softplus Softsign Tanh Hardswish".split()
+)
+"""Activations of mlx.nn that take no arguments: their class says what they compute."""
+
 LETTERS = ("x", "y", "z", "w", "u", "v")
 
 
 def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     if match.data["no_fix"]:
         return NoFix(match.data["no_fix"])
+    if "given" in match.data:
+        return _asked(graph, match, *match.data["given"])
     nodes: tuple[Node, ...] = match.data["nodes"]
     found = {name: hole for name, hole in match.holes.items() if isinstance(hole, Node)}
     numbers = {n: text for h, n in found.items() if h in match.data["scalars"] and (text := _number(graph, n))}
@@ -53,6 +61,37 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     )
     call = ", ".join(f"{{{h}}}" for h in order)
     return Replacement(parts=(Part(match.root, f"{{helper}}({call})"),), holes=holes, helper=helper)
+
+
+def _asked(graph: Graph, match: Match, path: str, default: Node, op: Op) -> Replacement | NoFix:
+    """The helper where the module's activation is the usual one; else the code as it was."""
+    gate, up = (match.holes[h] for h in ("gate", "up"))
+    assert isinstance(gate, Node) and isinstance(up, Node)
+    own = f"{{nn}}.{default.attrs['target'].rpartition('.')[2]}"
+    settable = default.op == "new" and default.attrs["target"].rpartition(".")[2] not in PLAIN
+    named = all(graph.names_of(n, match.root.top_stmt) for n in (gate, up))
+    if settable or not named or not path.startswith("self."):
+        return NoFix(f"{path} is the constructor's: let it be a function of both, under mx.compile, such as a SwiGLU")
+    test = f"isinstance({path}, {own})" if default.op == "new" else f"{path} is {own}"
+    function = op.function or op.name
+    first = match.root.inputs[0].op == "call"
+    written = "{gate}", f"{path}({{gate}})"
+    helper = HoistedHelper(
+        name=GATES.get(function, snake(function.rpartition(".")[2]) + "_gate"),
+        params=("gate", "up"),
+        body=" * ".join(_either(first, f"{{nn}}.{function.rpartition('.')[2]}(gate)", "up")),
+        shapeless=True,
+    )
+    kept = " * ".join(_either(first, written[1], "{up}"))
+    return Replacement(
+        parts=(Part(match.root, f"{{helper}}({{gate}}, {{up}}) if {test} else {kept}"),),
+        holes=match.holes,
+        helper=helper,
+    )
+
+
+def _either(first: bool, a: str, b: str) -> tuple[str, str]:
+    return (a, b) if first else (b, a)
 
 
 def _annotation(graph: Graph, match: Match, hole: str) -> str | None:

@@ -7,4 +7,4 @@ from fuselint.rulebook import Match, NoFix, Part, Replacement
 
 
 def fix(graph: Graph, match: Match) -> Replacement | NoFix:
-    return Replacement(parts=(Part(match.root, match.data["template"]),), holes=match.holes)
+    return Replacement(parts=tuple(Part(root, text) for root, text in match.data["parts"]), holes=match.holes)

@@ -15,7 +15,7 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
         parts=(Part(match.root, f"{{mx}}.fast.rms_norm({x}, {weight}, {{eps}})"),),
         holes=match.holes,
         cap="unsafe" if gemma else "",
-        because=f"it rounds to x's dtype before the weight is multiplied; {exact} is bit-identical, and saves half"
+        because=f"it rounds to x's dtype before the weight is multiplied; {exact} does not, and saves half"
         if gemma
         else "",
         needs=("the weight has x's dtype",) if gemma else (),  # else the result takes the weight's

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from fuselint.checks.sdpa_fallback import FORCED
-from fuselint.graph.gates import PREFILL_HEADS
+from fuselint.checks.sdpa_fallback import FORCED, MANY
+from fuselint.graph.gates import ARGUMENTS, NEWEST, heads_taken
 from fuselint.graph.model import Graph
 from fuselint.rulebook import Match, NoFix, Replacement
 
 
 def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     head, value_head = match.data["head"], match.data["value_head"]
-    if head == value_head and head in FORCED:
+    target = NEWEST if graph.program is None else graph.program.target
+    forced = target >= ARGUMENTS["scaled_dot_product_attention", "force_fused"]
+    if head == value_head and head in FORCED and forced:
         return NoFix(f"force_fused=True takes the kernel for {head} since MLX 0.32.2, and raises where there is none")
-    larger = [size for size in sorted(PREFILL_HEADS) if size >= max(head, value_head)]
+    larger = [size for size in sorted(heads_taken(MANY, target)) if size >= max(head, value_head)]
     if larger:
         return NoFix(f"pad queries, keys and values with zeros to a head dimension of {larger[0]}, and keep the scale")
     return NoFix("no kernel is as large: cut the queries into chunks to keep the scores small")

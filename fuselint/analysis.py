@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
+import re
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,21 +22,29 @@ import libcst as cst
 from fuselint.asrecorded import AS_RECORDED, AsRecorded, is_recorded
 from fuselint.config import Settings
 from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligation, Region, Related, Traffic
+from fuselint.graph.elsewhere import Elsewhere, shared
+from fuselint.graph.fact import Place
+from fuselint.graph.gates import Version, newest_use, version_of
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
 from fuselint.recorded import loaded
-from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, claim, rules, selectors
+from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
+from fuselint.source.cold import overridden
+from fuselint.source.compiled import in_package
 from fuselint.source.edit import place
 from fuselint.source.modules import Modules
-from fuselint.source.project import summarise
+from fuselint.source.project import ModuleSummary, summarise
 from fuselint.source.screen import parse, screen
 from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
-from fuselint.traffic import saving
-from fuselint.traffic.known import known
+from fuselint.traffic import saves_where_compiled, saving
+from fuselint.traffic.known import Known
+from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.model import Model
 from fuselint.unused import unused
+
+OTHER_FILES = "other files of the package stay as they are"
 
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
@@ -46,6 +56,7 @@ class FileResult:
 
     functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
     model: what a pass of the model moves in the file's classes, where a configuration is given.
+    cells: of a notebook, what each cell with a finding holds, in place of `text`.
     errors: one message each, its first line for everyone, the rest a trace.
     reads: what was read of other files, with its hash: with the file's own text, the settings and the version it
         decides the result.
@@ -61,6 +72,11 @@ class FileResult:
     errors: tuple[str, ...] = ()
     model: ModelTraffic | None = None
     reads: tuple[tuple[str, str], ...] = ()
+    cells: tuple[tuple[int, str], ...] = ()
+
+    def source(self, finding: Finding) -> str:
+        """The text that a finding's lines count in."""
+        return dict(self.cells).get(finding.cell, "") if finding.cell else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +84,14 @@ class Proposal:
     """A finding with what making and verifying its fix takes.
 
     statements: the spans that its edits may change. kept: the spans of other statements that compute what it replaces,
-    and that something else reads too.
+    and that something else reads too. rests_on: the absolute paths of the files that its facts come from.
     """
 
     finding: Finding
     region: Region | None = None
     statements: tuple[tuple[int, int], ...] = ()
     kept: frozenset[tuple[int, int]] = frozenset()
+    rests_on: frozenset[str] = frozenset()
 
 
 def analyse(
@@ -89,13 +106,37 @@ def analyse(
         idle = idle_comments(file, settings, Suppressions.of(file, ours=True), ())
         return FileResult(file.path, tuple(p.finding for p in idle), text=file.text if idle else ""), idle
     modules = modules or Modules()
-    with modules.noting() as notes:
-        program = Program(file, summarise(file, screened.tree), modules)
-        ran = as_recorded(program, settings)
-        result, proposals = Analysis(file, settings, is_read, program, screened.tree, ran).run(
-            [span.qualname for span in screened.functions]
-        )
+    qualnames = [span.qualname for span in screened.functions]
+    summary = overridden(summarise(file, screened.tree), settings.hot, settings.cold)
+    modules.know(file, summary)
+    program = shared(file, summary)
+    program.elsewhere = Elsewhere(program, modules)
+    program.target = version_of(settings.target_mlx)
+    try:
+        with modules.noting() as notes:
+            analysis = Analysis(file, settings, is_read, program, screened.tree, as_recorded(program, settings))
+            result, proposals = analysis.run(qualnames)
+            told = result.findings or result.near_misses or result.below_min_saving
+            if told or any(c.how == "called" for c in summary.compiled.values()):  # elsewhere it can't matter
+                known = analysis.in_package(summary, modules)
+                result = replace(result, errors=tuple(analysis.errors))
+                if known is not summary:
+                    inside = Program(file, known)
+                    inside.elsewhere, inside.target = Elsewhere(inside, modules), program.target
+                    ran = as_recorded(inside, settings)
+                    analysis = Analysis(file, settings, is_read, inside, screened.tree, ran)
+                    result, proposals = analysis.run(qualnames)
+    finally:
+        program.rest()
     return replace(result, reads=tuple(sorted(notes.items()))), proposals
+
+
+def program_in_package(file: FileText, tree: ast.Module, settings: Settings, modules: Modules) -> Program:
+    """A file's functions, with what its whole package says of them."""
+    summary = overridden(summarise(file, tree), settings.hot, settings.cold)
+    program = Program(file, in_package(file, summary, modules))
+    program.elsewhere, program.target = Elsewhere(program, modules), version_of(settings.target_mlx)
+    return program
 
 
 @dataclass(slots=True)
@@ -151,6 +192,14 @@ class Analysis:
             shown,
         )
 
+    def in_package(self, summary: ModuleSummary, modules: Modules) -> ModuleSummary:
+        """The summary with what other files of the package compile: many of them are read for that."""
+        try:
+            return in_package(self.file, summary, modules)
+        except Exception as e:
+            self.fault("following what the package compiles", e)
+            return summary
+
     def graph(self, qualname: str) -> Graph | None:
         try:
             graph = self.program.graph(qualname)
@@ -165,10 +214,21 @@ class Analysis:
 
     def found(self, rule: Rule, graph: Graph) -> list[Match]:
         try:
-            return list(rule.find(graph))
+            matches = [self.settled(graph, m) for m in rule.find(graph)]
+            for match in matches:
+                match.obligations += stay_as_they_are(graph, match)
+            return matches
         except Exception as e:
             self.fault(f"{rule.code} on {graph.context.qualname}", e)
             return []
+
+    def settled(self, graph: Graph, match: Match) -> Match:
+        """Without a saving where mx.compile fuses the neighbours of what is replaced, and would no longer."""
+        counted = graph.context.compiled and match.fused and match.has_traffic and not match.contradicted
+        if counted and not saves_where_compiled(graph, match):
+            because = "mx.compile fuses it with what stands next to it"
+            match.obligations.append(Obligation("the fix spares kernels or bytes", "contradicted", because))
+        return match
 
     def fault(self, doing: str, error: Exception) -> None:
         """An internal error costs one rule on one function, never the run."""
@@ -179,7 +239,7 @@ class Analysis:
         self, matches: Sequence[tuple[Graph, Match]], suppressions: Suppressions
     ) -> Iterator[tuple[Graph, Match]]:
         """Without what isn't selected, what a comment silences, and elementwise chains too short to report."""
-        codes = chosen_codes(self.settings)
+        codes = chosen_codes(self.settings, self.file.path)
         for graph, match in matches:
             if match.code not in codes:
                 continue
@@ -220,7 +280,7 @@ class Analysis:
 
     def is_fixed(self, graph: Graph, match: Match) -> bool:
         """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""
-        if match.code not in chosen_codes(self.settings):
+        if match.code not in chosen_codes(self.settings, self.file.path):
             return True
         if self.is_short(match):
             return False
@@ -236,7 +296,8 @@ class Analysis:
         try:
             fix, region, statements = self.fix(graph, match)
             kept = _computing(graph, match, statements) if fix.edits else frozenset()
-            return Proposal(self.finding(graph, match, fix), region, statements, kept)
+            files = frozenset(os.path.abspath(p.path) for p in places_of(graph, match))
+            return Proposal(self.finding(graph, match, fix), region, statements, kept, files)
         except Exception as e:
             self.fault(f"the fix of {match.code} on {graph.context.qualname}", e)
             return None
@@ -250,7 +311,7 @@ class Analysis:
         """What would match if a single thing were otherwise."""
         from fuselint.nearly import near_misses
 
-        codes, suppressions = chosen_codes(self.settings), Suppressions.of(self.file)
+        codes, suppressions = chosen_codes(self.settings, self.file.path), Suppressions.of(self.file)
         rules = [r for r in self.by_code.values() if r.code in codes]
         tree = parse(self.file)
         for graph, matches in found:
@@ -308,18 +369,25 @@ class Analysis:
     def traffic(self, graph: Graph, match: Match) -> Traffic:
         if self.ran is None or graph.context.qualname not in self.ran:
             return saving(graph, match, self.settings) if self.model is None else self.model.saving(graph, match)
-        name = graph.context.qualname
-        numbers = partial(self.ran.number, graph, match)
-        said = replace(known(self.settings, name), recorded=numbers, ran=self.ran.roles(name), cache={})
-        counted = saving(graph, match, self.settings, said)
+        counted = saving(graph, match, self.settings, self.known(graph, match))
         in_model = None if self.model is None else self.model.saving(graph, match).model
-        return replace(counted, calls=self.ran.calls(name), model=in_model)
+        return replace(counted, calls=self.ran.calls(graph.context.qualname), model=in_model)
+
+    def known(self, graph: Graph, match: Match) -> Known:
+        """What is known of a function's sizes: of most objects that run a match, and of a recorded run."""
+        name = graph.context.qualname
+        usual = what_is_known(self.settings, name) if self.model is None else self.model.usual(graph, match)
+        if self.ran is None or name not in self.ran:
+            return usual
+        return replace(usual, recorded=partial(self.ran.number, graph, match), ran=self.ran.roles(name), cache={})
 
     def related(self, match: Match) -> Iterator[Related]:
-        for node, text in match.related:
-            if node.cst is not None and node.frame.source is not None:
-                source = node.frame.source
-                yield Related(source.file.path, source.file.position(source.span(node.cst)[0])[0], text)
+        for at, text in match.related:
+            if isinstance(at, Place):
+                yield Related(at.path, at.exact, text)
+            elif at.cst is not None and at.frame.source is not None:
+                source = at.frame.source
+                yield Related(source.file.path, source.file.position(source.span(at.cst)[0])[0], text)
 
     def fix(self, graph: Graph, match: Match) -> tuple[Fix, Region | None, tuple[tuple[int, int], ...]]:
         rule = self.by_code[match.code]
@@ -328,9 +396,13 @@ class Analysis:
             return Fix("none", wanted.reason), None, ()
         if wanted.cap == "none":
             return Fix("none", wanted.because), None, ()
+        too_new = self.too_new(wanted)
+        if too_new:
+            return Fix("none", too_new), None, ()
         placed = place(graph, match, wanted, self.program, self.is_read)
         if isinstance(placed, NoFix):
             return Fix("none", placed.reason), None, ()
+        wanted = self.for_target(wanted)
         level, needs = applicability(match, wanted, placed.unsafe)
         fix = Fix(
             applicability=level,
@@ -341,6 +413,37 @@ class Analysis:
             numerics=wanted.numerics or match.numerics,
         )
         return fix, placed.region, placed.statements
+
+    def too_new(self, wanted: Replacement) -> str:
+        """What a fix uses that the MLX of `--target-mlx` hasn't, or ""."""
+        target = self.settings.target_mlx
+        for part in wanted.parts if target else ():
+            use = newest_use(part.template)
+            if use is not None and use[0] > version_of(target):
+                return f"{use[1]}{NEW_IN}{'.'.join(map(str, use[0]))}, and the target is {target}"
+        return ""
+
+    def for_target(self, wanted: Replacement) -> Replacement:
+        """Without the doubts that the MLX of `--target-mlx` settles."""
+        if not self.settings.target_mlx:
+            return wanted
+        target = version_of(self.settings.target_mlx)
+        needs = tuple(n for n in wanted.needs if not _is_version(n) or max(_versions(n)) > target)
+        if NEW_IN in wanted.because and max(_versions(wanted.because)) <= target:
+            return replace(wanted, needs=needs, cap="", because="")
+        return replace(wanted, needs=needs)
+
+
+NEW_IN = " is new in MLX "
+"""Says why a fix is unsafe where nothing else is the matter."""
+
+
+def _is_version(need: str) -> bool:
+    return need.startswith("MLX ") and bool(_versions(need))
+
+
+def _versions(need: str) -> list[Version]:
+    return [(*map(int, v.split(".")), 0, 0)[:3] for v in re.findall(r"\d+\.\d+(?:\.\d+)?", need)]  # type: ignore[misc]
 
 
 def as_recorded(program: Program, settings: Settings) -> AsRecorded | None:
@@ -353,7 +456,7 @@ def idle_comments(
     file: FileText, settings: Settings, suppressions: Suppressions, spared: Sequence[range]
 ) -> list[Proposal]:
     """The suppressions that silence nothing. spared: lines whose findings are not known."""
-    found = unused(file, suppressions, chosen_codes(settings), spared)
+    found = unused(file, suppressions, chosen_codes(settings, file.path), spared)
     return identified(file, [Proposal(f) for f in found])
 
 
@@ -364,7 +467,8 @@ def identified(file: FileText, proposals: Sequence[Proposal]) -> list[Proposal]:
     for p in proposals:
         f = p.finding
         snippet = file.text[file.offset(f.line, f.column) : file.offset(f.end_line, f.end_column)]
-        key = "\0".join([f.code, f.function, "".join(snippet.split())])
+        layout = re.sub(r",(?=[)\]}])", "", "".join(snippet.split()))
+        key = "\0".join([f.code, f.function, layout])
         name = hashlib.sha256(f"{key}\0{seen[key]}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
         seen[key] += 1
         out.append(replace(p, finding=replace(f, id=name)))
@@ -385,11 +489,6 @@ def _is_alias(stmt: Statement | None) -> bool:
     return stmt is not None and isinstance(stmt.cst, cst.Assign) and isinstance(stmt.cst.value, cst.Name)
 
 
-def chosen_codes(settings: Settings) -> frozenset[str]:
-    """The codes that --select and --ignore leave. Raises ConfigError for one that no rule has."""
-    return selectors(settings.select or ("ALL",), "select") - selectors(settings.ignore, "ignore")
-
-
 def applicability(match: Match, wanted: Replacement, placing: str) -> tuple[Applicability, tuple[str, ...]]:
     """How far a fix can be trusted, and what it needs to be right. `placing`: why its placement is unsafe, or ""."""
     unknown = tuple(o.claim for o in match.obligations if o.verdict == "unknown")
@@ -402,6 +501,25 @@ def applicability(match: Match, wanted: Replacement, placing: str) -> tuple[Appl
     return ("unsafe" if doubtful else "safe"), tuple(dict.fromkeys(needs))
 
 
+def places_of(graph: Graph, match: Match) -> set[Place]:
+    """The lines of other files that say what the values of a match are."""
+    nodes = set(match.region)
+    for hole in match.holes.values():
+        nodes.update([hole] if isinstance(hole, Node) else hole.operands.values())
+    return {place for n in nodes for place in graph.facts.of(n).places}
+
+
+def stay_as_they_are(graph: Graph, match: Match) -> list[Obligation]:
+    """That other files keep saying what they say, where a match's own obligations don't name them."""
+    named = " ".join(o.because for o in match.obligations)
+    lines: dict[str, set[int]] = defaultdict(set)
+    for line in places_of(graph, match):
+        if str(line) not in named:
+            lines[line.path].add(line.exact)
+    said = "; ".join(f"{path}:{', '.join(map(str, sorted(numbers)))}" for path, numbers in sorted(lines.items()))
+    return [Obligation(OTHER_FILES, "proven", f"they say what these values are: {said}")] if said else []
+
+
 def _not_so(obligation: Obligation) -> str:
     return f"not so: {obligation.claim} ({obligation.because})"
 
@@ -410,13 +528,20 @@ def message(match: Match, traffic: Traffic | None) -> str:
     """What is found, counted: kernels and bytes now, and after the fix."""
     if traffic is None:
         return match.message
-    becomes = " + ".join(dict.fromkeys(f"mx.{k.op.removeprefix('mx.')}" for k in match.fused)) or "fused"
+    becomes = " + ".join(dict.fromkeys(_called(k.op) for k in match.fused)) or "fused"
     if match.launches is not None:
         becomes = match.launches.form
+    after = f"{_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}" if traffic.kernels_fused else "none"
+    move = "moves" if traffic.kernels_now == 1 else "move"
     return (
-        f"{match.message}: {_kernels(traffic.kernels_now)} move {traffic.bytes_now} bytes a call; "
-        f"{becomes}: {_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}"
+        f"{match.message}: {_kernels(traffic.kernels_now)} {move} {traffic.bytes_now} bytes a call; {becomes}: {after}"
     )
+
+
+def _called(op: str) -> str:
+    """A fused op as code calls it: `mx.addmm`, `nn.gelu`, `x - mx.logsumexp(x)`; a plugin's, `kernels.silu_mul`."""
+    is_core = op.partition(".")[0] in ("fast", "linalg", op) and " " not in op
+    return f"mx.{op}" if is_core else op
 
 
 def _kernels(number: int) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from fuselint.finding import Obligation
 from fuselint.graph.dtypes import DType
+from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.facts import Expr, Facts, Shape
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
@@ -99,7 +100,10 @@ class AsRecorded:
 
     @cached_property
     def _again(self) -> Program:
-        return Program(self._program.file, self._program.summary, self._program.modules)
+        again = Program(self._program.file, self._program.summary)
+        again.elsewhere = Elsewhere(again, self._program.elsewhere.modules)
+        again.target = self._program.target
+        return again
 
     def _stated(self, graph: Graph) -> Graph | None:
         """The function's graph once more, with what was recorded as facts of its arguments and attributes."""

@@ -22,6 +22,7 @@ from fuselint.engine import each
 from fuselint.errors import ConfigError, FuselintError, UnreadableFile
 from fuselint.graph.program import Program
 from fuselint.graph.symbols import evaluate
+from fuselint.source.cold import overridden
 from fuselint.source.project import summarise
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, read, write_atomic
@@ -102,7 +103,7 @@ def _of_file(task: tuple[str, Settings]) -> tuple[dict[str, Entry], list[str]]:
     screened = screen(file)
     if not screened.mlx or screened.tree is None:
         return {}, []
-    program = Program(file, summarise(file, screened.tree))
+    program = Program(file, overridden(summarise(file, screened.tree), settings.hot, settings.cold))
     entries: dict[str, Entry] = {}
     problems = []
     for span in screened.functions:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,22 +18,16 @@ from fuselint import __version__
 from fuselint.config import (
     DEFAULT_CHIP,
     DTYPES,
+    FORMATS,
     LONG_DTYPES,
     PHASES,
     Settings,
-    byte_size,
-    chip_name,
     dtype_name,
-    find_file,
-    load,
-    mlx_version,
     nearest,
-    phase_name,
-    shape_entries,
+    options_layer,
 )
 from fuselint.errors import ConfigError, FuselintError
-from fuselint.modelconfig import load as load_model_config
-from fuselint.recorded import find as find_facts
+from fuselint.layers import Layers, given, recorded_layers
 from fuselint.recorded import loaded
 
 if TYPE_CHECKING:
@@ -42,8 +36,6 @@ if TYPE_CHECKING:
     from fuselint.tuning import Tuner
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-FORMATS = ("full", "concise", "json")
 
 
 class Commands(click.Group):
@@ -95,22 +87,43 @@ facts_options = _options(
     click.option("--target-mlx", metavar="VERSION", help="The MLX that the code runs on, such as 0.30.5 [the newest]."),
     click.option("--facts", type=click.Path(dir_okay=False), help="Of `record` [the nearest .fuselint/facts.json]."),
     click.option("--no-facts", is_flag=True, help="Believe no recorded run."),
-    click.option("--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A pyproject.toml."),
+    click.option("--hot", multiple=True, metavar="FUNCTION", help="On the hot path, such as Model.build. Repeatable."),
+    click.option("--cold", multiple=True, metavar="FUNCTION", help="Not on the hot path. Repeatable."),
+    click.option("--config", multiple=True, metavar="FILE|KEY=VALUE", help="A configuration file, or one setting."),
     click.option("--isolated", is_flag=True, help="Read no configuration file."),
+)
+
+selecting_options = _options(
+    click.option("--select", multiple=True, metavar="RULES", help="Only these: codes, prefixes, names, ALL."),
+    click.option("--ignore", multiple=True, metavar="RULES", help="Not these."),
+    click.option("--extend-select", multiple=True, metavar="RULES", help="These too."),
+    click.option("--per-file-ignores", multiple=True, metavar="PATTERN:RULES", help="Not these in some files."),
+)
+
+walk_options = _options(
+    click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip what this .gitignore pattern covers."),
+    click.option("--extend-exclude", multiple=True, metavar="PATTERN", help="Skip this too."),
+    click.option("--notebooks/--no-notebooks", default=None, help="Look for .ipynb too [no]."),
+    click.option("--force-exclude", is_flag=True, default=None, help="Skip also what is named on the command line."),
+    click.option("--respect-gitignore/--no-respect-gitignore", default=None, help="Keep to .gitignore files [yes]."),
+)
+
+showing_options = _options(
+    click.option("--output-format", metavar="NAME", help=f"{', '.join(FORMATS)} [full]."),
+    click.option("--min-kernels", type=int, metavar="N", help="The shortest elementwise chain to report [3]."),
+    click.option("--min-saving", metavar="BYTES", help="Hide findings known to save less, such as 1MB."),
+    click.option("--near-misses", is_flag=True, default=None, help="Also show what was nearly reported, and why not."),
 )
 
 shared_options = _options(
     click.argument("paths", nargs=-1, type=click.Path()),
-    click.option("--select", multiple=True, metavar="RULES", help="Only these: codes, prefixes, names, ALL."),
-    click.option("--ignore", multiple=True, metavar="RULES", help="Not these."),
-    click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip what this .gitignore pattern covers."),
-    click.option("--force-exclude", is_flag=True, help="Excludes cover files named on the command line too."),
-    click.option("--output-format", type=click.Choice(FORMATS), default="full", show_default=True),
-    click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout."),
+    selecting_options,
+    walk_options,
     facts_options,
-    click.option("--min-kernels", type=click.IntRange(2), help="The shortest elementwise chain to report [3]."),
-    click.option("--min-saving", metavar="BYTES", help="Hide findings known to save less, such as 1MB."),
-    click.option("--near-misses", is_flag=True, default=None, help="Also show what was nearly reported, and why not."),
+    showing_options,
+    click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout."),
+    click.option("--baseline", type=click.Path(path_type=Path), help="Known findings [.fuselint-baseline.json]."),
+    click.option("--no-baseline", is_flag=True, help="Show what is known, too."),
     click.option("--stdin-filename", metavar="PATH", help="The name of what is read from stdin (path `-`)."),
     click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [as many as it pays]."),
     click.option("--no-cache", is_flag=True, help="Neither read nor write a cache."),
@@ -124,6 +137,9 @@ shared_options = _options(
 
 @main.command()
 @shared_options
+@click.option("--show-diff", is_flag=True, help="Show what each fix changes, too: with the full format.")
+@click.option("--add-noqa", is_flag=True, help="Silence all that is found, by comments.")
+@click.option("--reason", default="", metavar="TEXT", help="What the comments of --add-noqa say.")
 @click.pass_context
 def check(ctx: click.Context, /, **options: Any) -> None:
     """Report what could be fused in PATHS (default: the current folder).
@@ -133,21 +149,30 @@ def check(ctx: click.Context, /, **options: Any) -> None:
     from fuselint.engine import check_file, check_paths
     from fuselint.report import summary
 
-    settings = _settings(options)
+    layers = _layers(options)
+    settings = layers.of_folder(".")
+    if options["reason"] and not options["add_noqa"]:
+        raise ConfigError("--reason says why --add-noqa silences: give that too")
+    if options["add_noqa"] and "-" in options["paths"]:
+        raise ConfigError("--add-noqa writes to files, and can't to stdin")
     stdin = _stdin(options)
     if stdin is not None:
-        results = [check_file(stdin, settings)]
+        results = [check_file(stdin, layers.of(stdin.path))]
     else:
-        results = list(check_paths(_files(options, settings), settings, options["jobs"]))
+        files = _files(options, layers)
+        if options["add_noqa"]:
+            ctx.exit(_add_noqa(files, layers, options))
+        results = _watched(check_paths(files, layers, options["jobs"]), len(files), options)
+    results, known = _without_known(results, options)
     findings = [f for r in results for f in r.findings]
     if settings.model_config is not None:
         findings.sort(key=summary.by_saving)
     elif settings.facts:
         findings.sort(key=summary.by_calls)
-    _report(findings, results, options)
+    _report(findings, results, settings, options)
     _errors(results, options["verbose"])
     if not options["quiet"]:
-        for line in (*summary.models(results, settings), summary.closing(results)):
+        for line in (*summary.models(results, settings), summary.closing(results, known)):
             _say(line)
     ctx.exit(_exit_code(results, findings, options["exit_zero"]))
 
@@ -173,33 +198,155 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
     from fuselint.engine import fix_paths, fix_text
     from fuselint.report import summary
 
-    settings = _settings(options)
+    layers = _layers(options)
     verify = _verify(options)
-    tuner = _tuner(settings, options["measure"])
+    tuner = _tuner(layers, options["measure"])
     stdin = _stdin(options)
     if stdin is not None:
-        fixed = [fix_text(stdin, settings, verify, tuner)]
+        fixed = [fix_text(stdin, layers.of(stdin.path), verify, tuner)]
     else:
-        files = _files(options, settings)
-        fixed = fix_paths(files, settings, options["apply"], verify, options["jobs"], tuner)
-    results = [f.remaining for f in fixed]
+        files = _files(options, layers)
+        fixed = fix_paths(files, layers, options["apply"], verify, options["jobs"], tuner)
+    results, known = _without_known([f.remaining for f in fixed], options)
     findings = [f for r in results for f in r.findings]
     diff = "".join(f.diff for f in fixed)
     if stdin is not None and not options["diff"]:
         _write(fixed[0].after, options["output_file"])
     elif options["diff"] or not options["apply"]:
-        _write(_colored(diff, options), options["output_file"])
+        _write(_for_people(diff, options), options["output_file"])
     else:
-        _report(findings, results, options)
+        _report(findings, results, layers.of_folder("."), options)
     for line in (*summary.unverified(fixed), *(summary.timed(tuner.tried) if tuner else ())):
         _say(line)
     _errors(results, options["verbose"])
     if not options["quiet"]:
-        _say(summary.fix_closing(fixed, written=options["apply"] and stdin is None))
+        _say(summary.fix_closing(fixed, options["apply"] and stdin is None, known))
     if options["apply"]:
         ctx.exit(_exit_code(results, findings, options["exit_zero"]))
     failed = any(r.errors for r in results)
     ctx.exit(2 if failed else 1 if diff and not options["exit_zero"] else 0)
+
+
+LONG = 50
+"""Files from which a terminal is shown how far the work is."""
+
+
+def _watched(results: Iterable[FileResult], number: int, options: dict[str, Any]) -> list[FileResult]:
+    """The results; on a terminal, with a bar on stderr meanwhile."""
+    if options["quiet"] or number < LONG or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        return list(results)
+    with click.progressbar(results, length=number, label="checking", file=sys.stderr, update_min_steps=5) as bar:
+        done = list(bar)
+    click.echo("\x1b[1A\x1b[2K", nl=False, err=True)
+    return done
+
+
+def _add_noqa(files: Sequence[str], layers: Layers, options: dict[str, Any]) -> int:
+    from fuselint.engine import add_noqa
+    from fuselint.report import plural
+
+    added, errors = add_noqa(files, layers, options["reason"], options["jobs"])
+    for e in errors:
+        _say(e)
+    if not options["quiet"]:
+        _say(f"{plural(sum(added.values()), 'comment')} added to {plural(len(added), 'file')}")
+    return 2 if errors else 0
+
+
+def _without_known(results: list[FileResult], options: dict[str, Any]) -> tuple[list[FileResult], int]:
+    """The results without the findings of the baseline, and how many these are."""
+    from fuselint import baseline
+
+    path = options["baseline"] or baseline.find(Path.cwd())
+    if options["no_baseline"] or path is None:
+        return results, 0
+    return baseline.load(path).new(results)
+
+
+@main.command()
+@click.argument("paths", nargs=-1, type=click.Path())
+@selecting_options
+@walk_options
+@facts_options
+@click.option("--file", type=click.Path(dir_okay=False, path_type=Path), help="The baseline [.fuselint-baseline.json].")
+@click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [as many as it pays].")
+@click.option("-q", "--quiet", is_flag=True, help="No closing line.")
+@click.pass_context
+def baseline(ctx: click.Context, /, **options: Any) -> None:
+    """Record what is found in PATHS today (default: the baseline's folder): `check` shows only what is new.
+
+    Findings are known by their rule, function and text, so that they may move. With PATHS, those of other files stay.
+    """
+    from fuselint import baseline as baselines
+    from fuselint.engine import check_paths
+    from fuselint.report import plural
+
+    path = options["file"] or baselines.find(Path.cwd()) or Path.cwd() / baselines.FILE
+    old = baselines.load(path) if path.is_file() else baselines.Baseline(path.resolve().parent)
+    options["paths"] = options["paths"] or (os.path.relpath(old.root),)
+    layers = _layers(options)
+    files = _files(options, layers)
+    results = _watched(check_paths(files, layers, options["jobs"]), len(files), options)
+    _errors(results, verbose=False)
+    new = old.taken(results, options["paths"])
+    baselines.save(new, path)
+    if not options["quiet"]:
+        fresh = sum(len(r.findings) for r in old.new(results)[0])
+        _say(f"{plural(len(new), 'finding')} recorded in {os.path.relpath(path)}; {fresh} of them new")
+    ctx.exit(2 if any(r.errors for r in results) else 0)
+
+
+@main.command()
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), default="report.html")
+@click.option("--verify/--no-verify", default=None, help="Run each fix before and after [where mlx imports].")
+@click.option("--unsafe-fixes", is_flag=True, default=None, help="Count what isn't proven as fixed, too.")
+@selecting_options
+@walk_options
+@facts_options
+@click.option("-q", "--quiet", is_flag=True, help="No closing line.")
+@click.pass_context
+def report(ctx: click.Context, /, **options: Any) -> None:
+    """Write a page about PATHS: the traffic of each function today and fixed, and each finding with its kernels.
+
+    It is one file that works offline. Exit code: 0 written, 2 an error.
+    """
+    from fuselint.page import gather
+    from fuselint.report import plural
+    from fuselint.report.html import render
+
+    layers = _layers(options)
+    files = _files(options, layers)
+    page = gather(files, layers, _verify({"verify": options["verify"], "apply": True}))
+    title = ", ".join(options["paths"] or (Path.cwd().name,))
+    _write(render(page, title), options["output_file"])
+    for e in page.errors:
+        _say(e.split("\n", 1)[0])
+    if not options["quiet"]:
+        _say(f"{plural(len(page.shown), 'finding')} written to {options['output_file']}")
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what completes fuselint's commands and options in a shell: eval "$(fuselint completion bash)"."""
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None
+    click.echo(made(main, {}, "fuselint", "_FUSELINT_COMPLETE").source())
+
+
+@main.command()
+def server() -> None:
+    """Serve editors over stdio, by the Language Server Protocol. Needs pygls: pip install "fuselint[server]"."""
+    try:
+        from fuselint.server import make
+    except ImportError as e:
+        if (e.name or "").partition(".")[0] not in ("pygls", "lsprotocol"):
+            raise
+        raise FuselintError('the server needs pygls: pip install "fuselint[server]"') from e
+    make().start_io()
 
 
 @main.command()
@@ -219,16 +366,33 @@ def rule(code: str | None, everything: bool, form: str) -> None:
 
 
 @main.command()
+@click.argument("path", required=False, default=".", type=click.Path(path_type=Path))
+@click.option("--format", "form", type=click.Choice(["toml", "json"]), default="toml", show_default=True)
+@_options(selecting_options, walk_options, facts_options, showing_options)
+def config(path: Path, form: str, **options: Any) -> None:
+    """Print the settings that count for PATH (default: the current folder), and where each comes from."""
+    from fuselint.report.settings import render
+    from fuselint.rulebook import chosen_codes
+
+    layers = _layers(options)
+    settings = layers.of_folder(str(path)) if path.is_dir() else layers.of(str(path))
+    chosen_codes(settings)
+    codes = chosen_codes(settings, os.fspath(path))
+    _write(render(settings, codes, form), None)
+
+
+@main.command()
 @click.argument("place", metavar="FILE:LINE")
 @facts_options
 def explain(place: str, **options: Any) -> None:
     """Show what is known at a place: the function's graph, facts, canonical form, kernels and obligations."""
     from fuselint.explain import explain as explained
+    from fuselint.report import escape
 
     path, colon, line = place.rpartition(":")
     if not colon or not line.isdecimal():
         raise ConfigError(f"explain: expected FILE:LINE, such as model.py:12, not {place!r}")
-    click.echo(explained(path, int(line), _settings(options)), nl=False)
+    click.echo(escape.lines(explained(path, int(line), _layers(options).of(path))), nl=False)
 
 
 @main.command()
@@ -241,7 +405,7 @@ def explain(place: str, **options: Any) -> None:
 @click.option("--backend", type=click.Choice(["metal", "cuda", "cpu"]), default="metal", show_default=True)
 @click.option("--fixes/--no-fixes", default=True, help="Trace the fixed code too [yes].")
 @click.option("--unsafe-fixes", is_flag=True, default=None, help="Fixed with what isn't proven, too.")
-@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
 @click.option("-v", "--verbose", is_flag=True, help="The whole traceback where the traced code fails.")
@@ -259,7 +423,7 @@ def trace(target: str, **options: Any) -> None:
     from fuselint.trace.process import TraceFailed
     from fuselint.trace.survey import survey
 
-    settings = _settings(options)
+    settings = _layers(options).of_folder(".")
     long = {short: name for name, short in LONG_DTYPES.items()}
     request = Request(
         target=target,
@@ -276,17 +440,15 @@ def trace(target: str, **options: Any) -> None:
         if options["verbose"] and e.detail:
             _say(e.detail.rstrip())
         raise
-    text = render(report, options["output_format"], _color(options) and options["output_file"] is None)
+    text = render(report, options["form"], _color(options) and options["output_file"] is None)
     _write(text, options["output_file"])
 
 
 @main.command()
 @click.argument("paths", nargs=-1, type=click.Path())
 @click.option("--apply", is_flag=True, help="Write the fixes that are the fastest.")
-@click.option("--select", multiple=True, metavar="RULES", help="Only these: codes, prefixes, names, ALL.")
-@click.option("--ignore", multiple=True, metavar="RULES", help="Not these.")
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip what this .gitignore pattern covers.")
-@click.option("--force-exclude", is_flag=True, help="Excludes cover files named on the command line too.")
+@selecting_options
+@walk_options
 @click.option("--unsafe-fixes", is_flag=True, default=None, help="Also fixes with something unproven.")
 @click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
@@ -302,11 +464,11 @@ def tune(**options: Any) -> None:
     from fuselint.tuning import Tuner
     from fuselint.verify.measure import NO_CPU, gpu
 
-    settings = _settings(options)
+    layers = _layers(options)
     if not gpu():
         raise FuselintError(f"tune: {NO_CPU}")
-    tuner = Tuner(settings, every=True)
-    fixed = fix_paths(_files(options, settings), settings, write=options["apply"], verify=True, judge=tuner)
+    tuner = Tuner(layers, every=True)
+    fixed = fix_paths(_files(options, layers), layers, write=options["apply"], verify=True, judge=tuner)
     _errors([f.remaining for f in fixed], verbose=False)
     _write(render(tuner.tried, options["form"]), options["output_file"])
 
@@ -346,10 +508,8 @@ def record(ctx: click.Context, /, paths: tuple[str, ...], quiet: bool, command: 
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--tolerance", type=click.FloatRange(0), help="Largest relative difference [what rounding explains].")
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True, metavar="SECONDS")
-@click.option("--select", multiple=True, metavar="RULES", help="Only these: codes, prefixes, names, ALL.")
-@click.option("--ignore", multiple=True, metavar="RULES", help="Not these.")
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip what this .gitignore pattern covers.")
-@click.option("--force-exclude", is_flag=True, help="Excludes cover files named on the command line too.")
+@selecting_options
+@walk_options
 @click.option("--no-cache", is_flag=True, help="Neither read nor write a cache.")
 @click.option("--measure", is_flag=True, help="Time each fix, on a GPU.")
 @click.option("--report", "form", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
@@ -381,10 +541,10 @@ def _verify_fixes(ctx: click.Context, options: dict[str, Any]) -> None:
     from fuselint.engine import fix_paths
     from fuselint.report.proof import closing, render
 
-    settings = replace(_settings(options), unsafe_fixes=True)
+    layers = _layers({**options, "unsafe_fixes": True})
     _need_mlx("verify")
-    tuner = _tuner(settings, options["measure"])
-    files = fix_paths(_files(options, settings), settings, verify=True, judge=tuner)
+    tuner = _tuner(layers, options["measure"])
+    files = fix_paths(_files(options, layers), layers, verify=True, judge=tuner)
     found = [f for file in files for f in (*file.applied, *file.withheld)]
     _errors([f.remaining for f in files], options["verbose"])
     _write(render(found, options["form"]), options["output_file"])
@@ -429,9 +589,8 @@ def _verify_versions(ctx: click.Context, options: dict[str, Any]) -> None:
 @click.option("--check", "checks", is_flag=True, help="Write nothing; exit 1 where a function was raised.")
 @click.option("--update", is_flag=True, help="With --check: write what isn't raised.")
 @click.option("--file", type=click.Path(dir_okay=False, path_type=Path), help="The budget [.fuselint-budget.json].")
-@click.option("--exclude", multiple=True, metavar="PATTERN", help="Skip what this .gitignore pattern covers.")
-@click.option("--force-exclude", is_flag=True, help="Excludes cover files named on the command line too.")
-@click.option("--output-format", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@walk_options
+@click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [as many as it pays].")
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True)
@@ -444,21 +603,22 @@ def budget(ctx: click.Context, /, **options: Any) -> None:
     Exit code: 0 written, or nothing raised; 1 with --check, where a change raises a function; 2 an error.
     """
     from fuselint import budget as budgets
-    from fuselint.report import budget as report
+    from fuselint.report import budget as changed
 
     path = options["file"] or budgets.find(Path.cwd()) or Path.cwd() / budgets.FILE
     old = budgets.load(path) if path.is_file() else None
     if old is None and options["checks"]:
         raise ConfigError(f"there is no {path.name} here or above: write one with `fuselint budget`")
-    settings = budgets.assumptions(replace(_settings(options), facts=""), old, path, options["shape"], options["dtype"])
+    layers = _layers({**options, "no_facts": True})
+    settings = budgets.assumptions(layers.of_folder("."), old, path, options["shape"], options["dtype"])
     root = path.resolve().parent
     options["paths"] = options["paths"] or tuple(os.path.relpath(root / p) for p in (old.paths if old else (".",)))
-    files = _files(options, settings)
+    files = _files(options, layers)
     new, changes, problems = budgets.outcome(old, files, options["paths"], settings, root, options["jobs"])
     for problem in problems:
         _say(problem)
     if old is not None:
-        text = report.render(changes, options["output_format"], _color(options) and options["output_file"] is None)
+        text = changed.render(changes, options["form"], _color(options) and options["output_file"] is None)
         _write(text, options["output_file"])
     raised = any(c.kind == "raised" for c in changes)
     writes = options["update"] or not options["checks"]
@@ -468,57 +628,26 @@ def budget(ctx: click.Context, /, **options: Any) -> None:
     if not options["quiet"]:
         hint = "; `fuselint budget` accepts it" if raised and options["checks"] else ""
         done = f"; written to {os.path.relpath(path)}" if writes and not problems else ""
-        _say(f"{report.closing(changes)}{done}{hint}")
+        _say(f"{changed.closing(changes)}{done}{hint}")
     ctx.exit(2 if problems else 1 if raised and options["checks"] else 0)
 
 
-def _settings(options: dict[str, Any]) -> Settings:
-    """The configuration file's settings, with the options laid over them."""
-    path = options["config"] or (None if options["isolated"] else find_file(Path.cwd()))
-    settings = load(path) if path else Settings()
-    given: dict[str, Any] = {}
-    for name in ("select", "ignore"):
-        if options.get(name):
-            given[name] = tuple(part.strip() for text in options[name] for part in text.split(",") if part.strip())
-    if options.get("exclude"):
-        given["exclude"] = (*settings.exclude, *options["exclude"])
-    for name in ("min_kernels", "near_misses", "unsafe_fixes", "exact"):
-        if options.get(name) is not None:
-            given[name] = options[name]
-    if options.get("no_cache"):
-        given["cache"] = False
-    if options.get("force_exclude"):
-        given["force_exclude"] = True
-    if options.get("min_saving"):
-        given["min_saving"] = byte_size(options["min_saving"], "--min-saving")
-    if options["shape"]:
-        given["shape"] = {**settings.shape, **shape_entries(options["shape"], "--shape")}
-    named = {"dtype": dtype_name, "phase": phase_name, "chip": chip_name, "target_mlx": mlx_version}
-    for name, read in named.items():
-        if options[name]:
-            given[name] = read(options[name], f"--{name.replace('_', '-')}")
-    if options.get("no_facts"):
-        given["facts"] = ""
-    elif options.get("facts"):
-        given["facts"] = options["facts"]
-    elif not options["isolated"] and not settings.facts and (found := find_facts(Path.cwd())) is not None:
-        given["facts"] = str(found)
-    if options["model_config"]:
-        given["model_config"] = load_model_config(options["model_config"], "--model-config")
-    return replace(settings, **given)
+def _layers(options: dict[str, Any]) -> Layers:
+    """The settings of each file: what configuration files say, under --config, under the other options."""
+    file, over = given(options["config"])
+    if file and options["isolated"]:
+        raise ConfigError(f"--isolated reads no file, and --config names one: {file}")
+    under = [] if options["isolated"] else recorded_layers(Path.cwd())
+    return Layers(file, options["isolated"], [*over, options_layer(options)], under)
 
 
-def _files(options: dict[str, Any], settings: Settings) -> list[str]:
+def _files(options: dict[str, Any], layers: Layers) -> list[str]:
     from fuselint.source.discovery import python_files
 
-    files = python_files(
-        options["paths"] or (".",),
-        settings.exclude,
-        settings.force_exclude,
-        skipped=lambda path, why: _say(f"{path}: skipped: {why}"),
-    )
-    if settings.facts:
-        for path in filter(loaded(settings.facts).is_stale, files):
+    files = python_files(options["paths"] or (".",), layers, skipped=lambda path, why: _say(f"{path}: skipped: {why}"))
+    for path in files:
+        facts = layers.of(path).facts
+        if facts and loaded(facts).is_stale(path):
             _say(f"{path}: changed since it was recorded: its facts are dropped")
     return files
 
@@ -554,7 +683,7 @@ def _need_mlx(what: str, otherwise: str = "") -> None:
         raise ConfigError(f'{what} runs the code before and after on MLX: pip install "fuselint[cpu]"{otherwise}')
 
 
-def _tuner(settings: Settings, wanted: bool) -> Tuner | None:
+def _tuner(layers: Layers, wanted: bool) -> Tuner | None:
     """What times each fix, where that was asked for and there is a GPU."""
     if not wanted:
         return None
@@ -564,26 +693,31 @@ def _tuner(settings: Settings, wanted: bool) -> Tuner | None:
     if not gpu():
         _say(NO_CPU)
         return None
-    return Tuner(settings)
+    return Tuner(layers)
 
 
-def _report(findings: Sequence[Finding], results: Sequence[FileResult], options: dict[str, Any]) -> None:
-    from fuselint.report import renderer, summary
+def _report(
+    findings: Sequence[Finding], results: Sequence[FileResult], settings: Settings, options: dict[str, Any]
+) -> None:
+    from fuselint.report import full, renderer, summary
 
     if options["statistics"]:
-        _write(summary.statistics(findings), options["output_file"])
+        _write(summary.statistics(findings, settings.output_format), options["output_file"])
         return
-    texts = {r.path: r.text for r in results}
+    by_path = {r.path: r for r in results}
     shown = [*findings, *(n for r in results for n in r.near_misses)]
     color = _color(options) and options["output_file"] is None
-    text = renderer(options["output_format"])(shown, lambda path: texts.get(path, ""), color)
+    draw = renderer(settings.output_format)
+    if settings.output_format == "full" and options.get("show_diff"):
+        draw = partial(full.render, diffs=True)
+    text = draw(shown, lambda f: by_path[f.path].source(f), color)
     _write(text, options["output_file"])
 
 
 def _write(text: str, path: Path | None) -> None:
     if path is not None:
         try:
-            path.write_text(text, encoding="utf-8", newline="")
+            path.write_bytes(text.encode("utf-8", "surrogateescape"))
         except OSError as e:
             raise FuselintError(f"{path}: can't be written: {e.strerror}") from e
         return
@@ -598,7 +732,9 @@ def _write(text: str, path: Path | None) -> None:
 
 
 def _say(text: str) -> None:
-    click.echo(text, err=True)
+    from fuselint.report import escape
+
+    click.echo(escape.lines(text), err=True)
 
 
 def _color(options: dict[str, Any]) -> bool:
@@ -606,17 +742,22 @@ def _color(options: dict[str, Any]) -> bool:
         return bool(options["color"] == "always")
     if os.environ.get("NO_COLOR"):
         return False
-    return bool(os.environ.get("FORCE_COLOR")) or sys.stdout.isatty()
+    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout.isatty() and os.environ.get("TERM") != "dumb")
 
 
-def _colored(diff: str, options: dict[str, Any]) -> str:
-    if not _color(options) or options["output_file"] is not None:
+def _for_people(diff: str, options: dict[str, Any]) -> str:
+    """A diff as a terminal shows it; what goes to a file or a pipe stays as it is, so that it can be applied."""
+    from fuselint.report import escape
+
+    colored = _color(options)
+    if options["output_file"] is not None or not (colored or sys.stdout.isatty()):
         return diff
     colors = {"+": "32", "-": "31", "@": "36"}
 
     def line(text: str) -> str:
         number = "1" if text.startswith(("+++", "---")) else colors.get(text[:1])
-        return f"\x1b[{number}m{text}\x1b[0m" if number else text
+        shown = escape.line(text.removesuffix("\r"))
+        return f"\x1b[{number}m{shown}\x1b[0m" if number and colored else shown
 
     return "\n".join(map(line, diff.split("\n")))
 

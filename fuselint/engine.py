@@ -11,23 +11,28 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from fuselint.analysis import FileResult, Proposal, analyse, chosen_codes
-from fuselint.config import Settings
+from fuselint.analysis import FileResult, Proposal, analyse
+from fuselint.config import Configuration, Settings
 from fuselint.errors import FuselintError, UnreadableFile
-from fuselint.finding import Edit, Finding, Region, Verification
+from fuselint.finding import UNREADABLE, Edit, Finding, Region, Related, Verification
 from fuselint.package import Package
-from fuselint.rulebook import UNREADABLE, UNUSED, NoFix
+from fuselint.rulebook import OWN, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
+from fuselint.source.notebook import Notebook
+from fuselint.source.suppress import noqa
 from fuselint.source.text import FileText, read, write_atomic
 from fuselint.unreadable import unreadable
 
-__all__ = ["FileResult", "FixedFile", "check_file", "check_paths", "each", "fix_paths", "fix_text"]
+__all__ = ["FileResult", "FixedFile", "add_noqa", "check_file", "check_paths", "each", "fix_paths", "fix_text"]
 
 POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
 
 MOST_ROUNDS = 10
 COLLECT_EVERY = 100_000
+FULL_AFTER = 4
+"""Collections of new objects after which a file's analysis ends with a full one."""
+
 CACHE = ".fuselint_cache"
 
 T = TypeVar("T")
@@ -55,14 +60,14 @@ class FixedFile:
 
 def check_file(file: FileText, settings: Settings) -> FileResult:
     """The findings of a text."""
-    return _propose((file, settings, Package()))[0]
+    return localised(_propose((file, settings, Package()))[0], file)
 
 
-def check_paths(paths: Sequence[str], settings: Settings, jobs: int | None = None) -> Iterator[FileResult]:
+def check_paths(paths: Sequence[str], configuration: Configuration, jobs: int | None = None) -> Iterator[FileResult]:
     """The findings of files, in their order. A file that can't be read costs one line, never the run."""
-    chosen_codes(settings)  # a wrong selection is an error, also where there is nothing to check
     package = Package()
-    yield from each(_check, [(path, settings, package) for path in paths], jobs)
+    settings = _settings(paths, configuration)
+    yield from each(_check, [(path, s, package) for path, s in zip(paths, settings, strict=True)], jobs)
 
 
 Judge = Callable[[Finding, Region | None], tuple[Finding, bool]]
@@ -71,14 +76,14 @@ Judge = Callable[[Finding, Region | None], tuple[Finding, bool]]
 
 def fix_text(file: FileText, settings: Settings, verify: bool = False, judge: Judge | None = None) -> FixedFile:
     """The fixed text; nothing is written."""
-    work = [_work(file)]
-    _rounds(work, settings, verify, judge, jobs=1)
+    work = [_work(file, settings)]
+    _rounds(work, verify, judge, jobs=1)
     return work[0].result()
 
 
 def fix_paths(
     paths: Sequence[str],
-    settings: Settings,
+    configuration: Configuration,
     write: bool = False,
     verify: bool = False,
     jobs: int | None = None,
@@ -88,19 +93,54 @@ def fix_paths(
 
     judge: has the last word on each fix that passed.
     """
-    chosen_codes(settings)
     work = []
-    for path in paths:
+    for path, settings in zip(paths, _settings(paths, configuration), strict=True):
         try:
-            work.append(_work(read(path)))
+            work.append(_work(read(path), settings))
         except UnreadableFile as e:
             nothing = FileText(path, "")
-            work.append(_Work(nothing, nothing, _unreadable(e, settings), done=True))
-    _rounds(work, settings, verify, judge, jobs)
+            work.append(_Work(nothing, nothing, _unreadable(e, settings), settings, done=True))
+    _rounds(work, verify, judge, jobs)
     if write:
         for w in work:
-            _write(w, settings, verify, judge)
+            _write(w, verify, judge)
     return [w.result() for w in work]
+
+
+def _settings(paths: Sequence[str], configuration: Configuration) -> list[Settings]:
+    """The settings of each file. A wrong selection is an error, also where there is nothing to check."""
+    settings = [configuration.of(path) for path in paths]
+    for distinct in {id(s): s for s in (configuration.of_folder("."), *settings)}.values():
+        chosen_codes(distinct)
+    return settings
+
+
+def add_noqa(
+    paths: Sequence[str], configuration: Configuration, reason: str = "", jobs: int | None = None
+) -> tuple[dict[str, int], list[str]]:
+    """Write a `# noqa` comment to each statement that holds a finding: how many by file, and what went wrong."""
+    added: dict[str, int] = {}
+    errors: list[str] = []
+    for result in check_paths(paths, configuration, jobs):
+        errors += result.errors
+        found = [f for f in result.findings if f.code not in OWN]
+        if not found:
+            continue
+        try:
+            file = read(result.path)
+            if any(f.cell for f in found):
+                raise FuselintError(f"{result.path}: a notebook: silence its findings in its cells, or in a baseline")
+            if file.text != result.text:
+                raise FuselintError(f"{result.path}: changed on disk since it was read; nothing was written to it")
+            wanted: dict[int, set[str]] = {}
+            for f in found:
+                wanted.setdefault(f.end_line, set()).add(f.code)
+            edits = noqa(file, wanted, reason)
+            write_atomic(file.path, file.encode(apply(file.text, edits)), expected=file.encode(file.text))
+            added[file.path] = len(edits)
+        except FuselintError as e:
+            errors.append(str(e))
+    return added, errors
 
 
 def unified(path: str, before: str, after: str) -> str:
@@ -120,33 +160,86 @@ def _check(task: tuple[str, Settings, Package]) -> FileResult:
         file = read(path)
     except UnreadableFile as e:
         return _unreadable(e, settings)
-    return _propose((file, settings, package))[0]
+    return localised(_propose((file, settings, package))[0], file)
+
+
+def localised(result: FileResult, file: FileText) -> FileResult:
+    """The result with findings of a notebook placed in its cells; any other as it is."""
+    if not isinstance(file, Notebook):
+        return result
+    findings, near = (tuple(placed(f, file) for f in found) for found in (result.findings, result.near_misses))
+    shown = {f.cell for f in (*findings, *near)}
+    cells = tuple((n, source) for n, source in file.cells().items() if n in shown)
+    return replace(result, findings=findings, near_misses=near, cells=cells, text="")
+
+
+def placed(f: Finding, file: FileText) -> Finding:
+    """A finding of a notebook's joined text, in its cell."""
+    if not isinstance(file, Notebook) or f.code == UNREADABLE:
+        return f
+    cell, line = file.locate(f.line)
+    last, end_line = file.locate(f.end_line)
+    related = tuple(_related(r, file) for r in f.related)
+    return replace(f, cell=cell, line=line, end_line=end_line if last == cell else line, related=related)
+
+
+def _related(r: Related, file: Notebook) -> Related:
+    if r.path != file.path:
+        return r
+    cell, line = file.locate(r.line)
+    return Related(f"{r.path}:cell {cell}", line, r.message)
 
 
 def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list[Proposal]]:
     file, settings, package = task
     try:
-        with _few_collections():
-            return analyse(file, settings, package.others_read(file.path), package.modules())
+        with _garbage.seldom():
+            is_read = _always if isinstance(file, Notebook) else package.others_read(file.path)
+            return analyse(file, settings, is_read, package.modules())
     except UnreadableFile as e:
         return _unreadable(e, settings, file.text), []
     except (RecursionError, MemoryError):
         return _unreadable(UnreadableFile(file.path, "is nested too deeply to be analysed"), settings, file.text), []
 
 
-@contextlib.contextmanager
-def _few_collections() -> Iterator[None]:
-    """Most of what an analysis makes stays until its end: to look for garbage after every 700 objects is waste."""
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECT_EVERY, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
+def _always(name: str) -> bool:
+    """Whoever works in a notebook may read any name of it."""
+    return True
+
+
+class _Garbage:
+    """When garbage is looked for.
+
+    Most of what an analysis makes stays until its end: to look for garbage after every 700 objects is waste. What
+    outlived a few collections is garbage all the same once its file is done, and only a full one finds it.
+    """
+
+    def __init__(self) -> None:
+        self.collections = 0  # of new objects, in analyses since the last full one
+
+    @contextlib.contextmanager
+    def seldom(self) -> Iterator[None]:
+        """Few collections meanwhile, and after many of them a full one."""
+        before, count = gc.get_threshold(), self._count()
+        gc.set_threshold(COLLECT_EVERY, *before[1:])
+        try:
+            yield
+        finally:
+            gc.set_threshold(*before)
+            self.collections += self._count() - count
+            if self.collections >= FULL_AFTER:
+                gc.collect()
+                self.collections = 0
+
+    def _count(self) -> int:
+        return int(gc.get_stats()[0]["collections"])
+
+
+_garbage = _Garbage()
 
 
 def _unreadable(e: UnreadableFile, settings: Settings, text: str = "") -> FileResult:
-    return FileResult(e.path, (unreadable(e),) if UNREADABLE in chosen_codes(settings) else (), text=text)
+    return FileResult(e.path, (unreadable(e),) if UNREADABLE in chosen_codes(settings, e.path) else (), text=text)
 
 
 def each(call: Callable[[T], R], tasks: Sequence[T], jobs: int | None) -> Iterator[R]:
@@ -175,46 +268,64 @@ class _Work:
     file: FileText
     now: FileText
     latest: FileResult
+    settings: Settings
     done: bool = False
     applied: list[Finding] = field(default_factory=list)
     withheld: dict[str, Finding] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
 
     def result(self) -> FixedFile:
-        remaining = replace(self.latest, errors=(*self.latest.errors, *self.errors))
-        withheld = tuple(self.withheld.values())
-        return FixedFile(self.file.path, self.file.text, self.now.text, tuple(self.applied), withheld, remaining)
+        remaining = localised(replace(self.latest, errors=(*self.latest.errors, *self.errors)), self.now)
+        before, after = self.file.text, self.now.text
+        if isinstance(self.file, Notebook):
+            before, after = (self.file.encode(text).decode("utf-8", "surrogatepass") for text in (before, after))
+        return FixedFile(self.file.path, before, after, tuple(self.applied), tuple(self.withheld.values()), remaining)
 
 
-def _work(file: FileText) -> _Work:
-    return _Work(file, file, FileResult(file.path))
+def _work(file: FileText, settings: Settings) -> _Work:
+    return _Work(file, file, FileResult(file.path), settings)
 
 
-def _rounds(work: Sequence[_Work], settings: Settings, verify: bool, judge: Judge | None, jobs: int | None) -> None:
+def _rounds(work: Sequence[_Work], verify: bool, judge: Judge | None, jobs: int | None) -> None:
     for _ in range(MOST_ROUNDS):
         busy = [w for w in work if not w.done]
         if not busy:
             return
-        chosen = _round(busy, work, settings, jobs)
-        for w, proposals in zip(busy, _verified(busy, chosen, settings) if verify else chosen, strict=True):
+        chosen = _round(busy, work, jobs)
+        for w, proposals in zip(busy, _verified(busy, chosen) if verify else chosen, strict=True):
             _make(w, proposals if judge is None else _judged(w, proposals, judge))
-    _round([w for w in work if not w.done], work, settings, jobs)
+    _round([w for w in work if not w.done], work, jobs)
     for w in work:
         if not w.done:
             w.errors.append(f"{w.file.path}: still changing after {MOST_ROUNDS} rounds; fix it again")
 
 
-def _round(busy: Sequence[_Work], work: Sequence[_Work], settings: Settings, jobs: int | None) -> list[list[Proposal]]:
+def _round(busy: Sequence[_Work], work: Sequence[_Work], jobs: int | None) -> list[list[Proposal]]:
     """Analyse what may still change, and choose the fixes of this round for each file."""
     package = Package({os.path.abspath(w.file.path): w.now.text for w in work if w.now is not w.file})
     out = []
     for w, (result, proposals) in zip(
-        busy, each(_propose, [(w.now, settings, package) for w in busy], jobs), strict=True
+        busy, each(_propose, [(w.now, w.settings, package) for w in busy], jobs), strict=True
     ):
         w.latest = result
-        chosen = choose([p for p in proposals if p.finding.id not in w.withheld], settings)
+        chosen = choose([p for p in proposals if p.finding.id not in w.withheld], w.settings)
         w.done = not chosen
         out.append(chosen)
+    return _apart(busy, out)
+
+
+def _apart(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]]) -> list[list[Proposal]]:
+    """Without fixes that rest on a file which an unsafe fix of the same round may change: they wait for the next."""
+    changed, trusted, out = set[str](), set[str](), []
+    for w, proposals in zip(busy, chosen, strict=True):
+        kept, path = [], os.path.abspath(w.file.path)
+        for p in proposals:
+            unsafe = p.finding.fix is not None and p.finding.fix.applicability == "unsafe"
+            if p.rests_on.isdisjoint(changed) and not (unsafe and path in trusted):
+                kept.append(p)
+                trusted |= p.rests_on
+                changed |= {path} if unsafe else set()
+        out.append(kept)
     return out
 
 
@@ -249,13 +360,13 @@ def is_allowed(finding: Finding, settings: Settings) -> bool:
     return fix.applicability == "safe" or (fix.applicability == "unsafe" and settings.unsafe_fixes)
 
 
-def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]], settings: Settings) -> list[list[Proposal]]:
+def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]]) -> list[list[Proposal]]:
     """Without the fixes that compute something else than the code they replace. The others say what running showed."""
     from fuselint.verify import verify
 
     flat = [(w, p) for w, proposals in zip(busy, chosen, strict=True) for p in proposals]
     regions = [p.region for _, p in flat if p.region is not None]
-    outcomes = iter(verify(regions, cache=CACHE if settings.cache else None))
+    outcomes = iter(verify(regions, cache=CACHE if all(w.settings.cache for w in busy) else None))
     kept: dict[int, list[Proposal]] = {id(w): [] for w in busy}
     for w, p in flat:
         if p.finding.code == UNUSED:  # a comment: there is nothing to run
@@ -265,7 +376,7 @@ def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]], setti
         assert p.finding.fix is not None
         finding = replace(p.finding, fix=replace(p.finding.fix, verification=outcome))
         if outcome.outcome == "failed":
-            w.withheld[finding.id] = finding
+            w.withheld[finding.id] = placed(finding, w.now)
         else:
             kept[id(w)].append(replace(p, finding=finding))
     return [kept[id(w)] for w in busy]
@@ -289,29 +400,30 @@ def _make(w: _Work, proposals: Sequence[Proposal]) -> None:
     Where the guard refuses them together, they are added one by one: what it refuses beside the others waits for the
     next round, what it refuses alone is dropped, and its rule named.
     """
-    text = _guarded(w.now.text, proposals)
+    text = _guarded(w.now, proposals)
     if isinstance(text, NoFix):
         good: list[Proposal] = []
         for p in proposals:
-            if not isinstance(_guarded(w.now.text, [*good, p]), NoFix):
+            if not isinstance(_guarded(w.now, [*good, p]), NoFix):
                 good.append(p)
                 continue
-            alone = _guarded(w.now.text, [p])
+            alone = _guarded(w.now, [p])
             if isinstance(alone, NoFix):
                 f = p.finding
-                w.withheld[f.id] = f
+                w.withheld[f.id] = placed(f, w.now)
                 w.errors.append(
                     f"{f.path}:{f.line}: the fix of {f.code} was dropped: {alone.reason}; please report this"
                 )
         proposals = good
-        text = _guarded(w.now.text, good)
+        text = _guarded(w.now, good)
         assert isinstance(text, str)
-    w.now = replace(w.now, text=text)
-    w.applied += [p.finding for p in proposals]
+    before, w.now = w.now, replace(w.now, text=text)
+    w.applied += [placed(p.finding, before) for p in proposals]
 
 
-def _guarded(text: str, proposals: Sequence[Proposal]) -> str | NoFix:
+def _guarded(file: FileText, proposals: Sequence[Proposal]) -> str | NoFix:
     """The text with these fixes made, or why it must not be written."""
+    text = file.text
     if not proposals:
         return text
     edits: tuple[Edit, ...] = ()
@@ -320,10 +432,12 @@ def _guarded(text: str, proposals: Sequence[Proposal]) -> str | NoFix:
         edits = merge(edits, p.finding.fix.edits)
     edits = joined(edits)
     made = apply(text, edits)
-    return guard(text, made, edits, [span for p in proposals for span in p.statements]) or made
+    refused = guard(text, made, edits, [span for p in proposals for span in p.statements])
+    problem = "" if refused else file.problem(made)
+    return refused or (NoFix(problem) if problem else made)
 
 
-def _write(w: _Work, settings: Settings, verify: bool, judge: Judge | None) -> None:
+def _write(w: _Work, verify: bool, judge: Judge | None) -> None:
     """Write a changed file in one step. Where it was edited since it was read, it is read and fixed again."""
     for _ in range(MOST_ROUNDS):
         if w.now.text == w.file.text:
@@ -340,8 +454,8 @@ def _write(w: _Work, settings: Settings, verify: bool, judge: Judge | None) -> N
                 w.errors.append(str(e))
                 w.now, w.applied = w.file, []
                 return
-            fresh = _work(again)
-            _rounds([fresh], settings, verify, judge, jobs=1)
+            fresh = _work(again, w.settings)
+            _rounds([fresh], verify, judge, jobs=1)
             w.file, w.now, w.latest, w.done = fresh.file, fresh.now, fresh.latest, fresh.done
             w.applied, w.withheld, w.errors = fresh.applied, fresh.withheld, fresh.errors
     w.errors.append(f"{w.file.path}: keeps changing on disk; nothing was written to it")

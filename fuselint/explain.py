@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuselint.analysis import Analysis, as_recorded, message, span_of
+from fuselint.analysis import Analysis, as_recorded, message, program_in_package, span_of
 from fuselint.config import DTYPES, Settings
 from fuselint.errors import FuselintError
 from fuselint.graph.model import Graph, Node
-from fuselint.graph.program import Program
 from fuselint.graph.show import show
 from fuselint.package import Package
 from fuselint.rulebook import Match, claim
-from fuselint.source.project import MODULE, ModuleSummary, summarise
+from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, read
 from fuselint.traffic.kernels import Bytes, kernels
@@ -25,9 +24,8 @@ def explain(path: str, line: int, settings: Settings) -> str:
     screened = screen(file)
     if not screened.mlx or screened.tree is None:
         raise FuselintError(f"{path}: does not import MLX")
-    summary = summarise(file, screened.tree)
-    qualname = _function(file, summary, line)
-    program = Program(file, summary, Package().modules())
+    program = program_in_package(file, screened.tree, settings, Package().modules())
+    qualname = _function(file, program.summary, line)
     graph = program.graph(qualname)
     if graph is None:
         reason = program.too_complex.get(qualname, "its text is not found")
@@ -54,8 +52,12 @@ def _lines(work: Analysis, graph: Graph, line: int, screened: bool) -> Iterator[
         yield "  holds no MLX work of its own: `check` passes it by"
     if context.cold:
         yield f"  cold: {context.cold}"
+    if context.qualname in graph.module.seldom:
+        yield "  runs once for each pass through a whole model"
     if context.compiled:
         yield f"  runs under mx.compile{' (shapeless)' if context.shapeless else ''}"
+    if context.partly:
+        yield f"  runs under mx.compile too: {context.partly}"
     if graph.not_understood:
         yield f"  not understood: {graph.not_understood}"
         return

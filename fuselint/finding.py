@@ -95,6 +95,9 @@ class Fix:
     verification: Verification | None = None
 
 
+UNREADABLE = "FUS000"
+"""The code of files that can't be analysed."""
+
 Source = Literal["stated", "recorded", "config", "phase", "assumed"]
 """Where a number comes from: --shape, a recorded run, --model-config, --phase, or nowhere."""
 
@@ -154,6 +157,7 @@ class Traffic:
     dtype: str
     at: Mapping[str, int]
     saved_at: int | None
+    launches_fewer: int = 0
     assumed: tuple[str, ...] = ()
     sources: Mapping[str, Source] = field(default_factory=dict)
     chip: str = ""
@@ -172,7 +176,10 @@ class Related:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One report about one place."""
+    """One report about one place.
+
+    cell: of a notebook, counting all of its cells from 1; lines are then those of the cell. 0 in any other file.
+    """
 
     code: str
     name: str
@@ -188,6 +195,12 @@ class Finding:
     obligations: tuple[Obligation, ...] = ()
     traffic: Traffic | None = None
     id: str = ""
+    cell: int = 0
+
+    @property
+    def place(self) -> str:
+        """The file, and in a notebook the cell that lines count in."""
+        return f"{self.path}:cell {self.cell}" if self.cell else self.path
 
     @property
     def counts(self) -> bool:

@@ -97,11 +97,11 @@ def families() -> list[str]:
 def load(name: str, where: str, folder: Path | None = None) -> ModelConfig:
     """The configuration of a family, or of a file or its folder. where: what to blame. Raises ConfigError."""
     shipped = SHIPPED / f"{name}.json"
-    path = (folder or Path()) / name
+    path, shown = (folder or Path()) / name, Path(name)
     if shipped.parent == SHIPPED and shipped.is_file() and not path.exists():
         path = shipped
     elif path.is_dir():
-        path = path / "config.json"
+        path, shown = path / "config.json", shown / "config.json"
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as e:
@@ -118,7 +118,7 @@ def load(name: str, where: str, folder: Path | None = None) -> ModelConfig:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected an object with keys such as hidden_size, not {_kind(data)}")
     _check(data, path, "")
-    made = ModelConfig(name if path == shipped else str(path), data)
+    made = ModelConfig(str(shown), data)
     for role in REQUIRED:
         if made.role(role) is None:
             keys = ROLES[role]

@@ -64,7 +64,7 @@ class Package:
 
         def is_read(name: str) -> bool:
             word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
-            for other, data in _contents(os.path.dirname(here), self.run):
+            for other, data in _contents(package_folder(os.path.dirname(here)), self.run):
                 text = self.overlay.get(other)
                 holds = name in text if text is not None else word.search(data) is not None
                 if other != here and holds and _reads(other, data if text is None else text).of(name, module):
@@ -74,11 +74,11 @@ class Package:
         return is_read
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=1)  # files come package by package
 def _contents(folder: str, run: int) -> tuple[tuple[str, bytes], ...]:
-    """The Python files of the package that holds `folder`, with what is in them; of the folder, where it is none."""
+    """The Python files of a package, with what is in them; of a folder, where it is none."""
     out = []
-    for path in python_files(package_folder(folder)):
+    for path in python_files(folder):
         with contextlib.suppress(OSError):
             out.append((path, Path(path).read_bytes()))
     return tuple(out)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,11 +15,14 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from fuselint.config import nearest
+from fuselint.config import Selection, Settings, nearest, selections
 from fuselint.errors import ConfigError, FuselintError
-from fuselint.finding import Numerics, Obligation, RegionInput
+from fuselint.finding import UNREADABLE, Numerics, Obligation, RegionInput
+from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.values import Value
+from fuselint.plugins import packages
+from fuselint.source.discovery import covers
 
 if TYPE_CHECKING:
     from fuselint.traffic.kernels import Kernel
@@ -35,8 +39,8 @@ class Synthesised:
     operands: Mapping[str, Node] = field(default_factory=dict)
 
 
-UNREADABLE, UNUSED = "FUS000", "FUS900"
-"""The codes of the engine's own findings, which no rule makes: fuselint/unreadable.py and unused.py."""
+UNUSED = "FUS900"
+"""With UNREADABLE the codes of the engine's own findings, which no rule makes: fuselint/unreadable.py and unused.py."""
 
 OWN = {UNREADABLE: "fuselint.unreadable", UNUSED: "fuselint.unused"}
 
@@ -52,12 +56,26 @@ Hole = Node | Synthesised
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """A small array that the fixed code makes for a kernel: as long as the last axis of `like`, and of its dtype."""
+
+    op: str
+    like: Node
+    reads: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class FusedKernel:
-    """A kernel of the fixed code: what it reads from DRAM and writes to it. `writes` has the size of that node."""
+    """A kernel of the fixed code: what it reads from DRAM and writes to it. `writes` has the size of that node.
+
+    made: what it reads besides, which a kernel before it makes. wide: its first operand is cast to float32 for it.
+    """
 
     op: str
     reads: tuple[Node, ...]
     writes: Node
+    made: tuple[Made, ...] = ()
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +109,7 @@ class Match:
     root: the value that the replacement computes; the finding stands at its expression.
     holes: the operands of the computation, by the rule's names.
     region: what the match owns (see `claim`): by default the slice from root down to the holes.
+    also: further values of the region that the replacement computes, besides the root.
     shapes: example shapes of the array holes, for verification: symbol names or numbers, "..." for free leading axes.
     sizes: shapes of other nodes of the region in the same names, for its traffic.
     scalars: sizes that scalars of the region have in those names, by their canonical value: `self.n_heads` is "n*G".
@@ -109,13 +128,14 @@ class Match:
     obligations: list[Obligation]
     region: frozenset[Node]
     fused: tuple[FusedKernel, ...] = ()
+    also: tuple[Node, ...] = ()
     shapes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
     sizes: dict[Node, tuple[str, ...]] = field(default_factory=dict)
     scalars: dict[Value, str] = field(default_factory=dict)
     probe: Probe | None = None
     numerics: Numerics = "bit-identical"
-    related: list[tuple[Node, str]] = field(default_factory=list)
+    related: list[tuple[Node | Place, str]] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
     has_traffic: bool = True
     launches: Launches | None = None
@@ -162,6 +182,7 @@ class Replacement:
     needs: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     helper: HoistedHelper | None = None
+    modules: Mapping[str, str] = field(default_factory=dict)  # other modules than MLX's that the templates read
     cap: str = ""  # "unsafe" or "none": at most that
     because: str = ""  # why it is capped
 
@@ -189,6 +210,7 @@ class Rule:
 
     nearly: the values around which a graph may nearly hold a match; None: near misses are not looked for.
     numbers: constants of the computation that others may stand for. one_value: whether it reads one value twice.
+    claims_before: the code or prefix of CLAIM_ORDER before which a plugin's rule owns its nodes; last, where it is "".
     """
 
     code: str
@@ -203,15 +225,29 @@ class Rule:
     nearly: Callable[[Graph], Iterator[Node]] | None = None
     numbers: tuple[float, ...] = ()
     one_value: bool = False
+    claims_before: str = ""
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is fuselint's own, and no plugin's."""
+        return self.check.__name__.partition(".")[0] == "fuselint"
 
 
 CLAIM_ORDER = tuple("FUS211 FUS20 FUS221 FUS241 FUS231 FUS252 FUS251 FUS261 FUS1 FUS301 FUS302".split())
 """Who owns a node first: codes, by prefix."""
 
 
-def claim_rank(code: str) -> int:
+def claim_rank(code: str) -> float:
     """The place of a rule in the order of claims."""
+    before = _before().get(code)
+    if before:
+        return claim_rank(before) - 0.5
     return next((i for i, p in enumerate(CLAIM_ORDER) if code.startswith(p)), len(CLAIM_ORDER))
+
+
+@cache
+def _before() -> dict[str, str]:
+    return {r.code: r.claims_before for r in rules() if not r.is_ours and r.claims_before in CLAIM_ORDER}
 
 
 GIVEN = frozenset({"const", "param", "attr", "global", "function"})
@@ -225,7 +261,7 @@ def claim(matches: Iterable[Match]) -> list[Match]:
     """
     work = {m: frozenset(n for n in m.region if n.op not in GIVEN) or m.region for m in matches}
 
-    def rank(m: Match) -> tuple[int, int, int]:
+    def rank(m: Match) -> tuple[float, int, int]:
         return claim_rank(m.code), -len(work[m]), m.root.id
 
     ordered = sorted(work, key=rank)
@@ -243,13 +279,36 @@ def claim(matches: Iterable[Match]) -> list[Match]:
     return sorted(kept, key=lambda m: m.root.id)
 
 
+@cache
 def rules() -> tuple[Rule, ...]:
-    """Every rule of `fuselint.checks`, by code, with its fixer of the same file name in `fuselint.fixers`."""
-    return _discover("fuselint.checks", "fuselint.fixers")
+    """Every rule by code: ours, and those of plugins. Raises FuselintError where a plugin can't be taken."""
+    found = {r.code: r for r in _discover("fuselint.checks", "fuselint.fixers")}
+    for name, package in packages():
+        for rule in _of_plugin(name, package):
+            other = found.setdefault(rule.code, rule)
+            if other is not rule or rule.code in OWN:
+                raise FuselintError(f'plugin "{name}": {rule.code} is the code of another rule')
+    return tuple(found[code] for code in sorted(found))
+
+
+def _of_plugin(name: str, package: str) -> tuple[Rule, ...]:
+    try:
+        made = _discover(f"{package}.checks", f"{package}.fixers")
+    except Exception as e:
+        raise FuselintError(f'plugin "{name}": {package} can\'t be loaded: {type(e).__name__}: {e}') from e
+    for rule in made:
+        if not re.fullmatch(r"[A-Z]+[0-9]+", rule.code) or not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", rule.name):
+            raise FuselintError(
+                f'plugin "{name}": "{rule.code}", "{rule.name}": expected such as ACME101, unfused-thing'
+            )
+        if rule.code.startswith("FUS"):
+            raise FuselintError(f'plugin "{name}": codes that begin with FUS, such as {rule.code}, are fuselint\'s own')
+    return made
 
 
 @cache
 def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
+    """The rules of a package of checks, by code, each with its fixer of the same file name."""
     package = import_module(checks)
     fixer_names = {m.name for m in pkgutil.iter_modules(import_module(fixers).__path__)}
     found: dict[str, Rule] = {}
@@ -269,6 +328,7 @@ def _discover(checks: str, fixers: str) -> tuple[Rule, ...]:
             nearly=getattr(check, "nearly", None),
             numbers=tuple(getattr(check, "NUMBERS", ())),
             one_value=getattr(check, "ONE_VALUE", False),
+            claims_before=getattr(check, "CLAIMS_BEFORE", ""),
         )
         if rule.code in found:
             raise FuselintError(f"{rule.code} is the code of two rules: {found[rule.code].name} and {rule.name}")
@@ -299,16 +359,51 @@ def documented() -> tuple[Rule, ...]:
 
 def selectors(chosen: Iterable[str], where: str) -> frozenset[str]:
     """The codes that codes, prefixes of codes, names of rules and ALL stand for."""
-    known = {r.code: r.name for r in documented()}
-    codes: set[str] = set()
+    return frozenset(code for text in chosen for code in _selected(text.strip(), where))
+
+
+def _selected(text: str, where: str) -> dict[str, int]:
+    """The codes that one selector stands for, with how exactly it names them."""
+    hits = {}
+    for code, name in ((r.code, r.name) for r in documented()):
+        if text.upper() == "ALL":
+            hits[code] = 0
+        elif (text and code.startswith(text.upper())) or name == text.lower():
+            hits[code] = min(len(text), len(code))
+    if not hits:
+        known = [word for r in documented() for word in (r.code, r.name)]
+        raise ConfigError(f'{where}: no rule "{text}"{nearest(text, known)}')
+    return hits
+
+
+def chosen_codes(settings: Settings, path: str | None = None) -> frozenset[str]:
+    """The codes that are on, in a file. Raises ConfigError for a selector that stands for no rule."""
+    codes = _layered(selections(settings))
+    off = [i for i in settings.per_file_ignores if path is None or covers(i.glob, path)]
+    if path is None:  # only to hear of wrong selectors
+        for i in off:
+            selectors(i.codes, f"{i.where}: per-file-ignores")
+        return codes
+    return codes - selectors([c for i in off for c in i.codes], "per-file-ignores") if off else codes
+
+
+@cache
+def _layered(layers: tuple[Selection, ...]) -> frozenset[str]:
+    """Layer by layer; within one, the selector that names a code most exactly decides, and to ignore before select."""
+    codes = selectors(["ALL"], "")
+    for layer in layers:
+        if layer.select:
+            codes = frozenset()
+        on = _strongest((*layer.select, *layer.extend_select), f"{layer.where}: select".removeprefix(": "))
+        off = _strongest(layer.ignore, f"{layer.where}: ignore".removeprefix(": "))
+        codes |= {code for code, exact in on.items() if exact > off.get(code, -1)}
+        codes -= {code for code, exact in off.items() if exact >= on.get(code, -1)}
+    return codes
+
+
+def _strongest(chosen: Iterable[str], where: str) -> dict[str, int]:
+    out: dict[str, int] = {}
     for text in chosen:
-        wanted = text.strip()
-        hits = [
-            code
-            for code, name in known.items()
-            if wanted.upper() == "ALL" or (wanted and code.startswith(wanted.upper())) or name == wanted.lower()
-        ]
-        if not hits:
-            raise ConfigError(f'{where}: no rule "{wanted}"{nearest(wanted, [*known, *known.values()])}')
-        codes.update(hits)
-    return frozenset(codes)
+        for code, exact in _selected(text.strip(), where).items():
+            out[code] = max(exact, out.get(code, 0))
+    return out

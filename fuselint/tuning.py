@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from fuselint.config import Settings
+from fuselint.config import Configuration
 from fuselint.finding import Finding, Region, Verification
 from fuselint.verify.alternatives import AS_IT_IS, FIXED
 from fuselint.verify.measure import Choice, measure
@@ -35,7 +35,7 @@ class Tried:
 class Tuner:
     """every: try all ways to write a region, not only the code as it is and the fix."""
 
-    settings: Settings
+    configuration: Configuration
     every: bool = False
     measuring: Measure | None = None
     tried: list[Tried] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Tuner:
     def _measured(self, region: Region, finding: Finding) -> Choice:
         if self.measuring is not None:
             return self.measuring(region, finding)
-        return measure(region, finding, self.settings, every=self.every)
+        return measure(region, finding, self.configuration.of(finding.path), every=self.every)
 
 
 def pays(choice: Choice) -> bool:

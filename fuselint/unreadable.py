@@ -10,8 +10,7 @@ When not to: files whose bytes don't name mlx are no business of fuselint, whate
 from __future__ import annotations
 
 from fuselint.errors import UnreadableFile
-from fuselint.finding import Finding
-from fuselint.rulebook import UNREADABLE
+from fuselint.finding import UNREADABLE, Finding
 
 CODE, NAME = UNREADABLE, "unreadable-file"
 

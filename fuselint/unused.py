@@ -1,7 +1,8 @@
 """FUS900 unused-suppression: a comment that silences a finding where there is none.
 
-What it does: finds `# noqa: FUS201`, `# fuselint: ignore[FUS201]`, `# fuselint: ignore` and `# fuselint: skip-file`
-that silence nothing, and codes that no rule has.
+What it does: finds `# noqa: FUS201`, `# fuselint: ignore[FUS201]`, `# fuselint: ignore`, `# fuselint: skip-file`,
+`# fuselint: file-ignore[FUS201]` and `# fuselint: off[FUS201]` that silence nothing, `# fuselint: on[FUS201]` that end
+nothing, and codes that no rule has.
 
 Why: the code below the comment was fixed or moved. The next finding there, which is another one, stays unseen.
 
@@ -34,10 +35,10 @@ def unused(
     names = {r.name: r.code for r in documented()}
     idle: list[tuple[Suppression, list[str]]] = []
     silencers: list[tuple[Suppression, list[str]]] = []  # what silences the findings of this rule
-    for entry, words in suppressions.unused(names):
+    for entry, words in suppressions.unused({*names, *names.values()}):
         if suppressions.skips and (spared or entry not in suppressions.skips):
             continue  # nothing else of the file is reported
-        if any(entry.line in lines for lines in spared):
+        if any(lines and entry.reaches(lines[0], lines[-1]) for lines in spared):
             continue
         own = [w for w in words if w not in ("", "ALL") and CODE in _meant(w, names)]
         others = [w for w in words if w not in own and _meant(w, names) <= set(codes)]
@@ -45,12 +46,11 @@ def unused(
             silencers.append((entry, own))
         if others:
             idle.append((entry, others))
-    silenced = {e.line for e, _ in silencers} & {e.line for e, _ in idle}
+    reported = [(e, w) for e, w in idle if not any(s.reaches(e.line, e.line) for s, _ in silencers)]
     if _meant("ALL", names) <= set(codes):  # else what they silence may not be selected
-        idle += silencers
-    for entry, judged in sorted(idle, key=lambda found: found[0].start):
-        if entry.line not in silenced:
-            yield _finding(file, entry, judged, names)
+        reported += [(s, w) for s, w in silencers if not any(s.reaches(e.line, e.line) for e, _ in idle)]
+    for entry, judged in sorted(reported, key=lambda found: found[0].start):
+        yield _finding(file, entry, judged, names)
 
 
 def _meant(word: str, names: dict[str, str]) -> set[str]:
@@ -66,9 +66,10 @@ def _finding(file: FileText, entry: Suppression, words: Sequence[str], names: di
     idle = [w for w in words if w not in unknown]
     said = [f"no rule `{w}`{nearest(w, [*names.values(), *names])}" for w in unknown]
     if idle and whole and not unknown:
-        said.append(f"`{file.text[entry.start : entry.stop]}` silences nothing")
+        said.append(f"`{file.text[entry.start : entry.stop]}` {'ends' if entry.is_end else 'silences'} nothing")
     elif idle:
-        said.append(f"{' and '.join(f'`{w}`' for w in idle)} {'silences' if len(idle) == 1 else 'silence'} nothing")
+        verb = "end" if entry.is_end else "silence"
+        said.append(f"{' and '.join(f'`{w}`' for w in idle)} {f'{verb}s' if len(idle) == 1 else verb} nothing")
     message = "remove the comment" if whole else f"remove {', '.join(f'`{w}`' for w in words)} from the comment"
     line, column = file.position(entry.start)
     end_line, end_column = file.position(entry.stop)
@@ -92,6 +93,11 @@ EXAMPLES = [
         HEAD + "def double(x):\n    # fuselint: ignore[FUS777] -- measured\n    return x + x\n",
         HEAD + "def double(x):\n    # measured\n    return x + x\n",
         why="no rule has that code; the reason stays",
+    ),
+    Example(
+        HEAD + "# fuselint: off[FUS201]\ndef double(x):\n    return x + x\n# fuselint: on[FUS201]\n",
+        HEAD + "def double(x):\n    return x + x\n",
+        why="nothing is found between them",
     ),
 ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -240,3 +241,65 @@ def test_near_misses_say_what_is_against_them(fuselint: Run, tmp_path: Path, mon
     ran = fuselint("check", "--near-misses")
     assert ran.code == 0
     assert "near miss: hand-written RMSNorm" in ran.out and "not so: it may be (it may not)" in ran.out
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no pseudo-terminals there")
+def test_a_terminal_is_shown_color_and_how_far_the_work_is(tmp_path: Path) -> None:
+    import pty
+
+    for number in range(60):
+        (tmp_path / f"m{number}.py").write_text(NORM if number == 7 else PLAIN)
+    environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
+
+    def run(term: str, *options: str) -> str:
+        parent, child = pty.openpty()
+        command = [sys.executable, "-m", "fuselint", "check", "-j", "1", *options]
+        with subprocess.Popen(
+            command, cwd=tmp_path, stdout=child, stderr=child, env={**environment, "TERM": term}
+        ) as process:
+            os.close(child)
+            shown = b""
+            while True:
+                try:
+                    data = os.read(parent, 65536)
+                except OSError:  # the other side is closed
+                    break
+                if not data:
+                    break
+                shown += data
+        os.close(parent)
+        assert process.returncode == 1
+        return shown.decode()
+
+    shown = run("xterm")
+    assert "\x1b[1mm7.py:14:16\x1b[0m" in shown and "checking" in shown and "100%" in shown
+    assert "\x1b" not in run("dumb", "--quiet")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_what_the_shell_takes(fuselint: Run, shell: str) -> None:
+    script = fuselint("completion", shell).out
+    assert "_FUSELINT_COMPLETE" in script
+    program = shutil.which(shell)
+    if program is not None:
+        subprocess.run([program, "-n"], input=script, text=True, check=True)
+
+
+def test_commands_and_options_are_completed() -> None:
+    words = {"COMP_WORDS": "fuselint che", "COMP_CWORD": "1", "_FUSELINT_COMPLETE": "bash_complete"}
+    program = "import sys; sys.argv[0] = 'fuselint'; from fuselint.cli import main; main(prog_name='fuselint')"
+
+    def complete(**more: str) -> str:
+        environment = {**os.environ, **words, **more}
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment).stdout
+
+    assert complete() == "plain,check\n"
+    assert "plain,--select\n" in complete(COMP_WORDS="fuselint check --sel", COMP_CWORD="2")
+
+
+def test_check_shows_the_diff_where_it_is_asked_for(fuselint: Run, tmp_path: Path) -> None:
+    (tmp_path / "norm.py").write_text(NORM)
+    shown = fuselint("check", "--show-diff").out
+    assert "+         return mx.fast.rms_norm(x, self.weight, self.eps)\n" in shown
+    assert "-         h = x.astype(mx.float32)\n" in shown
+    assert "+  " not in fuselint("check").out

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fuselint.config import Settings, dtype_name, find_file, load, shape_entries
+from fuselint.config import Settings, dtype_name, shape_entries
 from fuselint.errors import ConfigError
+from fuselint.layers import Layers, load
 
 
 def write(folder: Path, text: str) -> Path:
@@ -60,6 +61,15 @@ def test_settings_of_the_model_and_the_machine(tmp_path: Path) -> None:
         ('select = "FUS201"', '"select" is a list of strings'),
         ("exact = 1", '"exact" is true or false'),
         ("min-kernels = true", '"min-kernels" is a whole number'),
+        ("min-kernels = 1", '"min-kernels" is 2 or more'),
+        ("min-saving = true", '"min-saving" is a size in bytes'),
+        ("per-file-ignores = []", '"per-file-ignores" is a table of rules by pattern'),
+        ('per-file-ignores = { "a.py" = "FUS301" }', 'a list of rules for each pattern; "a.py" has none'),
+        ("hot = true", '"hot" is a list of strings'),
+        ("cold = [1]", '"cold" is a list of strings'),
+        ('output-format = "jsn"', 'unknown format "jsn"; did you mean "json"?'),
+        ("extend = 1", '"extend" is the path of a file'),
+        ('extend = "gone.toml"', "gone.toml: no such file"),
         ('dtype = "bf17"', 'unknown dtype "bf17"; did you mean "bf16"?'),
         ("shape = { T = 0 }", "expected symbol=size"),
         ("shape = { T = 10000000000000 }", "expected symbol=size"),
@@ -85,7 +95,7 @@ def test_the_nearest_file_with_the_table_counts(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     write(tmp_path / "a", "[tool.ruff]\n")
-    assert find_file(inner) == wanted
+    assert Layers().nearest(inner) == wanted
 
 
 def test_the_most_specific_size_counts() -> None:

@@ -2,15 +2,15 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from fuselint.config import Settings
+from fuselint.config import FORMATS, READERS
 from support import Ran
 
 toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -61,6 +61,16 @@ def test_the_commands_of_the_readme_are_those_that_ci_runs() -> None:
         ("docs/verify.md", ("verify", "fix")),
         ("docs/record.md", ("record", "check")),
         ("docs/tune.md", ("tune", "fix")),
+        ("docs/index.md", ("check", "fix")),
+        ("docs/safety.md", ("check", "fix")),
+        ("docs/faq.md", ("check", "report")),
+        ("docs/configuration.md", ("check", "fix")),
+        ("docs/editors.md", ("check", "fix")),
+        ("docs/notebooks.md", ("check", "fix")),
+        ("docs/output.md", ("check", "fix")),
+        ("docs/ci.md", ("check", "fix")),
+        ("docs/report.md", ("report", "check")),
+        ("docs/suppression.md", ("check", "baseline")),
         ("docs/trace.md", ("trace",)),
         ("docs/budget.md", ("budget",)),
     ],
@@ -71,10 +81,20 @@ def test_options_of_the_pages_exist(fuselint: Callable[..., Ran], page: str, com
         assert option in known, option
 
 
-def test_settings_of_the_readme_exist() -> None:
-    readme = (ROOT / "README.md").read_text()
-    settings = toml.loads(re.search(r"```toml\n(.*?)```", readme, re.S)[1])  # type: ignore[index]
-    assert {k.replace("-", "_") for k in settings["tool"]["fuselint"]} <= {f.name for f in fields(Settings)}
+@pytest.mark.parametrize("page", ["README.md", "docs/configuration.md"])
+def test_settings_of_the_pages_exist(page: str) -> None:
+    block = re.search(r"```toml\n(.*?)```", (ROOT / page).read_text(), re.S)
+    assert block
+    assert set(toml.loads(block[1])["tool"]["fuselint"]) <= set(READERS)
+
+
+def test_every_format_is_documented() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/output.md").read_text(), re.M) == list(FORMATS)
+
+
+def test_every_setting_is_documented() -> None:
+    table = re.findall(r"^\| (`.*?`) \|", (ROOT / "docs/configuration.md").read_text(), re.M)
+    assert {name for cell in table for name in re.findall(r"`([^`]+)`", cell)} == set(READERS)
 
 
 def test_the_sample_model_runs() -> None:
@@ -93,3 +113,28 @@ def test_the_folders_that_the_architecture_names_are_there() -> None:
     assert len(named) > 10
     for name in named:
         assert (ROOT / name).exists() or (ROOT / "fuselint" / name).exists(), name
+
+
+def test_the_first_page_does_what_it_says(fuselint: Callable[..., Ran], tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "index.md").read_text()
+    blocks = {kind: text for kind, text in re.findall(r"```(\w+)\n(.*?)```", page, re.S)}
+    model = tmp_path / "model.py"
+    model.write_text(blocks["python"])
+    assert fuselint("check", "model.py").out.startswith(blocks["text"])
+    assert blocks["diff"] in fuselint("fix", "model.py").out
+    fuselint("fix", "--apply", "--no-verify", "model.py")
+    assert blocks["diff"].splitlines()[-1].removeprefix("+") in model.read_text()
+    for command in re.findall(r"`fuselint (explain [^`]*|rule [^`]*)`", page):
+        model.write_text(blocks["python"])
+        assert fuselint(*command.split()).code == 0
+
+
+@pytest.mark.slow
+def test_the_site_builds(tmp_path: Path) -> None:
+    """Strictly: every page is in it, and every link leads somewhere."""
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-f", str(ROOT / ".ci/mkdocs.yml")]
+    ran = subprocess.run([*command, "-d", str(tmp_path / "site")], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "<h1" in (tmp_path / "site" / "rules" / "FUS201" / "index.html").read_text()

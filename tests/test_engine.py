@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import random
 import subprocess
 import sys
+import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +19,7 @@ import fuselint.engine as engine
 from fuselint.analysis import Proposal, analyse
 from fuselint.config import Settings
 from fuselint.engine import check_file, check_paths, choose, fix_paths, fix_text, unified
-from fuselint.finding import Edit, Finding, Fix, Traffic, Verification
+from fuselint.finding import Applicability, Edit, Finding, Fix, Traffic, Verification
 from fuselint.rulebook import NoFix
 from fuselint.source.text import FileText
 from support import NORM, PLAIN
@@ -450,6 +452,26 @@ def test_outcomes_of_verification_are_kept(cache: bool, folder: str | None, monk
     assert set(asked) == {folder}
 
 
+def test_a_fix_waits_for_the_file_that_its_facts_come_from() -> None:
+    """Where that file changes unsafely in the same round; first come, first served, so that a circle goes on."""
+
+    def work(name: str) -> engine._Work:
+        file = FileText(name, "")
+        return engine._Work(file, file, engine.FileResult(name), Settings())
+
+    def fix(rests_on: str = "", how: Applicability = "safe") -> Proposal:
+        made = Proposal(Finding("FUS105", "n", "m", "p", 1, 1, 1, 2, fix=Fix(how, "")))
+        return replace(made, rests_on=frozenset({os.path.abspath(rests_on)} if rests_on else ()))
+
+    a, b = work("a.py"), work("b.py")
+    free, waits, unsafe = fix(), fix("a.py"), fix(how="unsafe")
+    assert engine._apart([a, b], [[unsafe], [free, waits]]) == [[unsafe], [free]]
+    assert engine._apart([b, a], [[free, waits], [unsafe]]) == [[free, waits], []]
+    assert engine._apart([a, b], [[free], [waits]]) == [[free], [waits]]
+    both = fix("b.py", "unsafe"), fix("a.py", "unsafe")
+    assert engine._apart([a, b], [[both[0]], [both[1]]]) == [[both[0]], []]
+
+
 def test_an_attribute_that_is_made_of_itself_is_no_fault() -> None:
     text = """\
 import mlx.core as mx
@@ -469,3 +491,21 @@ class Fusion(nn.Module):
         return x * mx.sigmoid(x) + 1
 """
     assert check_file(FileText("m.py", text), Settings()).errors == ()
+
+
+def test_what_an_analysis_leaves_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs and facts know each other: without a full collection those of every file stay."""
+
+    class Ring:
+        def __init__(self) -> None:
+            self.own = self
+
+    monkeypatch.setattr(engine, "COLLECT_EVERY", 500)
+    garbage = engine._Garbage()
+    for rings, collected in ((600 * (engine.FULL_AFTER + 1), True), (100, False)):
+        with garbage.seldom():
+            held = [Ring() for _ in range(rings)]
+            left = weakref.ref(held[0])
+            gc.collect(1)  # it grows old, and then becomes garbage
+            held.clear()
+        assert (left() is None) is collected

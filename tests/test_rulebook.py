@@ -71,8 +71,10 @@ def test_two_rules_of_one_code_are_an_error(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(attention, "CODE", "FUS201")
     _discover.cache_clear()
+    rules.cache_clear()
     with pytest.raises(FuselintError, match="FUS201 is the code of two rules"):
         rules()
     monkeypatch.undo()
     _discover.cache_clear()
+    rules.cache_clear()
     assert rules()

@@ -194,3 +194,39 @@ def test_ids_are_stable(tmp_path: Path) -> None:
     path = tmp_path / "m.py"
     path.write_text(text)
     assert [f.code for f in fix_paths([str(path)], Settings(), write=True)[0].applied] == ["FUS900"]
+
+
+def test_blocks_and_file_comments_that_silence_nothing_go() -> None:
+    for comment in (
+        "# fuselint: off",
+        "# fuselint: off[FUS2]",
+        "# fuselint: file-ignore[FUS301]",
+        "# fuselint: file-ignore",
+    ):
+        assert messages(f"{comment}\n{function(PLAIN)}") == [f"`{comment}` silences nothing"]
+        assert fixed(f"{comment}\n{function(PLAIN)}# fuselint: on\n") == function(PLAIN)
+        assert messages(f"{comment}\n{function(PLAIN)}", select=("FUS201", "FUS900")) == []
+    for comment in ("# fuselint: off[FUS201]", "# fuselint: file-ignore[FUS2]"):
+        text = f"{comment}\n{function(NORM)}"
+        assert checked(text).findings == ()
+        assert fixed(text) == text
+    assert messages(f"# fuselint: off[FUS201, FUS301]\n{function(NORM)}") == ["`FUS301` silences nothing"]
+
+
+def test_an_end_that_ends_nothing_goes() -> None:
+    assert messages(function(PLAIN) + "# fuselint: on[FUS201]\n") == ["`# fuselint: on[FUS201]` ends nothing"]
+    assert fixed(function(PLAIN) + "# fuselint: on[FUS201]\n") == function(PLAIN)
+    ended = f"# fuselint: off[FUS201]\n{function(NORM)}# fuselint: on[FUS201]\n"
+    assert checked(ended).findings == ()
+
+
+def test_a_block_may_silence_unused_comments() -> None:
+    text = function(PLAIN, "  # noqa: FUS201")
+    assert messages(f"# fuselint: file-ignore[FUS900]\n{text}") == []
+    assert messages(f"# fuselint: off[FUS900]\n{text}") == []
+    assert len(messages(f"# fuselint: off[FUS900]\n# fuselint: on[FUS900]\n{text}")) > 0
+
+
+def test_a_block_over_a_function_that_is_not_understood_stays() -> None:
+    text = "# fuselint: off[FUS301]\n" + function("x" + " * x" * 400)
+    assert checked(text).not_understood and messages(text) == []

@@ -1,4 +1,4 @@
-"""Facts across calls: what a function, a method or an object of the package gives back for these very arguments.
+"""KnownFacts across calls: what a function, a method or an object of the package gives back for these very arguments.
 
 The callee is not lowered into the caller. Its own graph is read, with the facts of its arguments: so a call stays one
 opaque value for the rules, and only what is known of that value grows.
@@ -17,7 +17,7 @@ from fuselint.graph import ops
 from fuselint.graph.dtypes import DType
 from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotated, constant_fact, members
 from fuselint.graph.model import Graph, Node, Statement
-from fuselint.graph.op import Op
+from fuselint.graph.op import REFUSED, Op
 from fuselint.graph.symbols import Expr
 from fuselint.source.modules import Definition
 from fuselint.source.project import MISSING as NO_DEFAULT
@@ -25,19 +25,25 @@ from fuselint.source.project import ClassSummary, Field, FunctionSummary, Parame
 
 if TYPE_CHECKING:
     from fuselint.graph.elsewhere import Elsewhere
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import KnownFacts
 
-DEEPEST = 5
+DEEPEST = 4
 """Calls inside one another that facts follow."""
 
 MOST = 200
 """Calls that the facts of one function follow."""
+
+OBJECTS = 3
+"""Objects that a call may be of, if it is followed into all of them."""
 
 LARGEST = 400
 """Nodes of a function that facts follow a call into."""
 
 MARK = "\N{SECTION SIGN}"
 """Around the number of a function that is followed: it sets its names apart from those of all others."""
+
+OUTSIDE = ("builtins.", "math.", "mlx.", "numpy.")
+"""What targets start with that are of no package that is analysed."""
 
 SELF, FIELDS = "self", "<fields>"
 """Paths of objects: the one whose method is analysed, and a dataclass object before its `__post_init__`."""
@@ -46,7 +52,7 @@ PROPERTIES = frozenset({"property", "builtins.property", "functools.cached_prope
 TRANSPARENT = frozenset({"staticmethod", "builtins.staticmethod", "mlx.core.compile"}) | PROPERTIES
 """Decorators with which a call still gives back what the body returns."""
 
-Given = Mapping[str, "tuple[Facts, Node]"]
+Given = Mapping[str, "tuple[KnownFacts, Node]"]
 """Arguments by the names of parameters, each with the facts that know it."""
 
 
@@ -82,7 +88,7 @@ class Instance:
 
     found: Definition | None
     op: Op | None = None
-    maker: tuple[Facts, Node] | None = None
+    maker: tuple[KnownFacts, Node] | None = None
     path: str = ""
 
 
@@ -91,7 +97,7 @@ class Inside:
     """A function that a call runs, with the facts of its values for the arguments of that call."""
 
     graph: Graph
-    facts: Facts
+    facts: KnownFacts
 
     @cached_property
     def returns(self) -> list[Node | None]:
@@ -123,7 +129,7 @@ class Inside:
 class Across:
     """The calls and objects of one graph, as its facts see them."""
 
-    def __init__(self, facts: Facts, elsewhere: Elsewhere) -> None:
+    def __init__(self, facts: KnownFacts, elsewhere: Elsewhere) -> None:
         self.facts, self.elsewhere, self.modules = facts, elsewhere, elsewhere.modules
         self.graph, self.reach = facts.graph, facts.reach
         self._into: dict[Node, tuple[Inside, ...]] = {}
@@ -189,7 +195,8 @@ class Across:
         return not any(name in c.fields or name in c.methods for c in classes)
 
     def _places(self, path: str, line: int) -> frozenset[Place]:
-        return frozenset(filter(None, [self.elsewhere.place(path, line)]))
+        place = self.elsewhere.place(path, line)
+        return frozenset({place} if self.elsewhere.is_other(place) else ())
 
     def _class_constant(self, classes: Sequence[tuple[Definition, ClassSummary]], name: str) -> Fact | None:
         for at, c in classes:
@@ -232,12 +239,15 @@ class Across:
             return facts.of(node)
         exact = given is not None
         found = self._default(at, name, stated, exact) if exact or self.reach.usual else None
-        return found or self._any_value(at, name, stated)
+        if found is not None and (exact or found.kind != "none"):
+            return found
+        made = self._any_value(at, name, stated)  # an object that may be None is made when the configuration is read
+        return found if found is not None and (made is None or made.kind != "object") else made
 
     def _default(self, at: Definition, name: str, stated: Field, exact: bool) -> Fact | None:
         places, shown = self._places(at.path, stated.line), at.name
         if stated.default is not NO_DEFAULT:
-            default = Default(name, stated.default, shown, next(iter(places), None))
+            default = Default(name, stated.default, shown, self.elsewhere.place(at.path, stated.line))
             fact = replace(constant_fact(stated.default), why=f"the default of {shown}.{name}", places=places)
             return fact if exact else replace(fact, rests=frozenset({default}))
         made = self.elsewhere.resolved(at.path, stated.factory) if stated.factory else None
@@ -286,31 +296,25 @@ class Across:
 
     def constructed(self, instance: Instance) -> Inside | None:
         """The constructor of an object, with the facts of its arguments."""
-        key = (instance.found, instance.maker)
+        init = None if instance.found is None else self.elsewhere.method(instance.found, "__init__")
+        return None if init is None else self._construct(init, instance, *(instance.maker or (self.facts, None)))
+
+    def _construct(self, init: Definition, instance: Instance, facts: KnownFacts, call: Node | None) -> Inside | None:
+        """A constructor of an object, or of a base of it, for the arguments of a call that `facts` know."""
+        key = (init, instance.found, instance.maker)
         if key not in self.reach.made:
             self.reach.made[key] = None  # while it is being worked out
-            init = None if instance.found is None else self.elsewhere.method(instance.found, "__init__")
-            facts, node = instance.maker or (None, None)
-            given = None if node is None else call_arguments(node)
-            if init is not None:
-                self.reach.made[key] = self._construct(init, instance, facts, given)
+            self.reach.made[key] = self._constructor(init, instance, facts, call)
         return self.reach.made[key]
 
-    def _construct(
-        self,
-        init: Definition,
-        instance: Instance,
-        facts: Facts | None,
-        given: tuple[list[Node], dict[str, Node]] | None,
-    ) -> Inside | None:
+    def _constructor(self, init: Definition, instance: Instance, facts: KnownFacts, call: Node | None) -> Inside | None:
         summary, graph = self.elsewhere.function(init), self.elsewhere.graph(init)
         if summary is None or graph is None or not summary.parameters:
             return None
         this = {summary.parameters[0].name: Fact("object", instances=(instance,), present=True)}
+        given = None if call is None else call_arguments(call)
         bound = None if given is None else bind(summary.parameters[1:], *given)
-        if bound is None or facts is None:
-            return self._enter(init, graph, this, None)
-        return self._enter(init, graph, this, {k: (facts, n) for k, n in bound.items()})
+        return self._enter(init, graph, this, None if bound is None else {k: (facts, n) for k, n in bound.items()})
 
     def _stored(self, inside: Inside, instance: Instance, name: str) -> Fact | None:
         node = inside.graph.stored.get(name)
@@ -320,7 +324,7 @@ class Across:
             target = call.attrs.get("target") or "" if call.op == "call" else ""
             base = self.elsewhere.resolve(inside.graph, target) if target.endswith(".__init__") else None
             if base is not None and is_super(call):
-                above = self._construct(base, instance, inside.facts, call_arguments(call))
+                above = self._construct(base, instance, inside.facts, call)
                 return None if above is None else self._stored(above, instance, name)
         return None
 
@@ -347,11 +351,12 @@ class Across:
         made = self.made(node)
         if made is not None:
             return made
-        layers = [c for c in self._callees(node) if c.op is not None]
-        results = [self._layer(node, layer) for layer in layers]
+        callees = self.callees(node)
+        layers = [c for c in callees if c.op is not None]
         insides = self.into(node)
-        if len(insides) + len(layers) < max(1, len(self._callees(node))):
+        if len(insides) + len(layers) < max(1, len(callees)):
             return None
+        results = [self._layer(node, layer) for layer in layers]
         results += [self._result(i) for i in insides]
         known = [r for r in results if r is not None]
         return self.facts.joined(known, ("result", node)) if known and len(known) == len(results) else None
@@ -368,20 +373,22 @@ class Across:
         given = call_arguments(node)
         if given is None:
             return []
-        callees = self._callees(node)
+        callees = self.callees(node)
+        if len(callees) > OBJECTS:
+            return []
         if callees:
             name = self._method_name(node)
             found = [self._method(c, name, given) for c in callees if c.op is None]
             return [i for i in found if i is not None] if all(found) else []
         target = node.attrs.get("target") or ""
-        function = self.elsewhere.resolve(self.graph, target) if target else None
+        function = None if not target or target.startswith(OUTSIDE) else self.elsewhere.resolve(self.graph, target)
         summary = None if function is None else self.elsewhere.function(function)
         if function is None or summary is None:
             return []
         inside = self._follow(function, summary, self.own() if is_super(node) else None, *given)
         return [] if inside is None else [inside]
 
-    def _callees(self, node: Node) -> tuple[Instance, ...]:
+    def callees(self, node: Node) -> tuple[Instance, ...]:
         """The objects that a call may be of, or whose method it calls."""
         held, callee = node.attrs.get("new") or node.attrs.get("init"), node.attrs.get("callee")
         if isinstance(held, Node):
@@ -455,8 +462,7 @@ class Across:
             if name in this:
                 inner.give(node, this[name])
             elif given is not None and name in given:
-                maker, argument = given[name]
-                inner.give(node, maker.of(argument), maker.name_of(argument))
+                inner.pass_on(node, *given[name])
             elif given is not None and isinstance(default, Node):
                 inner.give(node, inner.of(default))
         return Inside(graph, inner)
@@ -469,7 +475,7 @@ class Across:
     def _brought(self, inside: Inside, node: Node) -> Fact:
         """A fact of a followed function, with the line that says it."""
         fact, place = inside.facts.of(node), self.elsewhere.place_of(inside.graph, node)
-        return replace(fact, places=fact.places | {place}) if place else fact
+        return replace(fact, places=fact.places | {place}) if self.elsewhere.is_other(place) else fact
 
     def _layer(self, node: Node, layer: Instance) -> Fact | None:
         """A call of a layer of MLX that another function made."""
@@ -488,7 +494,10 @@ class Across:
 
         attrs = {**bound.attrs, "new": new, "path": layer.path or None}
         call = replace(self.facts.call_of(layer.op, bound.inputs, attrs, node), size=size)
-        shape, dtype = layer.op.shape(call), layer.op.dtype(call)
+        try:
+            shape, dtype = layer.op.shape(call), layer.op.dtype(call)
+        except REFUSED:
+            return None
         if layer.op.result != "array" or not isinstance(dtype, DType) or isinstance(shape, tuple):
             return None
         return Fact("array", shape, dtype, why=f"{layer.op.name} of its operands", present=True)

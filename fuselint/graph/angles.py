@@ -337,7 +337,7 @@ def _of_base(c: Canonical, v: Value, e: Fraction, whole: Value) -> Frequencies |
         base, exponent = v.args
     else:
         return None
-    if e not in (1, -1):
+    if e not in (1, -1) or (base is not None and base.coefficient <= 0):  # of a negative base only NaN is left
         return None
     exponent = c.algebra.scale(exponent, float(e))
     ranges = [b for b, k in exponent.factors if b.op in ("arange", "index") and k == 1]
@@ -356,6 +356,8 @@ def _of_base(c: Canonical, v: Value, e: Fraction, whole: Value) -> Frequencies |
         logs = [b for b, k in power.factors if b.op == "log" and k == 1 and b.scalar]
         if logs:
             base = logs[0].args[0]
+            if base.coefficient <= 0:
+                return None
             power = c.algebra.product(power.coefficient, [(b, k) for b, k in power.factors if b is not logs[0]])
         else:
             number = _rounded(math.exp(power.coefficient)) if abs(power.coefficient) < 700 else 0.0
@@ -389,6 +391,8 @@ def _range_length(c: Canonical, v: Value) -> Value | None:
     )
     if start is None or stop is None or step is None or not start.is_number(0.0):
         return None
+    if stop.op == "sum" and stop.constant % 1:
+        return None  # there are as many as the next whole number
     return stop if step.is_number(1.0) or step.is_number(2.0) else None
 
 

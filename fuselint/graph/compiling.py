@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import libcst as cst
 
+from fuselint.finding import Obligation
 from fuselint.graph.flow import callee
 from fuselint.graph.model import Block, Graph, Node
 from fuselint.graph.state import DETACHED
@@ -16,6 +17,12 @@ def compilations(graph: Graph, qualname: str = "") -> list[Compilation]:
     """Every place of the file that compiles the graph's function, or another one, by mx.compile itself."""
     wanted = qualname or graph.context.qualname
     return [c for c in graph.module.compilations if c.target == wanted and c.direct]
+
+
+def both_ways(graph: Graph) -> list[Obligation]:
+    """What to add to a claim about code that is not compiled, where that holds for some of the function's calls."""
+    also = graph.context.partly
+    return [Obligation("it runs uncompiled too", "proven", also)] if also else []
 
 
 def decorator(graph: Graph, compilation: Compilation) -> Node | None:

@@ -155,7 +155,8 @@ class Control(Expressions):
                 values = [s.now(v) for s, v in zip(states, raw, strict=True) if v is not None]
                 base, _, name = key.partition(".")
                 root = self.scopes[0].self_node
-                if self._fills_fields() and root is not None and base == str(root.id):
+                partly = len(values) < len(raw) and root is not None and base == str(root.id)
+                if partly and root is not None and self._fills_fields():
                     # the branches that assign nothing leave what the constructor was given
                     given = self.emit("attr", (root,), {"name": name, "path": self.path(root, name), "init": None})
                     values = [given if v is None else s.now(v) for s, v in zip(states, raw, strict=True)]

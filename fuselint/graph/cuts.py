@@ -95,8 +95,8 @@ class Tape:
     @classmethod
     def of(cls, graph: Graph, shapeless: bool) -> Tape:
         traced = trace(graph.nodes, graph.facts, shapeless=shapeless)
-        leaving = (traced.array(n) for n in _leaving(graph))
-        return cls(*simplified(list(dict.fromkeys(a for a in leaving if a is not None))))
+        left = (traced.array(n) for n in leaving(graph))
+        return cls(*simplified(list(dict.fromkeys(a for a in left if a is not None))))
 
     def copied(self) -> Copy:
         """The same tape as arrays of its own: grouping changes what it is given."""
@@ -117,7 +117,7 @@ class Tape:
         return out
 
 
-def _leaving(graph: Graph) -> Iterator[Node]:
+def leaving(graph: Graph) -> Iterator[Node]:
     """What the function gives back or leaves elsewhere, in order."""
     kept = [n for _, n in graph.returns]
     for e in graph.effects:

@@ -18,18 +18,20 @@ from fuselint.source.modules import Definition, Modules
 from fuselint.source.project import ClassSummary, ModuleSummary
 from fuselint.source.text import FileText
 
-SHARED = 64
+SHARED = 16
 """Files whose graphs are kept for the next file that asks for them."""
 
 
 class Elsewhere:
-    """The package as the file of `root` sees it."""
+    """The package as the file of `root` sees it. modules: its files, that one among them; without, those on disk."""
 
-    def __init__(self, root: Program) -> None:
+    def __init__(self, root: Program, modules: Modules | None = None) -> None:
         self.root = root
         self.path = os.path.abspath(root.file.path)
-        self.modules = root.modules or Modules()
-        self.modules.know(self.path, root.file, root.summary)
+        if modules is None:
+            modules = Modules()
+            modules.know(root.file, root.summary)
+        self.modules = modules
         self._paths: dict[Program, str] = {root: self.path}
         # What one file asks for, it asks for often.
         self.resolved = cache(self.modules.resolve)
@@ -47,7 +49,7 @@ class Elsewhere:
         file, summary = self.modules.file(path), self.modules.summary(path)
         if file is None or summary is None:
             return None
-        found = _shared(file, summary)
+        found = shared(file, summary)
         self._paths[found] = path
         return found
 
@@ -69,19 +71,19 @@ class Elsewhere:
         """A class and its bases in the package, nearest first."""
         return [(at, held) for at in self.lineage(found)[0] if (held := self.class_(at)) is not None]
 
-    def place(self, path: str, line: int) -> Place | None:
-        """A line of another file; None for one of the file that is analysed."""
-        file = None if path == self.path else self.modules.file(path)
-        return None if file is None else Place(file.path, line)
+    def place(self, path: str, line: int) -> Place:
+        """A line of a file."""
+        file = self.modules.file(path)
+        return Place(path if file is None else file.path, line)
 
-    def place_of(self, graph: Graph, node: Node) -> Place | None:
-        """The line of a value of another file."""
-        return None if self.path_of(graph) == self.path else self.line_of(graph, node)
-
-    def line_of(self, graph: Graph, node: Node) -> Place:
-        """The line of a value, of this file too."""
+    def place_of(self, graph: Graph, node: Node) -> Place:
+        """The line of a value."""
         source = node.frame.source or graph.source
         return Place(source.file.path, source.at.line, source, node.cst)
+
+    def is_other(self, place: Place) -> bool:
+        """Whether a line stands in another file than the one that is analysed."""
+        return place.path != self.root.file.path
 
     def uses(self, found: Definition) -> Iterator[tuple[Graph, Node]]:
         """The calls of a class or function in the package: those of its own file first, then by the order of files."""
@@ -108,9 +110,11 @@ def _naming(program: Program, name: str) -> Iterator[str]:
 _programs: OrderedDict[FileText, Program] = OrderedDict()
 
 
-def _shared(file: FileText, summary: ModuleSummary) -> Program:
-    """The functions of a file as any other file reads them."""
-    found = _programs.pop(file, None) or Program(file, summary)
+def shared(file: FileText, summary: ModuleSummary) -> Program:
+    """The functions of a file, with the graphs that were made of them for it or for others."""
+    found = _programs.pop(file, None)
+    if found is None or found.summary != summary:  # other settings say otherwise what is hot
+        found = Program(file, summary)
     _programs[file] = found
     if len(_programs) > SHARED:
         _programs.popitem(last=False)

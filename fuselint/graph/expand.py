@@ -19,7 +19,7 @@ from fuselint.graph.tape import ACTIVATION, Array, Operand, Scalar, Tracer
 from fuselint.graph.tape_views import Sizes, known
 
 if TYPE_CHECKING:
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import KnownFacts
     from fuselint.graph.trace import Trace
 
 
@@ -38,7 +38,7 @@ class Applied:
         return self.trace.gates
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> KnownFacts:
         return self.trace.facts
 
     # -- operands -----------------------------------------------------------------------------------------------------

@@ -165,7 +165,8 @@ def attention(t: Tracer, gates: Gates, x: Attention, shape: Shape | None = None,
     ready = Attention(q, k, values, mask, sinks)
     last = None if values.shape is None else values.shape.axis(-1)
     made = None if q.shape is None or last is None else q.shape.replace(-1, (last,))
-    if gates.attention(q.shape, k.shape, values.shape, forced):
+    stated = "" if dtype == ACTIVATION else dtype
+    if gates.attention(q.shape, k.shape, values.shape, forced, stated, isinstance(mask, Array)):
         inputs = [q, k, values, *([mask] if isinstance(mask, Array) else []), *([] if sinks is None else [sinks])]
         return t.make("ScaledDotProductAttention", inputs, made or shape, dtype, t.arguments)
     return steps(t, ready, made or shape)

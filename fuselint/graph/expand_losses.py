@@ -21,11 +21,11 @@ def _cross_entropy(w: Applied) -> Result | None:
         return None
     if w.gates.fuses_cross_entropy:
         return w.make("CrossEntropy", [logits, targets])
-    return w.t.astype(_entropy_steps(w, logits, targets, shifted=False), "float32")
+    return w.t.astype(entropy_steps(w.t, logits, targets), "float32")
 
 
-def _entropy_steps(w: Applied, logits: Array, targets: Array, *, shifted: bool) -> Array:
-    t = w.t
+def entropy_steps(t: Tracer, logits: Array, targets: Array, *, shifted: bool = False) -> Array:
+    """What mx.fast.cross_entropy stands for; shifted: as mlx.nn.losses has it."""
     kept = None if logits.shape is None else logits.shape.replace(-1, (ONE,))
     if shifted:
         logits = t.binary("Subtract", logits, t.unary("StopGradient", t.reduce("max", logits, kept)))
@@ -50,7 +50,7 @@ def _nn_cross_entropy(w: Applied) -> Result | None:
         loss = w.t.make("CrossEntropy", (logits, targets), targets.shape, "float32")
         loss = w.t.astype(loss, logits.dtype)
     else:
-        loss = _entropy_steps(w, logits, targets, shifted=True)
+        loss = entropy_steps(w.t, logits, targets, shifted=True)
     return _reduction(w, loss)
 
 

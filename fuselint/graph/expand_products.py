@@ -199,7 +199,14 @@ def _counted(t: Tracer, a: Array | None) -> Array:
     return out if sizes is None or len(sizes) == 1 else v.reshape(t, out, Shape(None, sizes))
 
 
+def _transform(w: Applied) -> Result:
+    """A Fourier transform: of real numbers in float32, of others in complex64."""
+    dtype = "float32" if w.op.name.startswith("fft.rfft") else "complex64"
+    return w.make("FFT", [w.t.astype(w.a, dtype)])
+
+
 EXPANDED: dict[str, Expand] = {
+    **{f"fft.{name}{axes}": _transform for name in ("fft", "ifft", "rfft", "irfft") for axes in ("", "2", "n")},
     "matmul": _matmul, "addmm": _addmm, "outer": _outer, "tensordot": _tensordot, "inner": _inner, "vecdot": _vecdot,
     "einsum": _einsum, "quantized_matmul": _quantised, "gather_mm": _gathered("GatherMM", "a", "b"),
     "gather_qmm": _gathered("GatherQMM", "x", "w"),

@@ -128,7 +128,7 @@ def _var(w: Applied) -> Array:
     dtype = at_least_float(a.dtype)
     if less == 0:
         return t.binary("Multiply", total, _number(w, t.inverse_count(a, axes.kept), dtype))
-    count = t.constant(("count", str(a.shape), str(axes.kept)), dtype)
+    count = t.constant(t.count(a, axes.kept) or ("count", str(a.shape), str(axes.kept)), dtype)
     if t.shapeless:
         count = t.make("NumberOfElements", (a,), Shape(None, ()), dtype, str(axes.kept))
     some = t.binary(

@@ -54,21 +54,25 @@ class Place:
     source: FunctionSource | None = None
     expression: cst.CSTNode | None = None
 
+    @property
+    def exact(self) -> int:
+        """The line; positions in a function are worked out only when somebody asks."""
+        if self.source is None or self.expression is None:
+            return self.line
+        return self.source.file.position(self.source.span(self.expression)[0])[0]
+
     def __str__(self) -> str:
-        line = self.line
-        if self.source is not None and self.expression is not None:
-            line = self.source.file.position(self.source.span(self.expression)[0])[0]
-        return f"{self.path}:{line}"
+        return f"{self.path}:{self.exact}"
 
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """A value that only a default says: that of `name` of `owner`. place: None in the file that is analysed."""
+    """A value that only a default says: that of `name` of `owner`."""
 
     name: str
     value: Any
     owner: str
-    place: Place | None
+    place: Place
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Across the functions of one file: where an argument goes, who calls whom, what becomes of a result.
+"""Across functions: where an argument goes, who calls whom, what becomes of a result, what a call runs.
 
 A `call` node whose target is a function of the file leads into that function's graph. What isn't understood ends the
 walk with a reason: nothing is assumed of it.
@@ -8,11 +8,52 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fuselint.graph.model import Graph, Node
 
+if TYPE_CHECKING:
+    from fuselint.graph.across import Inside
+    from fuselint.graph.known import KnownFacts
+
 DEEPEST = 8
 """Calls inside one another that a walk follows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """An operation that a function runs: itself, or in a function that it calls.
+
+    here: the operation's node, or the call that leads to it. there: the operation's node, and the facts that know it.
+    """
+
+    here: Node
+    facts: KnownFacts
+    there: Node
+
+
+def runs(facts: KnownFacts, op: str) -> Iterator[Run]:
+    """Where a function runs an operation, itself or in plain functions of the package that it calls by name."""
+    for node in facts.graph.nodes:
+        yield from run_at(facts, node, op)
+
+
+def run_at(facts: KnownFacts, node: Node, op: str) -> list[Run]:
+    """What `runs` finds at one node."""
+    if node.op == op:
+        return [Run(node, facts, node)]
+    if node.op != "call" or not node.attrs.get("target") or "path" in node.attrs:
+        return []
+    return [Run(node, run.facts, run.there) for inside in facts.into(node) for run in _inside(inside, op)]
+
+
+def _inside(inside: Inside, op: str) -> Iterator[Run]:
+    graph = inside.graph
+    if graph.context.class_name is not None or not (op in graph.ops or "call" in graph.ops):
+        return
+    for run in runs(inside.facts, op):
+        if inside.reached(run.here.top_stmt) is not False:
+            yield run
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fuselint.graph.model import Node
-from fuselint.graph.tape import NO_OPS, Array, same_shape
+from fuselint.graph.tape import NEVER_SHARED, NO_OPS, Array, same_shape
 
 if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
@@ -149,6 +149,7 @@ def _equivalent(a: Array, b: Array) -> bool:
     return (
         bool(a.primitive)
         and a.primitive == b.primitive
+        and a.primitive not in NEVER_SHARED
         and a.key is not NotImplemented
         and a.key == b.key
         and len(a.inputs) == len(b.inputs)

@@ -175,11 +175,27 @@ def _log(c: Canonical, node: Node) -> Value | None:
     u = c.of(node.inputs[0])
     if len(node.inputs) != 1:
         return None
-    if u.number is not None and u.number > 0:
-        return c.algebra.number(math.log(u.number))
     if u.op == "reduce_sum" and u.args[0].op == "exp":
         c.algebra.note("log(sum(exp(u))) is logsumexp(u)")
         return c.algebra.atom("logsumexp", u.args[0].args, u.params)
+    if u.op == "sigmoid":
+        c.algebra.note("log(sigmoid(u)) is -softplus(-u)")
+        return c.algebra.scale(c.algebra.softplus(c.algebra.scale(u.args[0], -1.0)), -1.0)
+    return _log_of(c, u)
+
+
+@identity("log1p")
+def _log1p(c: Canonical, node: Node) -> Value | None:
+    c.algebra.note("log1p(u) is log(1 + u)")
+    return _log_of(c, c.algebra.sum(1.0, [(c.of(node.inputs[0]), 1.0)]))
+
+
+def _log_of(c: Canonical, u: Value) -> Value:
+    if u.number is not None and u.number > 0:
+        return c.algebra.number(math.log(u.number))
+    if u.op == "sum" and u.constant == 1.0 and [(m.op, k) for m, k in u.terms] == [("exp", 1.0)]:
+        c.algebra.note("log(1 + exp(u)) is softplus(u)")
+        return c.algebra.softplus(u.terms[0][0].args[0])
     return c.algebra.atom("log", (u,), scalar=u.scalar)
 
 
@@ -233,6 +249,36 @@ def _gelu_fast(c: Canonical, node: Node) -> Value | None:
 def _relu(c: Canonical, node: Node) -> Value | None:
     args = sorted((c.of(node.inputs[0]), c.algebra.zero), key=lambda v: (*v.order, v.id))
     return c.algebra.atom("maximum", args, nonnegative=True)
+
+
+@identity("nn.relu2", "nn.ReLU2")
+def _relu2(c: Canonical, node: Node) -> Value | None:
+    relu = _relu(c, node)
+    return None if relu is None else c.algebra.power(relu, Fraction(2))
+
+
+@identity("nn.softplus", "nn.Softplus")
+def _softplus(c: Canonical, node: Node) -> Value | None:
+    return c.algebra.softplus(c.of(node.inputs[0]))
+
+
+@identity("nn.log_sigmoid", "nn.LogSigmoid")
+def _log_sigmoid(c: Canonical, node: Node) -> Value | None:
+    return c.algebra.scale(c.algebra.softplus(c.algebra.scale(c.of(node.inputs[0]), -1.0)), -1.0)
+
+
+@identity("nn.mish", "nn.Mish")
+def _mish(c: Canonical, node: Node) -> Value | None:
+    c.algebra.note("mish(u) is u * tanh(softplus(u))")
+    u = c.of(node.inputs[0])
+    return c.algebra.multiply(u, odd(c, "tanh", c.algebra.softplus(u)))
+
+
+@identity("nn.softsign", "nn.Softsign")
+def _softsign(c: Canonical, node: Node) -> Value | None:
+    c.algebra.note("softsign(u) is u / (1 + |u|)")
+    u = c.of(node.inputs[0])
+    return c.algebra.divide(u, c.algebra.sum(1.0, [(c.algebra.absolute(u), 1.0)]))
 
 
 @identity("nn.tanh", "nn.Tanh")

@@ -11,13 +11,13 @@ from fuselint.graph.shapes import Shape, broadcast
 from fuselint.graph.symbols import Expr
 
 if TYPE_CHECKING:
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import KnownFacts
 
 
 Fresh = Callable[[int], Expr]
 
 
-def indexed(shape: Shape | None, index: Sequence[Any], facts: Facts, fresh: Fresh) -> Shape | None:
+def indexed(shape: Shape | None, index: Sequence[Any], facts: KnownFacts, fresh: Fresh) -> Shape | None:
     """The shape of `x[index]`: ints drop an axis, None makes one, slices cut, arrays gather.
 
     `fresh` names an axis of the result whose size can't be worked out.
@@ -46,7 +46,9 @@ def _uses(part: Any) -> bool:
     return part is not None and part is not Ellipsis
 
 
-def _from_end(shape: Shape, before: Sequence[Any], after: Sequence[Any], facts: Facts, fresh: Fresh) -> Shape | None:
+def _from_end(
+    shape: Shape, before: Sequence[Any], after: Sequence[Any], facts: KnownFacts, fresh: Fresh
+) -> Shape | None:
     """`x[None, ..., a:b]` of an x whose rank isn't known: the last axes alone change."""
     count = sum(map(_uses, after))
     tail, front = shape.tail(count), shape.front(count)
@@ -58,11 +60,11 @@ def _from_end(shape: Shape, before: Sequence[Any], after: Sequence[Any], facts: 
     return None if inner is None else Shape(front[0], (*front[1], *inner.dims))
 
 
-def _is_array(part: Any, facts: Facts) -> bool:
+def _is_array(part: Any, facts: KnownFacts) -> bool:
     return isinstance(part, Node) and facts.kind(part) in ("array", "unknown")
 
 
-def _axes(parts: Sequence[Any], dims: Sequence[Expr], facts: Facts, fresh: Fresh) -> Shape | None:
+def _axes(parts: Sequence[Any], dims: Sequence[Expr], facts: KnownFacts, fresh: Fresh) -> Shape | None:
     rest = iter(dims)
     out: list[Expr] = []
     gathered: list[Shape | None] = []
@@ -94,7 +96,7 @@ def _axes(parts: Sequence[Any], dims: Sequence[Expr], facts: Facts, fresh: Fresh
     return Shape(None, tuple(out))
 
 
-def sliced(size: Expr, cut: Slice, facts: Facts) -> Expr | None:
+def sliced(size: Expr, cut: Slice, facts: KnownFacts) -> Expr | None:
     """The size of `x[start:stop:step]` on an axis. Bounds that are names are taken to lie inside."""
     step = Expr.of(1) if cut.step is None else facts.size(cut.step)
     number = None if step is None else step.value()
@@ -114,7 +116,7 @@ def sliced(size: Expr, cut: Slice, facts: Facts) -> Expr | None:
     return length if number == 1 else (length + (number - 1)) // number
 
 
-def _bound(value: Any, size: Expr, facts: Facts, default: Expr) -> Expr | None:
+def _bound(value: Any, size: Expr, facts: KnownFacts, default: Expr) -> Expr | None:
     if value is None:
         return default
     at = facts.size(value)
@@ -135,7 +137,7 @@ def _bound(value: Any, size: Expr, facts: Facts, default: Expr) -> Expr | None:
     return at
 
 
-def index_primitives(node: Node, facts: Facts) -> tuple[str, ...]:
+def index_primitives(node: Node, facts: KnownFacts) -> tuple[str, ...]:
     """What `x[...]` records: slices and new axes are views; an array gathers, and so does an int alone."""
     index = node.attrs.get("index")
     parts: Sequence[Any] = index if isinstance(index, tuple) else (index,)
@@ -158,7 +160,7 @@ def _spelt_out(parts: Sequence[Any], rank: int | None) -> list[Any]:
     return out
 
 
-def _gathering(parts: Sequence[Any], facts: Facts) -> tuple[str, ...]:
+def _gathering(parts: Sequence[Any], facts: KnownFacts) -> tuple[str, ...]:
     """Slices before or between arrays are counted out as indices; those after them cut the result."""
     places = [i for i, p in enumerate(parts) if _is_array(p, facts)]
     inside = [p for p in parts[: places[-1]] if isinstance(p, Slice)]

@@ -10,44 +10,139 @@ from typing import TYPE_CHECKING, Any
 
 from fuselint.graph.model import Node, Slice
 from fuselint.graph.ops import TABLE
-from fuselint.graph.shapes import Shape
+from fuselint.graph.ops_rules import same
+from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
 
 if TYPE_CHECKING:
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import KnownFacts
 
 DEEPEST = 16
 """Operations that a shape is followed through."""
+
+RANK = 4
+"""Of images, whose axes are summed over by their numbers."""
+
+JOINS = frozenset({"phi", "loop"})
+
+LEAST, LONGEST = 2, 3
+"""Parts of an index that takes one of a sequence."""
 
 SAME_SHAPE = frozenset({"unary", "cast", "activation"})
 ONE = Expr.of(1)
 
 
-def likely(node: Node, facts: Facts, depth: int = 0) -> Shape | None:
+def likely(node: Node, facts: KnownFacts, depth: int = 0) -> Shape | None:
     """A node's shape: what is known of it, or what the axes that it is given suggest."""
     shape = facts.shape(node)
     if (shape is not None and shape.lead is None) or depth > DEEPEST:
         return shape
+    if node in facts.arguments:
+        outer, argument = facts.arguments[node]
+        return likely(argument, outer, depth + 1) or shape
     source = node.inputs[0] if node.inputs else None
     if source is None:
         return shape
     found = None
-    if node.op == "index":
+    if node.op in JOINS or (node.op in TABLE and TABLE[node.op].kind == "binary"):
+        found = _met(node, facts, depth) or _joined(node, facts, depth)
+    elif _is_a_step(node):
+        tail = (likely(source, facts, depth + 1) or Shape(f"%{source.id}", ())).tail(3)
+        found = None if tail is None else Shape(None, (tail[0], tail[2]))
+    elif node.op == "index":
         found = _indexed(likely(source, facts, depth + 1), node.attrs.get("index"))
+    elif node.op == "item" and _is_picked(node, source, facts):
+        found = SCALAR
     elif node.op == "expand_dims":
-        found = _expanded(likely(source, facts, depth + 1), node.attrs.get("axis"))
+        found = _expanded(likely(source, facts, depth + 1), _number(node.attrs.get("axis"), facts))
+    elif node.attrs.get("keepdims") is True:
+        found = _kept(likely(source, facts, depth + 1), node.attrs.get("axis"))
     elif node.op == "item" and source.op == "split":
-        found = _split(likely(source.inputs[0], facts, depth + 1), source.attrs.get("axis"), node)
+        found = _split(likely(source.inputs[0], facts, depth + 1), source.attrs.get("axis"), node, shape)
+    elif node.op == "item" and source.op == "call":
+        found = _cached(node, source, facts, depth)
+    elif (
+        node.op == "call" and any(c.op is not None and c.op.shape is same for c in facts.callees(node))
+    ) or node.op == "fast.scaled_dot_product_attention":
+        found = likely(source, facts, depth + 1)
     elif node.op == "reshape":
-        found = _reshaped(node.attrs.get("shape"), facts)
+        found = _reshaped(node.attrs.get("shape"), facts, depth)
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
         found = likely(source, facts, depth + 1)
     return found if found is not None and (shape is None or found.lead is None) else shape
 
 
+def _joined(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
+    """Of branches that join, the last whose shape is known; of a loop, the value before the first round."""
+    ways = {"phi": node.inputs[::-1], "loop": node.inputs[:1]}.get(node.op, ())
+    shapes = (likely(n, facts, depth + 1) for n in ways)
+    return next((s for s in shapes if s is not None and s.lead is None), None)
+
+
+def _met(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
+    """Of values that meet: that of one of a sequence, or of the one that is an array, or the one that all have."""
+    step = next((n for n in node.inputs if _is_of_a_step(n)), None)
+    arrays = [step] if step is not None else [n for n in node.inputs if facts.kind(n) != "scalar"]
+    shapes = {likely(n, facts, depth + 1) for n in arrays}
+    return shapes.pop() if len(shapes) == 1 and (len(arrays) == 1 or node.op in JOINS) else None
+
+
+def _is_a_step(node: Node) -> bool:
+    """`x[..., t, :]`, `x[:, t]` or `x[t, ...]` for the t of a loop: one of a sequence. `x[t]` may be one of a batch."""
+    parts = node.attrs.get("index") if node.op == "index" else None
+    if not isinstance(parts, tuple) or not LEAST <= len(parts) <= LONGEST:
+        return False
+    steps = [p for p in parts if isinstance(p, Node)]
+    rest = [p for p in parts if not isinstance(p, Node)]
+    if len(steps) != 1 or not all(p is Ellipsis or (isinstance(p, Slice) and p.takes_all) for p in rest):
+        return False
+    if not any(p is steps[0] for p in parts[:2]):
+        return False
+    return steps[0].op == "item" and not isinstance(steps[0].attrs.get("index"), int)
+
+
+def _is_of_a_step(node: Node, deepest: int = 8) -> bool:
+    """Whether a value is computed of one of a sequence, value by value."""
+    op = TABLE.get(node.op)
+    if _is_a_step(node) or not node.inputs or not deepest:
+        return _is_a_step(node)
+    if node.op == "item" and node.inputs[0].op == "split":
+        return _is_of_a_step(node.inputs[0].inputs[0], deepest - 1)
+    if node.op not in JOINS and (op is None or op.kind not in (*SAME_SHAPE, "binary")):
+        return False
+    return any(_is_of_a_step(n, deepest - 1) for n in node.inputs)
+
+
+def _is_picked(node: Node, source: Node, facts: KnownFacts) -> bool:
+    """`self.weights[0]`, of which nothing is known: a configuration's number, or one of an array."""
+    return source.op == "attr" and facts.kind(node) == "unknown" and isinstance(node.attrs.get("index"), int)
+
+
+def _number(axis: Any, facts: KnownFacts) -> Any:
+    """An axis that is an argument is its default."""
+    if isinstance(axis, Node) and isinstance(axis.attrs.get("default"), Node):
+        axis = axis.attrs["default"]
+    return facts.const(axis) if isinstance(axis, Node) else axis
+
+
+def _kept(shape: Shape | None, axis: Any) -> Shape | None:
+    """A sum over axes of an x of unknown rank, which are kept as 1: one axis at least follows the first two."""
+    axes = axis if isinstance(axis, tuple) else (axis,)
+    if shape is None or not axes or not all(isinstance(a, int) for a in axes):
+        return None
+    count = len(shape.dims) if shape.lead is None else max(max(axes) + (2 if max(axes) < RANK - 1 else 1), -min(axes))
+    sizes = shape.tail(count) if all(-count <= a < count for a in axes) else None
+    if sizes is None or (shape.lead is not None and max(axes) < 0):
+        return None
+    gone = {a % count for a in axes}
+    return Shape(None, tuple(ONE if i in gone else d for i, d in enumerate(sizes)))
+
+
 def _indexed(shape: Shape | None, index: Any) -> Shape | None:
     """`x[:, None, :]` of an x of unknown rank names all its axes, and `x[:, None]` all but one."""
     parts = index if isinstance(index, tuple) else (index,)
+    if shape is not None and shape.lead is None and len(parts) == 2 and parts[0] is Ellipsis and _is_one(parts[1]):
+        return Shape(None, shape.dims[:-1]) if shape.dims else None
     if not all(p is None or (isinstance(p, Slice) and p.takes_all) for p in parts):
         return None
     given = sum(p is not None for p in parts)
@@ -63,6 +158,10 @@ def _indexed(shape: Shape | None, index: Any) -> Shape | None:
     return Shape(None, (*(ONE if p is None else next(rest) for p in parts), *rest))
 
 
+def _is_one(part: Any) -> bool:
+    return isinstance(part, int) and not isinstance(part, bool)
+
+
 def _expanded(shape: Shape | None, axis: Any) -> Shape | None:
     """`expand_dims(x, 1)` is `x[:, None]`."""
     if not isinstance(axis, int) or axis < 0:
@@ -70,19 +169,44 @@ def _expanded(shape: Shape | None, axis: Any) -> Shape | None:
     return _indexed(shape, (*[Slice()] * axis, None))
 
 
-def _split(shape: Shape | None, axis: Any, node: Node) -> Shape | None:
+def _split(shape: Shape | None, axis: Any, node: Node, known: Shape | None) -> Shape | None:
     back = shape.from_end(axis) if shape is not None and isinstance(axis, int) else None
     if shape is None or back is None:
         return None
-    return shape.replace(back, (Expr.name(f"%{node.id}.shape[{back}]"),))
+    size = known.axis(back) if known is not None and len(known.dims) >= -back else None
+    return shape.replace(back, (size if size is not None else Expr.name(f"%{node.id}.shape[{back}]"),))
 
 
-def _reshaped(sizes: Any, facts: Facts) -> Shape | None:
-    """`x.reshape(n, 1, *[1] * count)`: however many axes of 1 there are, they hold nothing."""
+def _cached(node: Node, call: Node, facts: KnownFacts, depth: int) -> Shape | None:
+    """`k, v = cache.update(k, v)`: a method that is given arrays and gives back as many, which may be longer."""
+    index, method = node.attrs.get("index"), call.attrs.get("callee")
+    if not isinstance(index, int) or not isinstance(method, Node) or method.op != "attr":
+        return None
+    given = [n for n in call.inputs if facts.kind(n) == "array"]
+    if len(given) < 2 or len(given) != node.attrs.get("count") or not 0 <= index < len(given):
+        return None
+    shape = likely(given[index], facts, depth + 1)
+    if shape is None or shape.lead is not None or len(shape.dims) != 4:
+        return None
+    name = facts.graph.bound_names.get(node, "values")
+    return shape.replace(2, (Expr.name(f"cached_{name}.shape[2]"),))
+
+
+def _reshaped(sizes: Any, facts: KnownFacts, depth: int) -> Shape | None:
+    """`x.reshape(n, 1, *[1] * count)`: however many axes of 1 there are, they hold nothing.
+
+    `x.reshape(*x.shape[:-1], n, 2)` has the axes that x is likely to have.
+    """
     dims: list[Expr] = []
     for size in sizes if isinstance(sizes, tuple) else (None,):
         if isinstance(size, Node) and size.op == "star":
             repeated = size.inputs[0]
+            if repeated.op == "item" and repeated.inputs[0].op == "shape":
+                taken = _part_of(likely(repeated.inputs[0].inputs[0], facts, depth + 1), repeated.attrs.get("index"))
+                if taken is None:
+                    return None
+                dims += taken
+                continue
             display = next((n for n in repeated.inputs if n.op in ("list", "tuple")), repeated)
             if not display.inputs or any(facts.const(n) != 1 for n in display.inputs):
                 return None
@@ -93,3 +217,11 @@ def _reshaped(sizes: Any, facts: Facts) -> Shape | None:
             return None
         dims.append(found)
     return Shape(None, tuple(dims))
+
+
+def _part_of(shape: Shape | None, part: Any) -> tuple[Expr, ...] | None:
+    """`x.shape[:-1]`"""
+    if shape is None or shape.lead is not None or not isinstance(part, Slice) or part.step is not None:
+        return None
+    ends = (part.start, part.stop)
+    return shape.dims[slice(*ends)] if all(e is None or isinstance(e, int) for e in ends) else None

@@ -53,6 +53,7 @@ def _context(source: FunctionSource, module: ModuleSummary) -> Context:
         source.class_name,
         compiled is not None,
         compiled is not None and compiled.shapeless,
+        module.partly.get(source.qualname, ""),
         module.cold.get(source.qualname, ""),
     )
 

@@ -14,6 +14,7 @@ from fuselint.graph.across import SELF, Inside, Instance, Reach
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.fact import Place
 from fuselint.graph.facts import Facts
+from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node
 from fuselint.source.modules import Definition
 
@@ -53,8 +54,8 @@ def _ways(
     elsewhere: Elsewhere, found: Definition, ask: Callable[[Inside], T | None], chain: tuple[Definition, ...]
 ) -> Iterator[tuple[T, tuple[Place, ...]]]:
     for caller, call in islice(elsewhere.uses(found), MOST):
-        place = elsewhere.line_of(caller, call)
-        inside = _made(Facts(caller, Reach(usual=True)), found, call)
+        place = elsewhere.place_of(caller, call)
+        inside = _made(Facts(caller, Reach(usual=True, elsewhere=elsewhere)), found, call)
         answer = None if inside is None else ask(inside)
         if answer is not None:
             yield answer, (place,)
@@ -65,7 +66,7 @@ def _ways(
             continue
 
         def through(outer: Inside, caller: Graph = caller, call: Node = call) -> T | None:
-            facts = outer.facts
+            facts: KnownFacts = outer.facts
             if outer.graph is not caller:
                 facts = Facts(caller, outer.facts.reach)
                 facts.init = outer.facts
@@ -76,6 +77,6 @@ def _ways(
             yield answer, (place, *places)
 
 
-def _made(facts: Facts, found: Definition, call: Node) -> Inside | None:
+def _made(facts: KnownFacts, found: Definition, call: Node) -> Inside | None:
     """The constructor of a class as a call runs it."""
     return facts.constructed(Instance(found, maker=(facts, call), path=SELF))

@@ -209,6 +209,7 @@ class Context:
     class_name: str | None = None
     compiled: bool = False  # decorated, wrapped, or called only from compiled functions
     shapeless: bool = False
+    partly: str = ""  # where it runs compiled and where not, if both
     cold: str = ""  # why its work is not on the hot path ("__init__", "sanitize", "weight conversion"), or ""
 
 
@@ -291,6 +292,11 @@ class Graph:
         for name, node in self.params.items():
             out.setdefault(node, name)
         return out
+
+    @cached_property
+    def ops(self) -> frozenset[str]:
+        """The operations of its nodes."""
+        return frozenset(n.op for n in self.nodes)
 
     @cached_property
     def needs(self) -> dict[Node, tuple[Node, ...]]:

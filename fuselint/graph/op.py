@@ -27,6 +27,10 @@ Role = Literal["array", "arrays", "value"]
 ELEMENTWISE = frozenset({"cast", "unary", "binary", "ternary"})
 
 
+REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What an op's entries may raise for a call that MLX refuses too: axes that aren't there, operands that are missing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Param:
     """A parameter of an op. `array` operands go to node.inputs, `arrays` (a list of them) too, one by one."""

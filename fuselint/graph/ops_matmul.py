@@ -165,7 +165,7 @@ def _tensordot(c: Call) -> Shape | None:
         return Shape(left[0], (*left[1], *b.dims[axes:]))
     if isinstance(axes, tuple) and len(axes) == 2 and a.lead is None and b.lead is None:
         if not all(isinstance(listed, tuple) for listed in axes):
-            return None
+            return None  # axes that a constructor was given
         drop = [{d % len(s.dims) for d in listed if isinstance(d, int)} for s, listed in ((a, axes[0]), (b, axes[1]))]
         if any(len(d) != len(x) for d, x in zip(drop, axes, strict=True)):
             return None

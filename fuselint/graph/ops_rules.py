@@ -446,6 +446,10 @@ def promoted(c: Call) -> DType:
 
 
 def promoted_float(c: Call) -> DType:
+    """Integers become float32, whatever number they meet."""
+    given = [v.dtype for v in c.arrays]
+    if given and all(d.integral or d.weak for d in given):
+        return DType({"float32"})
     return promoted(c).floated()
 
 

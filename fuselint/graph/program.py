@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from fuselint.errors import TooComplex
 from fuselint.finding import Edit
+from fuselint.graph.gates import NEWEST
 from fuselint.graph.model import Graph
 from fuselint.source.function import FunctionSource, parse_function
 from fuselint.source.text import FileText
 
 if TYPE_CHECKING:
     from fuselint.graph.elsewhere import Elsewhere
-    from fuselint.source.modules import Modules
     from fuselint.source.project import ModuleSummary
 
 T = TypeVar("T")
@@ -47,6 +47,11 @@ class Once(Generic[T]):
             return self._meanwhile[key]
         return self._make(key, make, cut)
 
+    def change(self, by: Callable[[T], T]) -> None:
+        """Replace the results by what `by` makes of them."""
+        for kept in (self._known, self._asked):
+            kept.update({key: by(value) for key, value in kept.items()})
+
     def only(self, keys: Iterable[Hashable]) -> Once[T]:
         """What is known of some keys, to go on with."""
         out = Once[T]()
@@ -73,12 +78,12 @@ class Once(Generic[T]):
 
 
 class Program:
-    """The functions of one file. modules: the other files of its package, where they are known."""
+    """The functions of one file. target: the MLX that they run on."""
 
-    def __init__(self, file: FileText, summary: ModuleSummary, modules: Modules | None = None) -> None:
+    def __init__(self, file: FileText, summary: ModuleSummary) -> None:
         self.file = file
         self.summary = summary
-        self.modules = modules
+        self.target = NEWEST
         self._sources: dict[str, FunctionSource | None] = {}
         self._makes_array: dict[Graph, bool] = {}
         self._graphs: Once[Graph | None] = Once()
@@ -86,10 +91,16 @@ class Program:
 
     @cached_property
     def elsewhere(self) -> Elsewhere:
-        """What other functions and files say: made anew for each file that is analysed."""
+        """The package as this file sees it, while it is analysed: without other files, where nobody gave any."""
         from fuselint.graph.elsewhere import Elsewhere
 
         return Elsewhere(self)
+
+    def rest(self) -> None:
+        """The file is analysed: keep its graphs, which other files may ask for, and nothing learned of them."""
+        self.__dict__.pop("elsewhere", None)
+        self._makes_array.clear()
+        self._graphs.change(lambda graph: None if graph is None else replace(graph))
 
     def function(self, qualname: str) -> FunctionSource | None:
         """The tree of a function; None if there is no such function, or it is too complex."""
@@ -126,7 +137,8 @@ class Program:
         return self._makes_array[graph]
 
     def changed(self, qualname: str, text: str, edits: Sequence[Edit]) -> Program:
-        """The program with the text after edits inside one function. The other functions are those of this program."""
+        """The program with the text after edits inside one function. Other functions and files are as this one's."""
+        from fuselint.graph.elsewhere import Elsewhere
 
         def moved(offset: int) -> int:
             return offset + sum(len(e.text) - (e.end - e.start) for e in edits if e.end <= offset)
@@ -136,10 +148,12 @@ class Program:
         for name, f in functions.items():
             if whole.start <= f.span.start < whole.end:
                 functions[name] = replace(f, span=replace(f.span, start=moved(f.span.start), end=moved(f.span.end)))
-        out = Program(replace(self.file, text=text), replace(self.summary, functions=functions), self.modules)
+        out = Program(replace(self.file, text=text), replace(self.summary, functions=functions))
+        out.target = self.target
         kept = [name for name, f in functions.items() if f is self.summary.functions[name]]
         out._sources = {name: self._sources[name] for name in kept if name in self._sources}
         out._graphs = self._graphs.only(kept)
+        out.elsewhere = Elsewhere(out, self.elsewhere.modules)
         return out
 
     def init(self, class_name: str) -> Graph | None:

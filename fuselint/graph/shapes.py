@@ -156,6 +156,9 @@ def broadcast(a: Shape | None, b: Shape | None) -> Shape | None:
     if left_tail is None or right_tail is None or left_front is None or right_front is None:
         return None
     dims = tuple(_meet(x, y) for x, y in zip(left_tail, right_tail, strict=True))
+    for nothing, front in ((left_front, right_front), (right_front, left_front)):
+        if nothing == (None, ()):
+            return Shape(front[0], (*front[1], *dims))
     return Shape(_lead(left_front, right_front), dims)
 
 

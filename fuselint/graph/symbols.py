@@ -248,10 +248,38 @@ class Expr:
         return monomial[0][0] if alone else None
 
     @property
+    def bare(self) -> str | None:
+        """The name, where the size is one name and nothing else."""
+        atom = self._single_atom
+        return atom if isinstance(atom, str) else None
+
+    @property
     def maximum_of(self) -> tuple[Expr, ...]:
         """The sizes that this is the maximum of; none if it isn't one."""
         atom = self._single_atom
         return atom.args if isinstance(atom, Apply) and atom.function == "max" else ()
+
+    def met(self) -> Expr:
+        """The size where all axes that met are equal: that of one that is a number says what the others are."""
+        names: dict[Atom, Expr] = {}
+        for m, _ in self.terms:
+            for atom, _ in m:
+                if isinstance(atom, Apply):
+                    args = [a.met() for a in atom.args]
+                    numbers = [a for a in args if (a.value() or 1) > 1]
+                    if atom.function == "max":
+                        names[atom] = numbers[0] if numbers else reduce(Expr.max, args)
+                    else:
+                        names[atom] = args[0] // args[1]
+        if not names:
+            return self
+        total = Expr({})
+        for m, c in self.terms:
+            product = Expr.of(c)
+            for atom, e in m:
+                product = product * names.get(atom, Expr({((atom, 1),): Fraction(1)})) ** e
+            total = total + product
+        return total
 
     def value(self) -> int | None:
         """The number, where nothing is left to substitute. Fractions of bytes round up."""
@@ -333,6 +361,50 @@ def _term(m: Monomial, c: Fraction) -> str:
         factors.extend([text] * e)
     text = "*".join(factors)
     return text if c.denominator == 1 else f"{text}/{c.denominator}"
+
+
+SHORT = 40
+"""A formula of so many characters is read as it stands."""
+
+
+def readable(size: Expr) -> str:
+    """The text of a size, with what terms of a long one have in common before a bracket.
+
+    >>> groups, rest = Expr.name("groups"), 4 * Expr.name("batch_size") * Expr.name("kv_heads") * Expr.name("length")
+    >>> readable(rest * groups + rest)
+    '4*batch_size*kv_heads*length*(groups + 1)'
+    """
+    text = str(size)
+    if len(text) <= SHORT:
+        return text
+    return min([_grouped(size, common) for common in _commons(size)], key=len, default=text)
+
+
+def _commons(size: Expr) -> list[Monomial]:
+    """Products of two sizes or more that terms share, each once."""
+    found: dict[Monomial, None] = {}
+    for i, (a, _) in enumerate(size.terms):
+        for b, _ in size.terms[i + 1 :]:
+            has = dict(b)
+            shared = _monomial({atom: min(e, has.get(atom, 0)) for atom, e in a})
+            if sum(e for _, e in shared) > 1:
+                found[shared] = None
+    return list(found)
+
+
+def _grouped(size: Expr, common: Monomial) -> str:
+    """The terms that have `common` in one bracket, and then the others."""
+    inside = {rest: c for m, c in size.terms if (rest := _over(m, common)) is not None}
+    number = Fraction(1)
+    if all(c.denominator == 1 for c in inside.values()):
+        number = Fraction(math.gcd(*(c.numerator for c in inside.values())))
+    bracket = Expr({m: c / number for m, c in inside.items()})
+    others = Expr({m: c for m, c in size.terms if _over(m, common) is None})
+    text = f"{_term(common, number)}*({bracket})"
+    if not others.terms:
+        return text
+    more = readable(others)
+    return f"{text} - {more[1:]}" if more.startswith("-") else f"{text} + {more}"
 
 
 def evaluate(text: str, values: Mapping[str, int]) -> int:

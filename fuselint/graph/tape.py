@@ -37,6 +37,9 @@ FUSABLE = names(
 SHARED = {"Sqrt": "sqrt", "Log": "log"}
 """Primitives of several ops, which an argument tells apart, and the op that is meant where none is named."""
 
+NEVER_SHARED = names("Expm1 Log1p")
+"""Primitives that MLX takes for equal to no other (they have no is_equivalent): what repeats them is not merged."""
+
 NO_OPS = names("Copy StopGradient")
 VIEWS = names(
     """
@@ -56,7 +59,7 @@ class Array:
     key: the primitive's own arguments (axes, dtype): two equal ones on equal inputs are the same computation.
     value: of a constant, what makes it equal to another.
     node: the node of our graph that it belongs to; several arrays may, where the op is a composite.
-    first: of a primitive with several results, the first one.
+    first: of a primitive with several results, the first one. others: of the first, the others.
     """
 
     primitive: str
@@ -67,6 +70,7 @@ class Array:
     key: Hashable = None
     value: Hashable = None
     first: Array | None = None
+    others: tuple[Array, ...] = ()
 
     @property
     def fusable(self) -> bool:
@@ -119,9 +123,11 @@ def joined(a: Shape | None, b: Shape | None) -> Shape | None:
     if a.lead is None and b.lead is None:
         return Shape(None, _meet(a.dims, b.dims))
     if a.lead is not None and b.lead is not None:
-        deep = max(len(a.dims), len(b.dims))
-        lead = a.lead if len(a.dims) == deep else b.lead
-        return Shape(lead, _meet(a.tail(deep) or (), b.tail(deep) or ()))
+        long, short = (a, b) if len(a.dims) >= len(b.dims) else (b, a)
+        deep, count = len(long.dims), max(len(short.dims), 1)
+        if any(d == 1 for d in long.dims[: max(deep - count, 0)]):
+            return Shape(short.lead, _meet(short.dims, long.dims[deep - count :]) if short.dims else ())
+        return Shape(long.lead, _meet(long.dims, short.tail(deep) or ()))
     more, less = (a, b) if a.lead is None else (b, a)
     if len(more.dims) <= max(len(less.dims), 1):
         return broadcast(a, b)  # a weight, and an activation of unknown rank
@@ -286,8 +292,13 @@ class Tracer:
         if self.shapeless:
             axes = self.arguments if kept is None else str(kept)
             return self.make("NumberOfElements", (a,), SCALAR, at_least_float(a.dtype), axes)
+        count = self.count(a, kept)
+        return Scalar(1 / count if count else ("1/", str(a.shape), str(kept)))
+
+    def count(self, a: Array, kept: Shape | None) -> int | None:
+        """How many values each result of a reduction is made of, where that is known."""
         many, few = (None if s is None or s.lead else product(s.dims).value() for s in (a.shape, kept))
-        return Scalar(few / many if many and few else ("1/", str(a.shape), str(kept)))
+        return many // few if many and few else None
 
     def pair(self, a: Operand, b: Operand) -> tuple[Array, Array]:
         return self.array(a, b), self.array(b, a)

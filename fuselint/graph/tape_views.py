@@ -182,6 +182,8 @@ def _parts(t: Tracer, a: Array, shapes: Sequence[Shape | None], key: Hashable) -
 def together(results: Iterable[Array]) -> tuple[Array, ...]:
     """Those of one primitive."""
     out = tuple(results)
+    if out:
+        out[0].others = out[1:]
     for other in out[1:]:
         other.first = out[0]
     return out

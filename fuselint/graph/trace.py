@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +10,13 @@ import libcst as cst
 
 from fuselint.graph import expand_fused, expand_index, expand_losses, expand_products, expand_reduce, expand_views
 from fuselint.graph import ops_rules as rules
+from fuselint.graph import tape_views as v
 from fuselint.graph.expand import Applied, Expand, Result
 from fuselint.graph.fuse import compiled
 from fuselint.graph.gates import Gates
 from fuselint.graph.likely import likely
 from fuselint.graph.model import Node, Slice, operands
-from fuselint.graph.op import Op
+from fuselint.graph.op import REFUSED, Op
 from fuselint.graph.ops import TABLE, function_of
 from fuselint.graph.primitives import ACTIVATIONS, COMPOSITES
 from fuselint.graph.shapes import Shape
@@ -24,7 +25,7 @@ from fuselint.graph.tape import SHARED, Array, Operand, Scalar, Tracer, concrete
 from fuselint.graph.unstated import counted
 
 if TYPE_CHECKING:
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import KnownFacts
 
 EXPANDED: dict[str, Expand] = {
     **expand_views.EXPANDED,
@@ -58,7 +59,7 @@ class Trace:
     counted: what dtypes that nobody states are counted as, by their symbols.
     """
 
-    facts: Facts
+    facts: KnownFacts
     tracer: Tracer
     made: dict[Node, Traced]
     counted: Mapping[str, str]
@@ -124,8 +125,20 @@ class Trace:
     def add(self, node: Node) -> None:
         self.tracer.node = node
         op = TABLE.get(node.op)
-        self.tracer.arguments = None if op is not None and op.elementwise else _key(node)
-        self.made[node] = self.value(node)
+        self.tracer.arguments = None if op is not None and op.elementwise else self.key(node)
+        try:
+            self.made[node] = self.value(node)
+        except REFUSED:
+            given = [x for n in operands(node) if isinstance(x := self.operand(n), Array)]
+            self.made[node] = self.opaque(given, node)
+
+    def key(self, node: Node) -> Hashable:
+        """The arguments of a node's primitives. Two nodes of one op with equal keys and inputs compute the same."""
+        attrs = {k: v for k, v in node.attrs.items() if k not in ("new", "init", "default")}
+        axis, rank = attrs.get("axis"), self.facts.rank(node.inputs[0]) if node.inputs else None
+        if type(axis) is int and axis < 0 and rank:
+            attrs["axis"] = axis + rank
+        return (node.op, *sorted((k, _frozen(v)) for k, v in attrs.items()))
 
     def value(self, node: Node) -> Traced:
         op = TABLE.get(node.op)
@@ -210,9 +223,7 @@ class Trace:
         if op.kind == "cast":
             return t.astype(t.array(given[0]), self.dtype(w.node))
         if op.kind == "unary":
-            floating, boolean = op.dtype in FLOATING, op.name == "logical_not"
-            a = t.astype(t.array(given[0]), "bool_") if boolean else t.array(given[0])
-            return t.unary(op.primitives[0], a, floating=floating, key=op.name if op.primitives[0] in SHARED else None)
+            return self.unary(w, t.array(given[0]))
         if op.kind == "binary" and len(given) == 2:
             return self.binary(op, given)
         if op.name == "stop_gradient":
@@ -220,6 +231,20 @@ class Trace:
         expand = EXPANDED.get(op.function or "") or EXPANDED.get(op.name)
         found = None if expand is None else expand(w)
         return self.settled(w, found) if found is not None else self.listed(w, [t.array(x) for x in given])
+
+    def unary(self, w: Applied, a: Array) -> Array:
+        op, t = w.op, w.t
+        is_complex = a.dtype == "complex64"
+        if op.name in ("real", "conjugate") and not is_complex:
+            return a
+        if op.name == "imag" and not is_complex:
+            return t.full(a.shape, a.dtype, 0)
+        if op.name == "logical_not":
+            a = t.astype(a, "bool_")
+        dtype = "float32" if is_complex and op.name in ("real", "imag") else ""
+        key = op.name if op.primitives[0] in SHARED else None
+        out = t.unary(op.primitives[0], a, floating=op.dtype in FLOATING, dtype=dtype, key=key)
+        return t.astype(out, "float32") if is_complex and op.name == "abs" else out
 
     def settled(self, w: Applied, found: Result) -> Result:
         """The result, with the node's shape where the expansion couldn't tell."""
@@ -273,9 +298,16 @@ class Trace:
         out.key = op.name if primitive == "BitwiseBinary" else None
         return out
 
-    def listed(self, w: Applied, arrays: list[Array]) -> Array:
+    def listed(self, w: Applied, arrays: list[Array]) -> Array | tuple[Array, ...]:
         """The primitives that the op table names, one after the other."""
         node, op = w.node, w.op
+        results = self.facts.of(node).parts if op.result == "arrays" else None
+        if results and len(op.primitives) == 1:
+            dtypes = (concrete(r.dtype.bound(self.counted)) for r in results)
+            parts = zip(results, dtypes, strict=True)
+            keys = ((w.t.arguments, i) for i in range(len(results)))
+            made = (w.t.make(op.primitives[0], arrays, r.shape, d, k) for (r, d), k in zip(parts, keys, strict=True))
+            return v.together(made)
         if op.shape is rules.same and len(op.primitives) == 1 and arrays:
             dtype = self.dtype(node)
             return w.t.make(op.primitives[0], arrays, arrays[0].shape, dtype, w.t.arguments)
@@ -320,14 +352,27 @@ def is_compiled(node: Node) -> bool:
 
 
 def trace(
-    nodes: Iterable[Node], facts: Facts, *, shapeless: bool = False, eager: bool = False, gates: Gates | None = None
+    nodes: Iterable[Node],
+    facts: KnownFacts,
+    *,
+    shapeless: bool = False,
+    eager: bool = False,
+    gates: Gates | None = None,
+    made: Callable[[Trace, Node], bool] = lambda so_far, node: False,
+    instead: Mapping[Node, Node] | None = None,
 ) -> Trace:
-    """The tape of `nodes`, in evaluation order."""
+    """The tape of `nodes`, in evaluation order.
+
+    made: whether it has made a node's value itself, or left it out. instead: nodes that others take the place of.
+    """
     ordered = sorted(nodes, key=lambda n: n.id)
     gates = gates or Gates()
     out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts), gates, eager)
     for node in ordered:
-        out.add(node)
+        if not made(out, node):
+            taken = (instead or {}).get(node, node)
+            out.add(taken)
+            out.made[node] = out.made[taken]
     return out
 
 
@@ -344,11 +389,6 @@ NOTHING = _scalar(None)
 
 def _is_operator(node: Node) -> bool:
     return isinstance(node.cst, (cst.BinaryOperation, cst.AugAssign))
-
-
-def _key(node: Node) -> Hashable:
-    """The arguments of a node's primitives. Two nodes of one op with equal keys and inputs compute the same."""
-    return (node.op, *sorted((k, _frozen(v)) for k, v in node.attrs.items() if k not in ("new", "init", "default")))
 
 
 def _frozen(value: Any) -> str:

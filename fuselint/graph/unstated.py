@@ -7,7 +7,7 @@ cast of it shows that it has another: `x.astype(mx.float32)` says that x isn't f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fuselint.graph.dtypes import HALF
@@ -15,20 +15,20 @@ from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 
 if TYPE_CHECKING:
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import KnownFacts
 
 FROM_OUTSIDE = frozenset({"param", "call", "item", "loop", "phi", "global", "opaque"})
 """Operations whose result may have any dtype. An attribute of an object, which is a weight, has the model's."""
 
 ARRAYS = ("array", "unknown")
-MEETING = frozenset({"binary", "ternary"})
+MEETING = frozenset({"binary", "ternary", "matmul"})
 STATED = (*HALF, "float32", "complex64")
 
 ROUNDS = 3
 """How often operations are gone through: what a value is counted as may decide it for those before."""
 
 
-def unstated(graph: Graph, facts: Facts) -> frozenset[str]:
+def unstated(graph: Graph, facts: KnownFacts) -> frozenset[str]:
     """The symbols of dtypes that nothing in the function says anything of."""
     out: set[str] = set()
     seen: set[str] = set()
@@ -40,7 +40,7 @@ def unstated(graph: Graph, facts: Facts) -> frozenset[str]:
     return frozenset(out - _shown(graph, facts))
 
 
-def _shown(graph: Graph, facts: Facts) -> set[str]:
+def _shown(graph: Graph, facts: KnownFacts) -> set[str]:
     """The symbols of dtypes that a cast leaves, or restores: they aren't the stated one."""
     out: set[str] = set()
     for node in graph.nodes:
@@ -54,12 +54,12 @@ def _shown(graph: Graph, facts: Facts) -> set[str]:
     return out
 
 
-def counted(nodes: Iterable[Node], facts: Facts) -> dict[str, str]:
+def counted(nodes: Iterable[Node], facts: KnownFacts) -> dict[str, str]:
     """What unstated dtypes are counted as where some operations are looked at: those of the operands beside them.
 
-    A condition counts as one.
+    A condition counts as one, and a parameter that is a dtype as its default.
     """
-    out: dict[str, str] = {}
+    out = dict(_defaults(facts))
     meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
     for _ in range(ROUNDS if facts.unstated else 0):
         before = len(out)
@@ -75,6 +75,16 @@ def counted(nodes: Iterable[Node], facts: Facts) -> dict[str, str]:
         if len(out) == before:
             break
     return out
+
+
+def _defaults(facts: KnownFacts) -> Iterator[tuple[str, str]]:
+    """The symbols of parameters that are dtypes, with the dtypes that they have where the caller gives none."""
+    for node in facts.graph.nodes:
+        default = node.attrs.get("default") if node.op == "param" else None
+        if isinstance(default, Node) and default.attrs.get("kind") == "dtype":
+            symbols = facts.dtype(node).symbols
+            if len(symbols) == 1:
+                yield next(iter(symbols)), default.attrs["value"]
 
 
 def _rotates(node: Node, operand: Node) -> bool:

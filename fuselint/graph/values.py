@@ -404,6 +404,11 @@ class Algebra:
     def sigmoid(self, u: Value) -> Value:
         return self.atom("sigmoid", (u,), scalar=u.scalar, nonnegative=True)
 
+    def softplus(self, u: Value) -> Value:
+        """log(exp(u) + exp(0)), as MLX has it."""
+        args = sorted((u, self.zero), key=lambda v: (*v.order, v.id))
+        return self.atom("logaddexp", args, scalar=u.scalar, nonnegative=True)
+
     # -- sums ------------------------------------------------------------------------------------------------------
 
     def add(self, *values: Value) -> Value:

@@ -6,7 +6,11 @@ worth a kernel of its own. Nothing here goes by names, but for the parameters of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import libcst as cst
 
@@ -17,20 +21,27 @@ from fuselint.graph.origins import ONE_BY_ONE
 from fuselint.graph.state import ASSIGNED
 from fuselint.source.function import walk
 
+if TYPE_CHECKING:
+    from fuselint.graph.facts import Facts
+
 PARAMETERS = frozenset({"weight", "bias", "scales", "biases"})
 """What MLX's layers call their parameters."""
 
 
-def is_rare(graph: Graph, nodes: Sequence[Node]) -> bool:
-    """Whether a chain runs once for each pass through a model, or once for all."""
+def is_rare(graph: Graph, nodes: Sequence[Node], *, gated: bool = False) -> bool:
+    """Whether a chain runs once for each pass through a model, or once for all. A gated one is no solver's step."""
     inside = set(nodes)
     outside = [k for n in nodes for k in n.inputs if k not in inside]
-    if any(_is_drawn(k) or is_of_a_schedule(graph, k) or _is_of_a_spectrogram(graph, k) for k in outside):
+    if any(_is_drawn(k) or is_of_a_schedule(graph, k) for k in outside) or _normalises_latents(graph, outside):
+        return True
+    if any(n.op in SIGNAL for n in nodes) or any(_is_of_a_spectrogram(graph, n) for n in (nodes[-1], *outside)):
         return True
     return (
         _is_a_spectrum(graph, nodes)
+        or _interpolates(graph, nodes)
+        or _shows_an_image(graph, nodes, outside)
         or _rewrites_a_parameter(graph, nodes[-1], outside)
-        or _steps_a_solver(graph, nodes)
+        or (not gated and (_guides(graph, nodes, outside) or _steps_a_solver(graph, nodes)))
     )
 
 
@@ -43,13 +54,71 @@ def is_few(graph: Graph, root: Node) -> bool:
         return True
     if root in graph.escaping:
         return False
-    return all(_adds_last_axis(r) for r in readers) or root in _ends_in_integers(graph)
+    return _is_spread(graph, root) or root in _ends_in_integers(graph)
+
+
+def counts(graph: Graph, nodes: Sequence[Node]) -> bool:
+    """Whether a chain computes with whole numbers that it makes itself: positions."""
+    inside = set(nodes)
+    made = [n for n in nodes if n.op == "astype" and graph.facts.dtype(n).name in COUNTING]
+    return any(r.op in ("add", "subtract") for n in made for r in graph.users.get(n, ()) if r in inside)
+
+
+def is_beside_layers(graph: Graph, root: Node) -> bool:
+    """Whether a value is made once for each pass through a whole model: outside of all loops, in a method that runs
+    once, or that goes through the layers."""
+    if _innermost_loop(root) is not None:
+        return False
+    if graph.context.qualname in graph.module.seldom:
+        return True
+    held = graph.module.layers.get(graph.context.class_name or "", frozenset())
+    return any(_goes_through(s.cst, held) for s in graph.statements)
+
+
+def _goes_through(statement: cst.CSTNode, held: frozenset[str]) -> bool:
+    """`for layer in self.layers`, `for layer, c in zip(self.layers, cache)`"""
+    if not isinstance(statement, cst.For):
+        return False
+    return any(isinstance(n, cst.Attribute) and n.attr.value in held for n in walk(statement.iter))
+
+
+HOST = frozenset({"numpy.array", "numpy.asarray", "builtins.float", "builtins.int"})
+READS = frozenset({"tolist", "item"})
+
+
+def is_read_out(graph: Graph, root: Node) -> bool:
+    """Whether what a function makes of a value goes to the host, or to a decomposition, which runs there.
+
+    That is work on a whole input, before a model or after it.
+    """
+    stack, seen = [root], {root}
+    while stack:
+        node = stack.pop()
+        for r in graph.users.get(node, ()):
+            if r in seen:
+                continue
+            seen.add(r)
+            if r.op == "attr" and r.attrs.get("name") in READS:
+                return True
+            if r.op == "call" and r.attrs.get("target") in HOST:
+                return True
+            if r.op.startswith("linalg.") and r.op != "linalg.norm":
+                return True
+            stack.append(r)
+    return False
 
 
 def is_lowest(node: Node) -> bool:
     """`mx.finfo(dtype).min`: what fills masked scores."""
     called = node.inputs[0].attrs.get("target") if node.op == "attr" and node.inputs else None
     return node.attrs.get("name") == "min" and called in ("mlx.core.finfo", "numpy.finfo")
+
+
+COUNTING = frozenset({"int32", "int64", "uint32"})
+"""Dtypes of positions and lengths; codes have narrower ones."""
+
+SIGNAL = frozenset({"log10", "arctan2"})
+"""Decibels and phases: work on a signal, before or after the model."""
 
 
 # -- rare -------------------------------------------------------------------------------------------------------------
@@ -69,18 +138,29 @@ def is_of_a_schedule(graph: Graph, node: Node, deepest: int = 8) -> bool:
         return False
     if node.op == "array" and node.inputs and facts.kind(node.inputs[0]) in ("scalar", "unknown"):
         return changes(graph, node.inputs[0])
+    if node.op == "loop" and deepest > 0:  # `while t.ndim < x.ndim: t = t[:, None]`
+        return is_of_a_schedule(graph, node.inputs[0], deepest - 1)
     if node.op in ("item", "index") and node.inputs:
         base = node.inputs[0]
         parts = index if isinstance(index, tuple) else (index,)
         one = len(parts) == 1 and not isinstance(parts[0], Slice) and parts[0] is not None and parts[0] is not Ellipsis
-        if kind == "array":
-            return one and facts.rank(base) == 1 and base.op != "attr"
+        if kind == "array" and base.op != "attr":
+            return one and facts.rank(base) == 1
+        if kind == "array" and (_is_a_layer(graph) or (facts.rank(base) or 1) > 1):
+            return False  # a row of a table
         return one and base.op == "attr" and isinstance(parts[0], Node) and changes(graph, parts[0])
+    if node.op == "phi" and deepest > 0:
+        return any(is_of_a_schedule(graph, k, deepest - 1) for k in node.inputs)
     op = TABLE.get(node.op)
-    if node.op != "call" and (op is None or op.kind not in ONE_BY_ONE or (kind == "array" and facts.rank(node) != 0)):
+    if node.op != "call" and (op is None or op.kind not in ONE_BY_ONE or (kind == "array" and facts.rank(node))):
         return False
     made_of = [k for k in node.inputs if k.op != "const" and facts.kind(k) != "scalar"]
     return bool(made_of) and deepest > 0 and all(is_of_a_schedule(graph, k, deepest - 1) for k in made_of)
+
+
+def _is_a_layer(graph: Graph) -> bool:
+    held = graph.module.classes.get(graph.context.class_name or "")
+    return held is not None and held.is_module
 
 
 ROOTS = frozenset({"math.sqrt", "numpy.sqrt"})
@@ -139,10 +219,92 @@ def _is_of_a_spectrogram(graph: Graph, node: Node) -> bool:
         if n in seen or (op is None and n.op not in ("index", "phi")):
             continue
         seen.add(n)
-        if n.op == "abs" and "complex64" in graph.facts.dtype(n.inputs[0]):
+        if n.op == "log10" or (n.op == "abs" and "complex64" in graph.facts.dtype(n.inputs[0])):
             return True
         stack.extend(n.inputs)
     return False
+
+
+STATISTICS = frozenset({"running_mean", "running_var"})
+"""What MLX's batch norm calls those of its training."""
+
+
+def _normalises_latents(graph: Graph, outside: Sequence[Node]) -> bool:
+    """Whether a function that is no layer takes another model's statistics: `(x - vae.bn.running_mean) / ...`, once."""
+    if _is_a_layer(graph):
+        return False
+    made = (n for k in outside for n in _sources(k))
+    return any(n.op == "attr" and n.attrs.get("name") in STATISTICS and n.inputs[0].op == "attr" for n in made)
+
+
+def _interpolates(graph: Graph, nodes: Sequence[Node]) -> bool:
+    """Whether a chain weighs neighbours by how far a point of a grid lies between them: work on a whole image."""
+    return any(_is_a_fraction(graph, n) for end in nodes for n in _sources(end))
+
+
+def _is_a_fraction(graph: Graph, node: Node) -> bool:
+    """`grid - floor(grid)`, of a grid that an arange or linspace makes."""
+    if node.op != "subtract" or not any(n.op in ("arange", "linspace") for n in _sources(node)):
+        return False
+    whole, rounded = node.inputs
+    return any(
+        n.op in ("floor", "trunc") or (n.op == "astype" and graph.facts.dtype(n).integral)
+        for n in _sources(rounded)
+        if any(k is whole for k in _sources(n))
+    )
+
+
+def _shows_an_image(graph: Graph, nodes: Sequence[Node], outside: Sequence[Node]) -> bool:
+    """Whether a chain maps -1, 0 and 1 to 0, a half and 1, or to those of bytes: what a decoder made, for the eye."""
+    facts = graph.facts
+    arrays = {k for k in outside if k.op != "const" and facts.kind(k) not in ("dtype", "none")}
+    if len(arrays) != 1:
+        return False
+    made = [_at(nodes, facts, dict.fromkeys(arrays, x)) for x in (-1.0, 0.0, 1.0)]
+    return made in ([0.0, 0.5, 1.0], [0.0, 127.5, 255.0], [0.0, 128.0, 255.0])
+
+
+def _guides(graph: Graph, nodes: Sequence[Node], outside: Sequence[Node]) -> bool:
+    """Whether a chain is the line through two values at a number that is given: guidance, or a step.
+
+    `a + s * (b - a)`, `(1 + s) * b - s * a`, `(1 - s) * a + s * b`, whatever s is as long as nothing says an array.
+    """
+    facts = graph.facts
+    operands_ = list(dict.fromkeys(k for k in outside if k.op != "const" and facts.kind(k) not in ("dtype", "none")))
+    given = [k for k in operands_ if k.op == "param" and facts.kind(k) != "array"]
+    if len(operands_) != 3 or len(given) != 1:
+        return False
+    a, b = (k for k in operands_ if k is not given[0])
+    made = [_at(nodes, facts, {a: 3.0, b: 5.0, given[0]: s}) for s in (-1.0, 0.0, 1.0)]
+    steps = {y - x for x, y in pairwise(made) if x is not None and y is not None}
+    return len(steps) == 1 and {3.0, 5.0} <= set(made)
+
+
+def _at(nodes: Sequence[Node], facts: Facts, values: dict[Node, float]) -> float | None:
+    """What arithmetic comes to where its operands are these numbers."""
+    known = dict(values)
+    for n in nodes:
+        given = [known.get(k, facts.const(k)) for k in n.inputs]
+        if n.op == "astype":
+            given = given[:1]
+        if n.op not in ARITHMETIC or not all(isinstance(v, (int, float)) for v in given):
+            return None
+        known[n] = float(ARITHMETIC[n.op](*given))
+    return known[nodes[-1]]
+
+
+ARITHMETIC: Mapping[str, Callable[..., float]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": lambda a, b: a / b if b else math.nan,
+    "negative": operator.neg,
+    "minimum": min,
+    "maximum": max,
+    "clip": lambda a, low=-math.inf, high=math.inf: max(low, min(a, high)),
+    "round": round,
+    "astype": float,
+}
 
 
 def _is_transformed(graph: Graph, node: Node) -> bool:
@@ -245,12 +407,27 @@ def _writes_entries(reader: Node, value: Node) -> bool:
     return assigned and len(reader.inputs) > 1 and reader.inputs[1] is value
 
 
-def _adds_last_axis(reader: Node) -> bool:
-    """`value[..., None]`: it is spread over another axis."""
+def _is_spread(graph: Graph, node: Node, deepest: int = 8) -> bool:
+    """Whether a value is spread over another axis, itself or what is summed up or computed of it value by value."""
+    readers = graph.users.get(node, ())
+    if not readers or node in graph.escaping or not deepest:
+        return False
+    return all(_adds_an_axis(r) or (_adds_up(r) and _is_spread(graph, r, deepest - 1)) for r in readers)
+
+
+def _adds_an_axis(reader: Node) -> bool:
+    """`value[..., None]`, and the other half of a difference of all pairs, `value[..., None, :]`."""
     if reader.op == "expand_dims":
         return reader.attrs.get("axis") == -1
     index = reader.attrs.get("index") if reader.op == "index" else None
-    return isinstance(index, tuple) and len(index) > 1 and index[-1] is None
+    if not isinstance(index, tuple) or len(index) < 2:
+        return False
+    return index[-1] is None or (index[0] is Ellipsis and len(index) == 3 and index[1] is None)
+
+
+def _adds_up(reader: Node) -> bool:
+    op = TABLE.get(reader.op)
+    return op is not None and op.kind in ("unary", "scan")
 
 
 def _ends_in_integers(graph: Graph) -> set[Node]:

@@ -1,6 +1,6 @@
 """Findings -> text. One module a format, each with `render(findings, source, color) -> str`.
 
-`source` gives the text of a finding's file; only the full format asks for it.
+`source` gives the text that a finding stands in; only the full format and SARIF ask for it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Protocol, cast
 
-from fuselint.finding import Finding
+from fuselint.finding import UNREADABLE, Finding
 
-FORMATS = ("full", "concise", "json")
-
-Source = Callable[[str], str]
-"""Path -> the text that the finding's lines and columns count in."""
+Source = Callable[[Finding], str]
+"""Finding -> the text that its lines and columns count in."""
 
 
 class Renderer(Protocol):
@@ -55,3 +53,28 @@ def percent(share: float) -> str:
 
 def plural(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}{'es' if word.endswith(('ch', 'x', 's')) else 's'}"
+
+
+def by_file(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    """Files (of a notebook, cells) in the order of their first findings, however these are sorted."""
+    groups: dict[str, list[Finding]] = {}
+    for f in findings:
+        groups.setdefault(f.place, []).append(f)
+    return groups
+
+
+def level(f: Finding) -> str:
+    """How much a finding weighs, in SARIF's words: error, warning, note."""
+    if f.code == UNREADABLE:
+        return "error"
+    return "warning" if f.counts else "note"
+
+
+def advice(f: Finding) -> list[str]:
+    """What can be done, and what is not proven of it, a line each."""
+    if f.fix is None:
+        return []
+    if f.fix.applicability == "none":
+        return [f"no fix: {f.fix.message}"]
+    needs = [f"needs: {'; '.join(f.fix.needs)}"] if f.fix.needs else []
+    return [f"fix ({f.fix.applicability}, {f.fix.numerics}): {f.fix.message}", *needs]

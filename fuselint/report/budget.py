@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fuselint.budget import Change, Entry
-from fuselint.report import plural, size
+from fuselint.report import escape, plural, size
 from fuselint.report.style import Style
 
 ORDER = ("raised", "lowered", "new", "gone")
@@ -17,8 +17,16 @@ ORDER = ("raised", "lowered", "new", "gone")
 def render(changes: Sequence[Change], form: str, color: bool = False) -> str:
     shown = sorted((c for c in changes if c.kind != "same" or c.was), key=lambda c: (_rank(c), c.key))
     if form == "json":
-        return json.dumps([_data(c) for c in shown], indent=1, ensure_ascii=False) + "\n"
-    return "".join(line + "\n" for c in shown for line in _lines(c, Style(color)))
+        return escape.dumps([_data(c) for c in shown], indent=1) + "\n"
+    return "".join(line + "\n" for c in shown for line in _lines(_harmless(c), Style(color)))
+
+
+def _harmless(c: Change) -> Change:
+    """With nothing in names and code that a terminal would obey."""
+    path, function = c.key
+    lines = tuple((n, escape.line(text), launches, moved) for n, text, launches, moved in c.lines)
+    was = (escape.line(c.was[0]), c.was[1]) if c.was else None
+    return replace(c, key=(escape.line(path), function), lines=lines, was=was)
 
 
 def closing(changes: Sequence[Change]) -> str:

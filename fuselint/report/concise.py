@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuselint.finding import Finding
-from fuselint.report import Source
+from fuselint.report import Source, escape
 from fuselint.report.style import Style
 
 
@@ -15,6 +15,6 @@ def render(findings: Sequence[Finding], source: Source, color: bool = False) -> 
 
 
 def _line(f: Finding, style: Style) -> str:
-    place = style.bold(f"{f.path}:{f.line}:{f.column}:")
+    place = style.bold(f"{escape.line(f.place)}:{f.line}:{f.column}:")
     level = f" [{f.fix.applicability}]" if f.fix else ""
-    return f"{place} {style.code(f.code)}{level} {f.message}"
+    return f"{place} {style.code(f.code)}{level} {escape.line(f.message)}"

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 
-from fuselint.finding import Finding, Fix, ModelSaving, Seconds, Traffic
-from fuselint.report import Source, duration, percent, plural, size
+from fuselint.finding import Edit, Finding, Fix, ModelSaving, Seconds, Traffic
+from fuselint.report import Source, duration, escape, percent, plural, size
 from fuselint.report.style import Style
 
 MOST_LINES = 6
 """Of a finding's source, before its middle is left out."""
 
 
-def render(findings: Sequence[Finding], source: Source, color: bool = False) -> str:
+def render(findings: Sequence[Finding], source: Source, color: bool = False, diffs: bool = False) -> str:
+    """diffs: with what each fix changes."""
     style = Style(color)
-    return "\n".join("\n".join(_finding(f, source(f.path), style)) + "\n" for f in findings)
+    return "\n".join("\n".join(_finding(f, source(f), style, diffs)) + "\n" for f in findings)
 
 
-def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
-    yield f"{style.bold(f'{f.path}:{f.line}:{f.column}')} {style.code(f.code)} {f.message}"
+def _finding(f: Finding, text: str, style: Style, diffs: bool) -> Iterator[str]:
+    place = f"{escape.line(f.place)}:{f.line}:{f.column}"
+    yield f"{style.bold(place)} {style.code(f.code)} {escape.line(f.message)}"
     lines = re.split(r"\r\n|\r|\n", text)
     shown = range(f.line - 1 if f.line > 1 else 1, min(f.end_line, len(lines)) + 1)
     width = max(3, len(str(f.end_line)))
@@ -36,16 +39,42 @@ def _finding(f: Finding, text: str, style: Style) -> Iterator[str]:
                 skipped = True
                 continue
             line = lines[number - 1].replace("\f", " ")
-            yield style.frame(f"{number:>{width - 1}} |") + f" {line.expandtabs(4)}".rstrip()
+            yield style.frame(f"{number:>{width - 1}} |") + f" {_shown(line)}".rstrip()
             if number == f.line == f.end_line or (number == f.end_line and f.end_line > f.line):
                 yield f"{bar} {style.mark(_carets(f, line))}{' ' + note if note else ''}"
     elif note:
         yield f"{bar} {note}"
     for r in f.related[1:] if note else f.related:
-        yield f"{bar} {_place(r.path, r.line, f.path)}: {r.message}"
+        yield f"{bar} {_place(r.path, r.line, f.place)}: {escape.line(r.message)}"
     if f.traffic is not None:
-        yield from (f"{bar} {line}" for line in _saving(f.traffic))
-    yield from (" " * width + line for line in _advice(f))
+        yield from (f"{bar} {escape.line(line)}" for line in _saving(f.traffic))
+    if diffs and text and f.fix and f.fix.edits and not f.cell:
+        yield from (" " * width + line for line in _diff(text, f.fix.edits, style))
+    yield from (" " * width + escape.line(line) for line in _advice(f))
+
+
+def _diff(text: str, edits: Sequence[Edit], style: Style) -> Iterator[str]:
+    """The lines that edits change, before and after, each run of them under its line number."""
+    changed, done = "", 0
+    for e in edits:
+        changed, done = changed + text[done : e.start] + e.text, e.end
+    changed += text[done:]
+    before, after = (re.split(r"\r\n|\r|\n", t) for t in (text, changed))
+    for line in list(difflib.unified_diff(before, after, n=0, lineterm=""))[2:]:
+        if line.startswith("@@"):
+            yield style.frame(f"| line {line.split()[1].lstrip('-').partition(',')[0]}")
+        else:
+            shown = f"{line[0]} {_shown(line[1:])}".rstrip()
+            yield style.removed(shown) if line[0] == "-" else style.added(shown)
+
+
+def explained(f: Finding) -> Iterator[str]:
+    """All that is said of a finding besides its message and its source."""
+    for r in f.related:
+        yield escape.line(f"{_place(r.path, r.line, f.place)}: {r.message}")
+    if f.traffic is not None:
+        yield from map(escape.line, _saving(f.traffic))
+    yield from (escape.line(line.removeprefix("= ")) for line in _advice(f))
 
 
 def _note(f: Finding) -> str:
@@ -53,11 +82,16 @@ def _note(f: Finding) -> str:
     if not f.related:
         return ""
     first = f.related[0]
-    return f"{first.message} ({_place(first.path, first.line, f.path)})"
+    return f"{escape.line(first.message)} ({_place(first.path, first.line, f.place)})"
 
 
 def _place(path: str, line: int, here: str) -> str:
-    return f"line {line}" if path == here else f"{path}:{line}"
+    return f"line {line}" if path == here else f"{escape.line(path)}:{line}"
+
+
+def _shown(line: str) -> str:
+    """A source line as it is printed. What comes before a place is printed the same whatever follows it."""
+    return escape.line(line).expandtabs(4)
 
 
 def _cells(text: str) -> int:
@@ -67,15 +101,15 @@ def _cells(text: str) -> int:
 
 def _carets(f: Finding, line: str) -> str:
     first = f.column - 1 if f.line == f.end_line else len(line) - len(line.lstrip())
-    before = line[:first].expandtabs(4)
-    marked = line[: f.end_column - 1].expandtabs(4)[len(before) :]
+    before = _shown(line[:first])
+    marked = _shown(line[: f.end_column - 1])[len(before) :]
     return " " * _cells(before) + "^" * max(1, _cells(marked))
 
 
 def _saving(t: Traffic) -> Iterator[str]:
     """What the fix saves in one call, and in a pass of the model."""
     parts = []
-    launches = t.kernels_now - t.kernels_fused
+    launches = t.launches_fewer
     if t.saved_at is not None:
         sizes = " ".join(f"{name}={value}" for name, value in t.at.items())
         at = f" at {sizes} {t.dtype}" if sizes else f" in {t.dtype}"

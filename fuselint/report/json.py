@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from fuselint.finding import Finding, Fix, Traffic
-from fuselint.report import Source
+from fuselint.report import Source, escape
 
 
 def render(findings: Sequence[Finding], source: Source, color: bool = False) -> str:
-    return json.dumps([finding(f) for f in findings], indent=1, ensure_ascii=False) + "\n"
+    return escape.dumps([finding(f) for f in findings], indent=1) + "\n"
 
 
 def finding(f: Finding) -> dict[str, Any]:
@@ -22,6 +21,7 @@ def finding(f: Finding) -> dict[str, Any]:
         "name": f.name,
         "message": f.message,
         "path": f.path,
+        "cell": f.cell or None,
         "line": f.line,
         "column": f.column,
         "end_line": f.end_line,
@@ -53,6 +53,7 @@ def _traffic(t: Traffic) -> dict[str, Any]:
         "bytes_fused": t.bytes_fused,
         "kernels_now": t.kernels_now,
         "kernels_fused": t.kernels_fused,
+        "launches_fewer": t.launches_fewer,
         "dtype": t.dtype,
         "at": dict(t.at),
         "saved_at": t.saved_at,

@@ -23,3 +23,9 @@ class Style:
 
     def mark(self, text: str) -> str:
         return self._as(text, "33")
+
+    def removed(self, text: str) -> str:
+        return self._as(text, "31")
+
+    def added(self, text: str) -> str:
+        return self._as(text, "32")

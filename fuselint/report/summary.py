@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from fuselint.report import duration, plural, size
+from fuselint.report import duration, escape, plural, size
 
 if TYPE_CHECKING:
     from fuselint.config import Settings
@@ -18,8 +19,11 @@ MOST_REASONS = 3
 """Of functions that were not understood, on the closing line."""
 
 
-def closing(results: Sequence[FileResult]) -> str:
-    """Files, functions with MLX work, those not understood and why, findings, and how many are too small to show."""
+def closing(results: Sequence[FileResult], known: int = 0) -> str:
+    """Files, functions with MLX work, those not understood and why, findings, and how many are too small to show.
+
+    known: findings that the baseline has.
+    """
     findings = [f for r in results for f in r.findings]
     levels = Counter[str](f.fix.applicability for f in findings if f.fix)
     kinds = [f"{levels[level]} {name}" for level, name in LEVELS if levels[level]]
@@ -32,6 +36,7 @@ def closing(results: Sequence[FileResult]) -> str:
             f"{reasons.total()} not understood{_in_brackets(top)}",
             f"{plural(len(findings), 'finding')}{_in_brackets(kinds)}",
             f"{sum(r.below_min_saving for r in results)} below --min-saving",
+            *([f"{known} in the baseline"] if known else []),
         ]
     )
 
@@ -76,8 +81,8 @@ def models(results: Iterable[FileResult], settings: Settings) -> Iterator[str]:
 LEVELS = (("safe", "safe"), ("unsafe", "unsafe"), ("none", "advice"))
 
 
-def fix_closing(fixed: Sequence[FixedFile], written: bool) -> str:
-    """What was fixed and how sure that is, and what remains."""
+def fix_closing(fixed: Sequence[FixedFile], written: bool, known: int = 0) -> str:
+    """What was fixed and how sure that is, and what remains. known: of that, what the baseline has."""
     outcomes = Counter[str](v.outcome for f in fixed for x in f.applied if (v := verification(x)))
     checked = [f"{outcomes[o]} {name}" for o, name in (("passed", "verified"), ("not verifiable",) * 2) if outcomes[o]]
     count = sum(len(f.applied) for f in fixed)
@@ -89,7 +94,9 @@ def fix_closing(fixed: Sequence[FixedFile], written: bool) -> str:
         [
             f"{plural(count, 'fix')} {where}{_in_brackets(checked)}",
             f"{plural(len(remaining), 'finding')} {'remains' if len(remaining) == 1 else 'remain'}"
-            + _in_brackets([f"{unsafe} with --unsafe-fixes"] if unsafe else []),
+            + _in_brackets(
+                [f"{unsafe} with --unsafe-fixes"] * bool(unsafe) + [f"{known} in the baseline"] * bool(known)
+            ),
         ]
     )
 
@@ -99,7 +106,7 @@ def unverified(fixed: Iterable[FixedFile]) -> Iterator[str]:
     for file in fixed:
         for f in (*file.applied, *file.withheld):
             v = verification(f)
-            place = f"{f.path}:{f.line}:{f.column} {f.code}"
+            place = f"{f.place}:{f.line}:{f.column} {f.code}"
             if v and v.outcome == "failed":
                 yield f"{place} withheld: {v.reason}; please report this"
             elif v and v.outcome == "not verifiable":
@@ -117,18 +124,43 @@ def verification(finding: Finding) -> Verification | None:
     return finding.fix.verification if finding.fix else None
 
 
-def statistics(findings: Iterable[Finding]) -> str:
-    """By rule: how many, how many with a fix, and what they would save together."""
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The findings of one rule: how many, how many with a fix, and what they would save together."""
+
+    code: str
+    name: str
+    count: int
+    fixable: int
+    bytes: int
+    launches: int
+
+
+def counts(findings: Iterable[Finding]) -> list[Count]:
+    """By rule, the most frequent first."""
     rows: dict[tuple[str, str], list[Finding]] = {}
     for f in findings:
         rows.setdefault((f.code, f.name), []).append(f)
-    lines = []
-    for (code, name), found in sorted(rows.items(), key=lambda row: (-len(row[1]), row[0])):
+    out = []
+    for (code, name), found in rows.items():
         fixable = sum(bool(f.fix and f.fix.edits) for f in found)
-        saved = size(sum(f.traffic.saved_at or 0 for f in found if f.traffic))
-        launches = sum(f.traffic.kernels_now - f.traffic.kernels_fused for f in found if f.traffic)
-        lines.append(f"{len(found):>6}  {code}  {name:<26} {fixable:>5} fixable {saved:>9} {launches:>5} launches\n")
-    return "".join(lines)
+        saved = sum(f.traffic.saved_at or 0 for f in found if f.traffic)
+        launches = sum(f.traffic.launches_fewer for f in found if f.traffic)
+        out.append(Count(code, name, len(found), fixable, saved, launches))
+    return sorted(out, key=lambda c: (-c.count, c.code))
+
+
+def statistics(findings: Iterable[Finding], form: str = "full") -> str:
+    """The counts as columns, or where the findings would be JSON, as JSON."""
+    rows = counts(findings)
+    if form == "json":
+        return escape.dumps([asdict(c) for c in rows], indent=1) + "\n"
+    if form == "jsonl":
+        return "".join(escape.dumps(asdict(c)) + "\n" for c in rows)
+    return "".join(
+        f"{c.count:>6}  {c.code}  {c.name:<26} {c.fixable:>5} fixable {size(c.bytes):>9} {c.launches:>5} launches\n"
+        for c in rows
+    )
 
 
 def _in_brackets(parts: Sequence[str]) -> str:

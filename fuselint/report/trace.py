@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fuselint.report import plural, size
+from fuselint.report import escape, plural, size
 from fuselint.report.style import Style
 from fuselint.trace.lines import READINGS, Counted, Line, Row, Totals
 from fuselint.trace.model import Kernel, Moved
@@ -26,7 +25,7 @@ WIDEST_OPERANDS = 64
 
 def render(report: Survey, form: str, color: bool = False) -> str:
     if form == "json":
-        return json.dumps(_data(report), indent=1, ensure_ascii=False) + "\n"
+        return escape.dumps(_data(report), indent=1) + "\n"
     return "\n".join(_text(report, Style(color))) + "\n"
 
 
@@ -45,8 +44,8 @@ def _text(report: Survey, style: Style) -> Iterator[str]:
 
 
 def _line(line: Line, style: Style) -> Iterator[str]:
-    where = f"{shown(line.path)}:{line.line}" if line.path else "no line of the traced code"
-    code = linecache.getline(line.path, line.line).strip() if line.path else ""
+    where = f"{escape.line(shown(line.path))}:{line.line}" if line.path else "no line of the traced code"
+    code = escape.line(linecache.getline(line.path, line.line).strip()) if line.path else ""
     yield f"{style.bold(where)} {line.function}{': ' if code else ''}{code}"
     rows = [
         (_short(r.kernel.name, WIDEST_NAME), _operands(r.kernel), *(_run(r, name) for name in READINGS))

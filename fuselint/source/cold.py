@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import PurePath
 
 from fuselint.source.project import MODULE, ModuleSummary, Parameter
@@ -58,6 +60,28 @@ def cold(
 
 
 _LOADING = "weight loading"
+_BY_CALLERS = "called only"
+
+
+def overridden(module: ModuleSummary, hot: Sequence[str], cold: Sequence[str]) -> ModuleSummary:
+    """The summary with what a user says of its functions, by patterns of qualified names: `Model.build*`, `sanitize`.
+
+    hot goes before cold. What only cold functions call follows them, as ever.
+    """
+    if not hot and not cold:
+        return module
+    stated = {q: "" for q in module.functions if _named(q, hot)}
+    stated = {**{q: "a setting" for q in module.functions if _named(q, cold)}, **stated}
+    found = {q: why for q, why in module.cold.items() if not why.startswith(_BY_CALLERS)}
+    out = {q: why for q, why in {**found, **stated}.items() if why}
+    loading = {q for q, why in out.items() if why == _LOADING}
+    escaping = {t for targets in module.references.values() for t in targets} | set(stated)
+    _spread(out, loading, module.calls, _users(module.calls), escaping)
+    return replace(module, cold=out)
+
+
+def _named(qualname: str, patterns: Sequence[str]) -> bool:
+    return any(fnmatchcase(qualname, p) or fnmatchcase(qualname, f"*.{p}") for p in patterns)
 
 
 def _users(calls: Mapping[str, Sequence[str]]) -> dict[str, set[str]]:
@@ -85,7 +109,7 @@ def _spread(
             pending[qualname] -= 1
             if not pending[qualname] and qualname not in out and qualname not in escaping:
                 reason = out[at]
-                out[qualname] = reason if reason.startswith("called only") else f"called only from {_short(at)}"
+                out[qualname] = reason if reason.startswith(_BY_CALLERS) else f"{_BY_CALLERS} from {_short(at)}"
                 waiting.append(qualname)
 
 

@@ -124,6 +124,7 @@ class _Keys:
         self.known: dict[Node, int] = {}
         self.fused: dict[Node, tuple[Any, tuple[Node, ...]]] = {}  # what it computes, from which values
         self.loops: dict[Node, int] = {}
+        self.before_casts: dict[int, int] = {}  # of casts, the value that is cast
         self.sequence = {n: i for i, n in enumerate(n for n in graph.nodes if is_impure(n))}
         versions = sorted({n.attrs["version"] for n in graph.nodes if n.attrs.get("version")})
         self.versions = {v: i for i, v in enumerate(versions)}
@@ -154,7 +155,7 @@ class _Keys:
     def _needs(self, n: Node) -> tuple[Node, ...]:
         if n in self.fused:
             return self.fused[n][1]
-        return (uncast(n.inputs[0]),) if n.op in SIZES else tuple(operands(n))
+        return tuple(operands(n))
 
     def _loop(self, n: Node) -> int:
         where = self.ordinals.get(n.top_stmt.index) if n.top_stmt is not None else None
@@ -169,11 +170,16 @@ class _Keys:
             what, values = self.fused[n]
             given = tuple(self.known[v] for v in values)
             return given[0] if what is None else self.number(("fused", what, given))
-        inputs = tuple(self.known[i] for i in (self._needs(n) if n.op in SIZES else n.inputs))
+        inputs = tuple(self.known[i] for i in n.inputs)
         if n.op == "phi" and inputs[0] == inputs[1]:
             return inputs[0]
+        if n.op in SIZES:  # a cast has its operand's
+            inputs = tuple(self.before_casts.get(i, i) for i in inputs)
         attrs = tuple(sorted((k, self._plain(v, k)) for k, v in n.attrs.items() if k not in FOREIGN))
-        return self.number((n.op, inputs, attrs))
+        key = self.number((n.op, inputs, attrs))
+        if n.op == "astype":
+            self.before_casts[key] = self.before_casts.get(inputs[0], inputs[0])
+        return key
 
     def _plain(self, value: Any, key: str = "") -> str:
         if isinstance(value, Node):
@@ -211,6 +217,7 @@ class _Comparison:
         self.partner = {a.index: b for a, b in self.pairs}
         self.old_tree, self.new_tree = Tree(old.source), Tree(new.source)
         self.written: set[cst.CSTNode] = set()  # syntax of the new function that the templates wrote
+        self.kept: set[str] = set()  # attributes whose calls the templates repeat
 
     def run(self) -> None:
         for slot in self.slots:
@@ -276,10 +283,16 @@ class _Comparison:
         raise _Different("an operand of the new call holds another value there")
 
     def _understood(self) -> None:
-        """The new calls are of the functions that they name: their names are not bound to anything else there."""
+        """The new calls are of the functions that they name, which are not bound to anything else there, or of an
+        attribute that the old code calls."""
+        called = {n.attrs.get("path") for s in self.changes.slots for n in s.root.inputs if n.op == "call"} - {None}
         for n in self.written:
             held = self.new.values.get(n) if isinstance(n, cst.Call) else None
-            if held is not None and held.op == "call" and held.attrs.get("target") is None:
+            if held is None or held.op != "call" or held.attrs.get("target") is not None:
+                continue
+            if held.attrs.get("path") in called:
+                self.kept.add(held.attrs["path"])
+            else:
                 raise _Different(f"`{self.new.source.code(n)[:60]}` may call something else")
 
     # Statement by statement
@@ -313,7 +326,10 @@ class _Comparison:
 
     def _happenings(self) -> None:
         """Calls that are not understood, random draws, new objects: the same ones, in the same order and suites."""
-        ours = [(self._ordinal(n, self.a, True), self.a.of(n)) for n in self.a.sequence]
+        kept = {
+            n for s in self.changes.slots for n in s.root.inputs if n.op == "call" and n.attrs.get("path") in self.kept
+        }
+        ours = [(self._ordinal(n, self.a, True), self.a.of(n)) for n in self.a.sequence if n not in kept]
         theirs = [(self._ordinal(n, self.b, False), self.b.of(n)) for n in self.b.sequence if n.cst not in self.written]
         if ours != theirs:
             raise _Different("a call that may have an effect would go, be repeated or move")

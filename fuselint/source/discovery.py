@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fuselint.config import Configuration, Globs, Settings
 from fuselint.errors import FuselintError
 
 if TYPE_CHECKING:
@@ -20,35 +22,33 @@ NEVER = frozenset(
         "node_modules", "site-packages", "venv",
     }
 )  # fmt: skip
-"""Folders that a walk does not enter. A folder named on the command line is always walked."""
+"""Folders that a walk does not enter, unless a setting takes them back. One named on the command line is walked."""
 
 
 @dataclass(frozen=True)
 class Ignore:
-    """Patterns of one .gitignore, or of --exclude, relative to `base`."""
+    """Patterns of one .gitignore, or of a setting, relative to `base`."""
 
     base: str
     spec: GitIgnoreSpec
 
     def verdict(self, path: str, is_dir: bool) -> bool | None:
         """True: ignored, False: explicitly not ignored, None: nothing said. `path` is absolute."""
-        relative = os.path.relpath(path, self.base)
-        if relative.startswith(os.pardir):
+        if path == self.base or not path.startswith(self.base.rstrip(os.sep) + os.sep):
             return None
+        relative = path[len(self.base) :].lstrip(os.sep)
         return self.spec.check_file(relative + "/" if is_dir else relative).include
 
 
 def python_files(
     paths: Sequence[str],
-    exclude: Sequence[str] = (),
-    force_exclude: bool = False,
+    configuration: Configuration,
     skipped: Callable[[str, str], None] = lambda path, why: None,
 ) -> list[str]:
     """The files of `paths`, each once, folders in sorted order. `skipped` hears of links that lead nowhere.
 
     A file that has several names, by symbolic links, goes by the first.
     """
-    excluded = _spec(os.getcwd(), exclude) if exclude else None
     found: dict[str, str] = {}  # by real path
     folders: dict[str, str] = {}
 
@@ -65,11 +65,44 @@ def python_files(
         except OSError as e:
             raise FuselintError(f"{path}: {e.strerror}") from e
         if is_dir:
-            for file in _walk(path, excluded, skipped):
+            for file in _walk(path, configuration, skipped):
                 add(file)
-        elif not (force_exclude and (_is_excluded(path, excluded) or _in_ignored_folder(path))):
+        elif not (configuration.of(path).force_exclude and is_excluded(path, configuration)):
             add(os.path.normpath(path))
     return list(found.values())
+
+
+def covers(globs: Globs, path: str) -> bool:
+    """Whether a file, or a folder that it lies in, matches; where the only pattern begins with `!`, it does not."""
+    absolute = os.path.abspath(path)
+    if len(globs.patterns) == 1 and globs.patterns[0].startswith("!"):
+        return not _compiled(Globs(globs.folder, (globs.patterns[0][1:],))).verdict(absolute, False)
+    return bool(_compiled(globs).verdict(absolute, False))
+
+
+@cache
+def _compiled(globs: Globs) -> Ignore:
+    return _spec(globs.folder, globs.patterns)
+
+
+def is_excluded(path: str, configuration: Configuration) -> bool:
+    """Whether the settings leave out a file, or a folder that it lies in, where a walk would come by."""
+    at, here = os.path.abspath(path), os.getcwd()
+    is_dir = False
+    while (folder := os.path.dirname(at)) != at:
+        if _left_out(at, is_dir, configuration.of_folder(folder), never=at.startswith(here + os.sep)):
+            return True
+        at, is_dir = folder, True
+    return False
+
+
+def _left_out(path: str, is_dir: bool, settings: Settings, never: bool = True) -> bool:
+    """`path` is absolute. The last pattern that fits decides, and `!` takes back, also what is never source."""
+    for globs in reversed((*settings.exclude, *settings.extend_exclude)):
+        verdict = _compiled(globs).verdict(path, is_dir)
+        if verdict is not None:
+            return verdict
+    return never and is_dir and os.path.basename(path) in NEVER
 
 
 def _spec(base: str, lines: Sequence[str]) -> Ignore:
@@ -97,28 +130,12 @@ def _above(folder: str) -> list[Ignore]:
     return []
 
 
-def _is_excluded(path: str, excluded: Ignore | None) -> bool:
-    """Whether --exclude covers the file or a folder that it lies in."""
-    if excluded is None:
-        return False
-    at = os.path.abspath(path)
-    is_dir = False
-    while len(at) > len(excluded.base):
-        if excluded.verdict(at, is_dir):
-            return True
-        at, is_dir = os.path.dirname(at), True
-    return False
-
-
-def _in_ignored_folder(path: str) -> bool:
-    return any(part in NEVER for part in Path(path).parts[:-1])
-
-
-def _walk(root: str, excluded: Ignore | None, skipped: Callable[[str, str], None]) -> Iterator[str]:
+def _walk(root: str, configuration: Configuration, skipped: Callable[[str, str], None]) -> Iterator[str]:
     inside_git = (Path(root) / ".git").exists()
     stack: list[tuple[str, list[Ignore]]] = [(os.path.normpath(root), [] if inside_git else _above(root))]
     while stack:
         folder, above = stack.pop()
+        settings = configuration.of_folder(folder)
         own = _gitignore(folder)
         ignores = [*above, own] if own else above
         try:
@@ -126,12 +143,12 @@ def _walk(root: str, excluded: Ignore | None, skipped: Callable[[str, str], None
         except OSError as e:
             skipped(folder, e.strerror or "can't be listed")
             continue
+        suffixes = (".py", ".ipynb") if settings.notebooks else (".py",)
         folders = []
         for entry in entries:
             try:
                 is_dir = entry.is_dir(follow_symlinks=False)
-                wanted = entry.name not in NEVER if is_dir else entry.name.endswith(".py")
-                if not wanted or _ignored(entry.path, is_dir, ignores, excluded):
+                if not (is_dir or entry.name.endswith(suffixes)) or _ignored(entry.path, is_dir, ignores, settings):
                     continue
                 if is_dir:
                     folders.append((entry.path, ignores))
@@ -144,11 +161,12 @@ def _walk(root: str, excluded: Ignore | None, skipped: Callable[[str, str], None
         stack.extend(reversed(folders))
 
 
-def _ignored(path: str, is_dir: bool, ignores: Sequence[Ignore], excluded: Ignore | None) -> bool:
-    absolute = os.path.abspath(path) if ignores or excluded else path
-    if excluded is not None and excluded.verdict(absolute, is_dir):
+def _ignored(path: str, is_dir: bool, ignores: Sequence[Ignore], settings: Settings) -> bool:
+    said = ignores or settings.exclude or settings.extend_exclude
+    absolute = os.path.abspath(path) if said else path
+    if _left_out(absolute, is_dir, settings):
         return True
-    for ignore in reversed(ignores):  # the deepest file has the last word
+    for ignore in reversed(ignores if settings.respect_gitignore else ()):  # the deepest file has the last word
         verdict = ignore.verdict(absolute, is_dir)
         if verdict is not None:
             return verdict

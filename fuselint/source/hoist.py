@@ -68,7 +68,7 @@ class Surroundings:
     definition: str = ""  # of the helper
 
     def alias(self, target: str, scope: str | None = None) -> str:
-        """How code in `scope` (the function, by default) writes a module of MLX."""
+        """How code in `scope` (the function, by default) writes a module, which is imported where it isn't yet."""
         scope = self.qualname if scope is None else scope
         names = [*self.summary.imports]
         for inner in self.summary.function_imports.values():
@@ -102,14 +102,15 @@ class Surroundings:
         elif target == PARTIAL:
             name, line = "partial", "from functools import partial"
         else:
-            raise Refused(f"{target} has no name here")
+            parent, _, name = target.rpartition(".")
+            line = f"from {parent} import {name}" if parent else f"import {name}"
         written = target if name == "functools" else name
         if name in self.added:
             return written
         if name in taken_names(self.file) or self.summary.stars:
             raise Refused(f"{target} is not imported, and `{name}` may be something else here")
         places = {CORE: self._before_mlx, NN: self._after_mlx, PARTIAL: self._among_stdlib}
-        at = places[target]()
+        at = places.get(target, self._after_imports)()
         if at is None:
             raise Refused(f"{target} is not imported, and there is no place for the import")
         position, before, after = at
@@ -129,13 +130,26 @@ class Surroundings:
 
     def _after_mlx(self) -> tuple[int, str, str] | None:
         """After the module-level import of mlx.core."""
-        newline = self.file.newline
         for s in parsed(self.file).body:
             if isinstance(s, (ast.Import, ast.ImportFrom)) and _names_core(s):
-                end = line_end(self.file, end_of(self.file, s))
-                missing = "" if self.file.text[:end].endswith(("\n", "\r")) else newline
-                return (end, missing, newline if not missing else "")
+                return self._behind(s)
         return None
+
+    def _after_imports(self) -> tuple[int, str, str] | None:
+        """After the last import before the first function or class."""
+        last: ast.stmt | None = None
+        for s in parsed(self.file).body:
+            if isinstance(s, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                break
+            if isinstance(s, (ast.Import, ast.ImportFrom)):
+                last = s
+        return None if last is None else self._behind(last)
+
+    def _behind(self, stmt: ast.stmt) -> tuple[int, str, str]:
+        newline = self.file.newline
+        end = line_end(self.file, end_of(self.file, stmt))
+        missing = "" if self.file.text[:end].endswith(("\n", "\r")) else newline
+        return (end, missing, newline if not missing else "")
 
     def _among_stdlib(self) -> tuple[int, str, str] | None:
         """Where isort puts `from functools import ...`."""

@@ -117,18 +117,60 @@ class Instances:
     count: int
 
 
+Times = Callable[[Made, Made, int], int]
+"""How often one call of a maker calls an object of which its constructor made so many."""
+
+
+def as_often_as_made(maker: Made, child: Made, made: int) -> int:
+    return made
+
+
 def instances(tree: ast.Module, config: ModelConfig) -> dict[str, list[Instances]]:
     """By class, the objects of a model. Classes that no other constructs are models, one of each."""
-    run = _Run(tree, config)
-    for name in run.roots():
-        run.root(name)
-    counts = Counter(run.models)
-    out: dict[str, list[Instances]] = {}
-    for made in _makers_first(run.models):
-        for child, n in Counter(made.made).items():
-            counts[child] += n * counts[made]
-        out.setdefault(made.class_name, []).append(Instances(made, counts[made]))
-    return out
+    return Objects(tree, config).counted()
+
+
+class Objects:
+    """The objects of a model, and what expressions are in their methods. training: what MLX says of each."""
+
+    def __init__(self, tree: ast.Module, config: ModelConfig, *, training: bool = False) -> None:
+        self._run = _Run(tree, config, training)
+        for name in self._run.roots():
+            self._run.root(name)
+        self.models = self._run.models
+
+    def counted(self, times: Times = as_often_as_made) -> dict[str, list[Instances]]:
+        """By class, the objects, each as often as a pass of the model calls it."""
+        counts = Counter(self.models)
+        out: dict[str, list[Instances]] = {}
+        for made in _makers_first(self.models):
+            for child, n in Counter(made.made).items():
+                counts[child] += times(made, child, n) * counts[made]
+            out.setdefault(made.class_name, []).append(Instances(made, counts[made]))
+        return out
+
+    def value(self, made: Made, text: str) -> Any:
+        """What an expression is in a method of the object, or UNKNOWN."""
+        try:
+            expression = ast.parse(text.strip(), mode="eval").body
+            self._run.steps = self._run.depth = 0
+            return self._run.value(expression, {"self": made})
+        except (_GivenUp, _Raised, SyntaxError, ValueError, RecursionError):
+            return UNKNOWN
+
+    def rounds(self, made: Made, text: str) -> int | None:
+        """How many rounds a loop over the expression goes in a method of the object, where that is known."""
+        try:
+            expression = ast.parse(text.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+        if isinstance(expression, ast.Call) and isinstance(expression.func, ast.Name) and expression.args:
+            parts = expression.args if expression.func.id == "zip" else expression.args[:1]
+            if expression.func.id in ("zip", "enumerate", "reversed", "list", "tuple"):
+                known = [n for e in parts if (n := self.rounds(made, ast.unparse(e))) is not None]
+                return min(known, default=None)
+        value = self.value(made, text)
+        return len(value) if isinstance(value, (list, tuple, range, dict, str)) else None
 
 
 def _makers_first(models: Sequence[Made]) -> list[Made]:
@@ -168,6 +210,7 @@ _PLAIN = (int, float, str, bool, type(None))
 class _Run:
     tree: ast.Module
     config: ModelConfig
+    training: bool = False
     models: list[Made] = field(default_factory=list)
     steps: int = 0
     depth: int = 0
@@ -472,7 +515,7 @@ class _Run:
             for node in self.classes[at].body:
                 if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
                     return self.value(node.value, {})
-        return UNKNOWN
+        return self.training if name == "training" else UNKNOWN
 
     def call(self, e: ast.Call, env: dict[str, Any]) -> Any:
         args: list[Any] = []

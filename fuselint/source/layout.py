@@ -166,6 +166,8 @@ def fit(before: str, text: str, after: str, indent: str, unit: str, width: int, 
     """
     if "\n" in text or "\r" in text or len((before + text + after).expandtabs(4)) <= width:
         return text
+    if choice := _choice(text, "", indent + unit, unit, width, newline):
+        return newline.join(["(", indent + unit + choice, indent + ")"])
     pairs = brackets(text)
     if not pairs:
         return text
@@ -182,13 +184,20 @@ def fit(before: str, text: str, after: str, indent: str, unit: str, width: int, 
 
 def _element(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> str:
     """As `fit`, inside brackets: a choice may go on lines of its own."""
+    long = len((indent + text + after).expandtabs(4)) > width
+    choice = _choice(text, after, indent, unit, width, newline) if long else ""
+    return choice or fit(indent, text, after, indent, unit, width, newline)
+
+
+def _choice(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> str:
+    """`a if b else c` on three lines, the first one's indent left out; "" for any other expression."""
     try:
         tree = ast.parse(text, mode="eval").body
     except SyntaxError:
-        tree = None
-    if isinstance(tree, ast.IfExp) and len((indent + text + after).expandtabs(4)) > width:
-        pieces = (ast.get_source_segment(text, n) or "" for n in (tree.body, tree.test, tree.orelse))
-        lines = [f"{word}{piece}" for word, piece in zip(("", "if ", "else "), pieces, strict=True)]
-        done = newline.join(indent + fit(indent, line, after, indent, unit, width, newline) for line in lines)
-        return done.removeprefix(indent)
-    return fit(indent, text, after, indent, unit, width, newline)
+        return ""
+    if not isinstance(tree, ast.IfExp):
+        return ""
+    pieces = (ast.get_source_segment(text, n) or "" for n in (tree.body, tree.test, tree.orelse))
+    lines = [f"{word}{piece}" for word, piece in zip(("", "if ", "else "), pieces, strict=True)]
+    done = newline.join(indent + fit(indent, line, after, indent, unit, width, newline) for line in lines)
+    return done.removeprefix(indent)

@@ -11,22 +11,31 @@ import hashlib
 import os
 import re
 import sys
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fuselint.errors import UnreadableFile
-from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
+from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary
 from fuselint.source.screen import parse
 from fuselint.source.text import FileText, read
+
+if TYPE_CHECKING:
+    from fuselint.source.compiled import Compiled, Verdict
+    from fuselint.source.links import Links
+    from fuselint.source.scopes import Scopes
 
 HIGHEST = 6
 """Folders above a package that an absolute import is looked for in, at most."""
 
 LONGEST = 16
 """Imports that hand a name on, at most."""
+
+KEPT = 128
+"""Files whose texts and summaries are kept for the next that asks."""
 
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
@@ -56,9 +65,12 @@ class Modules:
     def __init__(self, overlay: Mapping[str, str] | None = None) -> None:
         self._overlay = overlay or {}
         self._kinds: dict[str, str] = {}
-        self._files: dict[str, FileText | None] = {}
-        self._summaries: dict[str, ModuleSummary | None] = {}
+        self._modules: dict[tuple[str, str], str | None] = {}
+        self._analysed: tuple[str, FileText, ModuleSummary] | None = None
+        self._files: OrderedDict[str, FileText | None] = OrderedDict()
         self._indices: dict[str, Index] = {}
+        self._links: dict[str, Links | None] = {}
+        self._compiled: dict[str, Compiled] = {}
         self._notes: Notes | None = None
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -78,9 +90,15 @@ class Modules:
 
     def file(self, path: str) -> FileText | None:
         """A file, by its path from the current folder where it lies below that; None where it can't be read."""
-        if path not in self._files:
-            self._files[path] = self._read(path)
-        found = self._files[path]
+        if self._analysed is not None and path == self._analysed[0]:
+            found: FileText | None = self._analysed[1]
+        elif path in self._files:
+            found = self._files[path]
+            self._files.move_to_end(path)
+        else:
+            found = self._files[path] = self._read(path)
+            if len(self._files) > KEPT:
+                self._files.popitem(last=False)
         self._note(path, "" if found is None else found.text)
         return found
 
@@ -93,16 +111,16 @@ class Modules:
         text = self._overlay.get(path, found.text)
         return replace(found, text=text, path=path if shown.startswith(os.pardir) else shown)
 
-    def know(self, path: str, file: FileText, summary: ModuleSummary) -> None:
-        """A file that was read and summarised already."""
-        self._files[path], self._summaries[path] = file, summary
+    def know(self, file: FileText, summary: ModuleSummary) -> None:
+        """The file that is analysed: it is known until another is."""
+        self._analysed = os.path.abspath(file.path), file, summary
 
     def summary(self, path: str) -> ModuleSummary | None:
         """What a file says of its names; None where it can't be read, or isn't Python."""
         file = self.file(path)
-        if path not in self._summaries:
-            self._summaries[path] = None if file is None else _summary(file.path, file.text)
-        return self._summaries[path]
+        if self._analysed is not None and path == self._analysed[0]:
+            return self._analysed[2]
+        return None if file is None else _summary(file.path, file.text)
 
     def _kind(self, path: str) -> str:
         """ "file", "folder", or "" for neither."""
@@ -119,21 +137,28 @@ class Modules:
 
         `.base` and `..models.base` are relative; a name without a dot in front is absolute.
         """
+        folder = os.path.dirname(path)
+        key = (folder, name)
+        if key not in self._modules:
+            self._modules[key] = self._module(folder, name)
+        self._note(f"import {name} in {folder}", self._modules[key] or "")
+        return self._modules[key]
+
+    def _module(self, folder: str, name: str) -> str | None:
         parts = [p for p in name.split(".") if p]
         level = len(name) - len(name.lstrip("."))
         if level:
-            folder = os.path.dirname(path)
             for _ in range(level - 1):
                 folder = os.path.dirname(folder)
             return self._below(folder, parts)
         if not parts or parts[0] in sys.stdlib_module_names or parts[0] == "mlx":
             return None
-        found = (self._below(folder, parts) for folder in self._search_path(path, parts[0]))
+        found = (self._below(at, parts) for at in self._search_path(folder, parts[0]))
         return next((f for f in found if f is not None), None)
 
-    def _search_path(self, path: str, package: str) -> Iterator[str]:
-        """The folders in which an absolute import of a file is looked for: those of the same project."""
-        folder, own = os.path.dirname(path), ""
+    def _search_path(self, folder: str, package: str) -> Iterator[str]:
+        """The folders in which an absolute import is looked for: those of the same project."""
+        own = ""
         while self._kind(os.path.join(folder, "__init__.py")):
             folder, own = os.path.split(folder)
         for _ in range(HIGHEST):
@@ -279,20 +304,50 @@ class Modules:
                 return Definition(at.path, held.methods[name])
         return None
 
+    # -- calls --------------------------------------------------------------------------------------------------------
+
+    def links(self, path: str) -> Links | None:
+        """The calls of a file; None where it can't be read."""
+        if path not in self._links:
+            file = self.file(path)
+            self._links[path] = None if file is None else _links(file.path, file.text)
+        return self._links[path]
+
+    def compiled(self, path: str) -> Verdict:
+        """What of a file the other files of its package compile, and what they also run without that."""
+        from fuselint.source.compiled import Compiled
+
+        top = package_folder(os.path.dirname(path))
+        if top not in self._compiled:
+            index = self._index(top)
+            with self.noting():  # the answer stands for all that was read for it
+                self._compiled[top] = Compiled(self, top, index.compiling, index.differentiating)
+        found = self._compiled[top].of(path)
+        self._note(f"compiled in {path}", repr(found))
+        return found
+
     # -- users --------------------------------------------------------------------------------------------------------
 
     def users(self, found: Definition) -> list[str]:
         """The other files of the package that import a function or class by its name, in order."""
-        top = package_folder(os.path.dirname(found.path))
-        if top not in self._indices:
-            self._indices[top] = Index(top, self._overlay)
-        users = self._indices[top].importing(found, self)
+        users = self._index(package_folder(os.path.dirname(found.path))).importing(found, self)
         self._note(f"users of {found}", "\n".join(users))
         return users
+
+    def _index(self, folder: str) -> Index:
+        if folder not in self._indices:
+            self._indices[folder] = Index(folder, self._overlay)
+        return self._indices[folder]
 
 
 _FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)", re.MULTILINE)
 _COMMENT = re.compile(rb"#[^\n]*")
+_COMPILE = re.compile(rb"(?<!\bre\.)(?<!\w)compile\b")
+_DECORATED = re.compile(rb"@[^\n]*\n(?:@[^\n]*\n)*def [^\n]*\n(?:\)[^\n]*\n|[ \t][^\n]*\n|[ \t]*\n)*")
+"""A function of the module with a decorator of one line, whole."""
+
+_WORD = re.compile(rb"\w+")
+_OTHERS = sys.stdlib_module_names | {"mlx", "numpy"}
 
 
 class Index:
@@ -312,6 +367,43 @@ class Index:
                     if words:
                         out.setdefault(words[0], {}).setdefault(path, []).append(m[1].decode())
         return out
+
+    @cached_property
+    def compiling(self) -> list[str]:
+        """The files that may compile something that leads to another file."""
+        return [p for p in self._with(b"compile") if self._compiles_more(p)]
+
+    def _compiles_more(self, path: str) -> bool:
+        """Whether anything is compiled but functions of the module that call nothing which the package defines."""
+        data = self._data(path)
+        imported = {name.encode() for name in self._imported_from_package.get(path, ())}
+        for m in _COMPILE.finditer(data):
+            decorated = _DECORATED.match(data, data.rfind(b"\n", 0, m.start()) + 1)
+            if decorated is None:
+                line = data[data.rfind(b"\n", 0, m.start()) + 1 : m.start()]
+                if b"#" not in line:
+                    return True
+            elif imported.intersection(_WORD.findall(decorated[0])):
+                return True
+        return False
+
+    @cached_property
+    def _imported_from_package(self) -> dict[str, set[str]]:
+        """File -> the names that it imports, but for those of Python and MLX."""
+        out: dict[str, set[str]] = {}
+        for name, files in self._imports.items():
+            for path, modules in files.items():
+                if any(m.partition(".")[0] not in _OTHERS for m in modules):
+                    out.setdefault(path, set()).add(name)
+        return out
+
+    @cached_property
+    def differentiating(self) -> list[str]:
+        """The files that may take a gradient."""
+        return self._with(b"grad")
+
+    def _with(self, word: bytes) -> list[str]:
+        return [p for p in python_files(self._folder) if word in (data := self._data(p)) and b"mlx" in data]
 
     def _data(self, path: str) -> bytes:
         text = self._overlay.get(path)
@@ -345,17 +437,44 @@ def package_folder(folder: str) -> str:
 def python_files(folder: str) -> list[str]:
     """The Python files of a package, in order; those of the folder alone, where it is none."""
     if not os.path.isfile(os.path.join(folder, "__init__.py")):
-        return [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".py")]
+        try:
+            names = sorted(os.listdir(folder))
+        except OSError:
+            return []  # the name of what stdin holds, in a folder that isn't there
+        return [os.path.join(folder, name) for name in names if name.endswith(".py")]
     out: list[str] = []
-    for at, folders, names in os.walk(folder):
+    for at, folders, held in os.walk(folder):
         folders.sort()
-        out += [os.path.join(at, name) for name in sorted(names) if name.endswith(".py")]
+        out += [os.path.join(at, name) for name in sorted(held) if name.endswith(".py")]
     return out
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=KEPT)
 def _summary(path: str, text: str) -> ModuleSummary | None:
+    from fuselint.source.summarise import summary
+
+    known = _scoped(path, text)
+    with contextlib.suppress(RecursionError, MemoryError):
+        return None if known is None else summary(path, known)
+    return None
+
+
+@lru_cache(maxsize=512)
+def _links(path: str, text: str) -> Links | None:
+    from fuselint.source.links import links
+
+    module, known = _summary(path, text), _scoped(path, text)
+    with contextlib.suppress(RecursionError, MemoryError):
+        return None if module is None or known is None else links(known, module)
+    return None
+
+
+@lru_cache(maxsize=2)
+def _scoped(path: str, text: str) -> Scopes | None:
+    """The syntax of a file, for the one or two that ask at once."""
+    from fuselint.source.summarise import scoped
+
     file = FileText(path, text)
     with contextlib.suppress(UnreadableFile, RecursionError, MemoryError):
-        return summarise(file, parse(file))
+        return scoped(file, parse(file))
     return None

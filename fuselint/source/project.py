@@ -113,12 +113,18 @@ class ClassSummary:
 
 @dataclass(frozen=True, slots=True)
 class CompileInfo:
-    """Why a function runs inside mx.compile. how: "decorated", "wrapped", or "called" (from compiled ones only)."""
+    """Why a function runs inside mx.compile. how: "decorated", "wrapped", or "called" (from compiled ones only).
+
+    rebound: of a wrapped one, whether its own name became that of the compiled one. elsewhere: the place in another
+    file, or further out in this one, from where it is called.
+    """
 
     how: str
     shapeless: bool = False
     line: int = 0
     by: str = ""
+    rebound: bool = False
+    elsewhere: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +154,11 @@ class ModuleSummary:
     imports: module-level names that stand for something of another module, aliases such as `sdpa = mx.fast.rope`
         included. function_imports: the same for names that a function binds, by its qualname.
     functions, classes: by qualname, nested ones too. constants: module-level literals that are never rebound.
-    compiled: functions that only run inside mx.compile. compilations: every place that compiles.
+    compiled: functions that only run inside mx.compile. partly: those that do so in one place of the package and
+    not in another, with both places. compilations: every place that compiles.
     cold: why a function is not on the hot path.
+    layers: of each class that is a whole model, the attributes that hold its layers. seldom: the methods of models that
+        run once for each pass, and functions that run once for each generation.
     calls, references: which functions of this file each function (or MODULE) calls, and which it otherwise names.
     attribute_reads, names: how often an attribute, or any name, is read in the file; a string that spells one counts.
     bound: all module-level names. unclear: those that are bound in several ways: they resolve to nothing.
@@ -164,9 +173,12 @@ class ModuleSummary:
     classes: Mapping[str, ClassSummary] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     compiled: Mapping[str, CompileInfo] = field(default_factory=dict)
+    partly: Mapping[str, str] = field(default_factory=dict)
     compilations: tuple[Compilation, ...] = ()
     calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cold: Mapping[str, str] = field(default_factory=dict)
+    layers: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    seldom: frozenset[str] = frozenset()
     attribute_reads: Mapping[str, int] = field(default_factory=dict)
     names: Mapping[str, int] = field(default_factory=dict)
     references: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -283,6 +295,6 @@ _ALSO_OF_MLX = frozenset(["abs", "all", "any", "compile", "divmod", "eval", "max
 
 def summarise(file: FileText, tree: ast.Module) -> ModuleSummary:
     """The summary of a file."""
-    from fuselint.source.summarise import summary
+    from fuselint.source.summarise import scoped, summary
 
-    return summary(file, tree)
+    return summary(file.path, scoped(file, tree))

@@ -34,6 +34,7 @@ class Scope:
     items: list[ast.Subscript] = field(default_factory=list)  # stored, or with a text as index
     loops: list[tuple[ast.expr, ast.expr]] = field(default_factory=list)  # target, what is iterated
     searched: list[tuple[str, str]] = field(default_factory=list)  # names x and texts of `"text" in x`
+    returns: list[ast.expr] = field(default_factory=list)
     yields: bool = False
 
     def bind(self, name: str, how: str, what: Any = None) -> None:
@@ -196,6 +197,10 @@ class _Walker:
     def _yield(self, node: ast.AST, scope: Scope, class_name: str) -> None:
         scope.yields = True
 
+    def _return(self, node: ast.Return, scope: Scope, class_name: str) -> None:
+        if node.value is not None:
+            scope.returns.append(node.value)
+
     def _subscript(self, node: ast.Subscript, scope: Scope, class_name: str) -> None:
         stored = not isinstance(node.ctx, ast.Load)
         if stored or text_of(node.slice) is not None:
@@ -228,6 +233,7 @@ _VISIT: dict[type, Any] = {
     ast.Lambda: _Walker._lambda,
     ast.Global: _Walker._global,
     ast.Nonlocal: _Walker._global,
+    ast.Return: _Walker._return,
     ast.Yield: _Walker._yield,
     ast.YieldFrom: _Walker._yield,
     ast.Subscript: _Walker._subscript,

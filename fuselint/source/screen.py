@@ -128,10 +128,11 @@ class _Work:
 
 
 class _Heads:
-    """What the file's imports bind: `mlx` names something of MLX, `foreign` something else."""
+    """What the file's imports bind: `mlx` names something of MLX, `near` of this package, `foreign` something else."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.mlx: dict[str, str] = {}
+        self.near: set[str] = set()
         self.foreign: set[str] = set()
         stack: list[ast.stmt] = list(tree.body)
         while stack:
@@ -151,7 +152,9 @@ class _Heads:
     def _add(self, name: str, target: str) -> None:
         if target.partition(".")[0] == "mlx":
             self.mlx[name] = target
-        elif not target.startswith("."):
+        elif target.startswith("."):
+            self.near.add(name)
+        else:
             self.foreign.add(name)
 
 
@@ -184,7 +187,7 @@ def _measure(span: FunctionSpan, node: Definition, heads: _Heads) -> _Work:
         if kind is ast.Call:
             name = _called(at.func, heads.foreign)  # type: ignore[attr-defined]
             if name:
-                value = _value(name)
+                value = _value(name) or (isinstance(at.func, ast.Name) and name in heads.near)  # type: ignore
                 score += value
                 if not value:
                     work.calls.append(name)
@@ -265,9 +268,14 @@ def _called(function: ast.expr, foreign: set[str]) -> str:
 
 
 def _arithmetic(node: ast.BinOp) -> int:
-    if isinstance(node.op, ast.MatMult):
+    if isinstance(node.op, ast.MatMult) or _is_hidden(node.left) or _is_hidden(node.right):
         return _ENOUGH
     return 0 if _scalar(node.left) and _scalar(node.right) else 1
+
+
+def _is_hidden(node: ast.expr) -> bool:
+    """Whether an operand is `self._scale`: an array of that name is no weight, and keeps the dtype it is made in."""
+    return isinstance(node, ast.Attribute) and node.attr.startswith("_")
 
 
 def _comparison(node: ast.Compare) -> int:

@@ -31,11 +31,15 @@ _KIND_BY_DECORATOR = {
 _LARGEST_POWER = 64
 
 
-def summary(file: FileText, tree: ast.Module) -> ModuleSummary:
-    found = list(functions(file, tree))
-    known = scopes(tree, found)
+def scoped(file: FileText, tree: ast.Module) -> Scopes:
+    """The scopes of a file, its global names where they belong."""
+    known = scopes(tree, list(functions(file, tree)))
     _declare_globals(known)
-    module = _names(file.path, known)
+    return known
+
+
+def summary(path: str, known: Scopes) -> ModuleSummary:
+    module = _names(path, known)
     module = replace(module, functions=_functions(known, module))
     module = replace(module, classes=_classes(known, module))
     module = replace(module, classes=_attributes(known, module))

@@ -65,6 +65,10 @@ class FileText:
             ) from None
         return codecs.BOM_UTF8 + data if self.bom else data
 
+    def problem(self, text: str) -> str:
+        """Why a changed text can't take this file's place, or ""."""
+        return ""
+
     def position(self, offset: int) -> tuple[int, int]:
         """The 1-based line and column of an offset."""
         if not 0 <= offset <= len(self.text):
@@ -115,6 +119,10 @@ def decode(path: str, data: bytes) -> FileText:
     Bytes that don't name mlx are never analysed. Where they can't be decoded they are taken as Latin-1, which has
     every byte and gives the same bytes back: such a file is none of a linter's business, and no error.
     """
+    if path.endswith(".ipynb") and NAMES_MLX in data:
+        from fuselint.source import notebook
+
+        return notebook.decode(path, data)
     bom = data.startswith(codecs.BOM_UTF8)
     body = data[len(codecs.BOM_UTF8) :] if bom else data
     try:

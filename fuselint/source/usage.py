@@ -7,19 +7,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from fuselint.source.cold import cold
+from fuselint.source.compilers import COMPILE, PARTIAL, Compilers, flag
 from fuselint.source.project import MODULE, Compilation, CompileInfo, ModuleSummary
 from fuselint.source.scopes import Scope, Scopes, dotted
+from fuselint.source.seldom import layers, seldom
 from fuselint.source.spans import children
 
-COMPILE = "mlx.core.compile"
 _IN_COMPILE = {"<compiled>": False, "<compiled shapelessly>": True}
 """Stand for the caller of what a lambda given to mx.compile calls, with whether that is shapeless."""
 
 
 def usage(known: Scopes, module: ModuleSummary) -> ModuleSummary:
-    """The summary with calls, references, compiled and cold filled in."""
+    """The summary with calls, references, compiled, cold and seldom filled in."""
     uses = _Uses(known, module)
     references = {q: tuple(u) for q, u in uses.references.items()}
+    models = layers(module)
     return replace(
         module,
         calls={q: tuple(u) for q, u in uses.calls.items()},
@@ -27,6 +29,8 @@ def usage(known: Scopes, module: ModuleSummary) -> ModuleSummary:
         compiled=_compiled(uses, module),
         compilations=tuple(_compilations(uses)),
         cold=cold(known, module, uses.calls, references),
+        layers=models,
+        seldom=seldom(known, module, models),
     )
 
 
@@ -39,56 +43,29 @@ class _Uses:
     users: dict[str, set[str]] = field(default_factory=dict)  # function -> who calls or names it
     wrapped: dict[str, CompileInfo] = field(default_factory=dict)
     wraps: list[Compilation] = field(default_factory=list)
-    compilers: dict[str, bool] = field(default_factory=dict)  # names whose call compiles, and whether shapelessly
+    compilers: Compilers = field(init=False)
     telling: frozenset[str] = frozenset()  # last parts of names that may reach a function of this file
-    compiling: set[str] = field(default_factory=lambda: {"compile"})  # last parts of names that may compile
-    rebound: set[str] = field(default_factory=set)  # functions whose own name is that of the compiled one
 
     def __post_init__(self) -> None:
         module = self.module
+        self.compilers = Compilers(self.known, module)
         self.telling = frozenset(q.rpartition(".")[2] for q in (*module.functions, *module.classes)) | {
             n for c in module.classes.values() for names in (c.methods, c.attributes) for n in names
         }
-        for imports in (module.imports, *module.function_imports.values()):
-            self.compiling.update(name for name, target in imports.items() if target == COMPILE)
-        for name, bindings in self.known.module.bindings.items():
-            values = [what for how, what in bindings if how == "is"]
-            if len(values) == 1 and isinstance(values[0], ast.Call):
-                shapeless = self.partial_compile(values[0], "")
-                if shapeless is not None:
-                    self.compilers[name] = shapeless
-                    self.compiling.add(name)
-        for scope in self.known.functions:
-            shapeless = self._compiles_its_argument(scope)
-            if shapeless is not None:
-                self.compilers[scope.qualname] = shapeless
-                self.compiling.add(scope.qualname.rpartition(".")[2])
         for scope in [self.known.module, *self.known.functions]:
             self._scope(scope)
-
-    def _compiles_its_argument(self, scope: Scope) -> bool | None:
-        """Whether a function hands its first parameter to mx.compile, as a decorator does."""
-        function = self.module.functions[scope.qualname]
-        first = function.parameters[0].name if function.parameters else ""
-        for call in scope.calls:
-            given = call.args[0] if call.args else None
-            if isinstance(given, ast.Name) and given.id == first:
-                shapeless = self.is_compile(call.func, scope.qualname)
-                if shapeless is not None:
-                    return shapeless or _flag(call, "shapeless")
-        return None
 
     def _scope(self, scope: Scope) -> None:
         user = scope.qualname or MODULE
         called: set[int] = set()
         compiled: dict[int, str] = {}  # nodes inside a lambda that is compiled
         for call in scope.calls:
-            shapeless = self.is_compile(call.func, scope.qualname)
+            shapeless = self.compilers.is_compile(call.func, scope.qualname)
             if shapeless is None or not call.args:
                 continue
-            shapeless = shapeless or _flag(call, "shapeless")
+            shapeless = shapeless or flag(call, "shapeless")
             given = call.args[0]
-            if isinstance(given, ast.Call) and self._resolves(given.func, scope.qualname, "functools.partial"):
+            if isinstance(given, ast.Call) and self.compilers.resolves(given.func, scope.qualname, PARTIAL):
                 given = given.args[0] if given.args else given
             if isinstance(given, ast.Lambda):
                 by = next(name for name, flag in _IN_COMPILE.items() if flag is shapeless)
@@ -96,10 +73,9 @@ class _Uses:
             target = self.target(given, scope.qualname)
             self.wraps.append(self.compilation("call", user, call, call, target, scope))
             if target is not None:
-                self.wrapped[target] = CompileInfo("wrapped", shapeless, call.lineno, user)
+                rebound = self._takes_its_name(call, given, scope)
+                self.wrapped[target] = CompileInfo("wrapped", shapeless, call.lineno, user, rebound)
                 called.add(id(given))  # to wrap it isn't to use it
-                if self._takes_its_name(call, given, scope):
-                    self.rebound.add(target)
         for call in scope.calls:
             target = self.target(call.func, scope.qualname)
             if target is not None:
@@ -126,14 +102,14 @@ class _Uses:
     ) -> Compilation:
         """What the compiling expression `given` says of state, as `scope` reads it."""
         function = given.func if isinstance(given, ast.Call) else given
-        partial = isinstance(given, ast.Call) and self._resolves(function, scope.qualname, "functools.partial")
+        partial = isinstance(given, ast.Call) and self.compilers.resolves(function, scope.qualname, PARTIAL)
         calls = [given] if isinstance(given, ast.Call) else []
         if isinstance(function, ast.Call):  # partial(mx.compile, ...)(f)
             calls.append(function)
             function, partial = function.func, True
         if partial and calls and calls[-1].args:
             function = calls[-1].args[0]
-        direct = self._resolves(function, scope.qualname, COMPILE)
+        direct = self.compilers.resolves(function, scope.qualname, COMPILE)
         state = {"inputs": "", "outputs": ""}
         for call in calls:
             for keyword in call.keywords:
@@ -143,7 +119,9 @@ class _Uses:
                     state = dict.fromkeys(state, "unknown")
             if not partial and len(call.args) > 1:
                 state = dict.fromkeys(state, "unknown")
-        shapeless = any(_flag(c, "shapeless") for c in calls) or bool(self.is_compile(function, scope.qualname))
+        shapeless = any(flag(c, "shapeless") for c in calls) or bool(
+            self.compilers.is_compile(function, scope.qualname)
+        )
         return Compilation(how, by, at.lineno, target, shapeless, state["inputs"], state["outputs"], direct)
 
     def _state(self, node: ast.expr, scope: Scope) -> str:
@@ -213,28 +191,6 @@ class _Uses:
             at = found.span.outer
         return None, ""
 
-    def is_compile(self, node: ast.expr, scope: str) -> bool | None:
-        """None if calling `node` does not compile its argument; else whether it does so shapelessly."""
-        if isinstance(node, ast.Call):
-            return self.partial_compile(node, scope)
-        last = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-        if last not in self.compiling:
-            return None
-        if self._resolves(node, scope, COMPILE):
-            return False
-        return self.compilers.get(self.module.resolve(last, scope) or last) if isinstance(node, ast.Name) else None
-
-    def partial_compile(self, node: ast.Call, scope: str) -> bool | None:
-        """As is_compile, for the call `partial(mx.compile, ...)`."""
-        if self._resolves(node.func, scope, "functools.partial") and node.args:
-            inner = self.is_compile(node.args[0], scope)
-            return None if inner is None else inner or _flag(node, "shapeless")
-        return None
-
-    def _resolves(self, node: ast.expr, scope: str, qualified: str) -> bool:
-        name = dotted(node)
-        return name is not None and self.module.resolve(name, scope) == qualified
-
 
 def compiles(value: ast.expr, name: str) -> bool:
     """Whether an expression looks like `mx.compile(name)`, with `partial(mx.compile, ...)` or by another name of it."""
@@ -244,10 +200,6 @@ def compiles(value: ast.expr, name: str) -> bool:
     if isinstance(function, ast.Call) and function.args:
         function = function.args[0]
     return value.args[0].id == name and "compile" in (dotted(function) or "").rpartition(".")[2]
-
-
-def _flag(call: ast.Call, name: str) -> bool:
-    return any(k.arg == name and isinstance(k.value, ast.Constant) and bool(k.value.value) for k in call.keywords)
 
 
 def _inside(node: ast.AST) -> Iterator[ast.AST]:
@@ -264,7 +216,7 @@ def _compilations(uses: _Uses) -> Iterator[Compilation]:
         if isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and scope.span is not None:
             around = by_name.get(scope.span.outer or "", uses.known.module)
             for decorator in scope.node.decorator_list:
-                if uses.is_compile(decorator, around.qualname) is not None:
+                if uses.compilers.is_compile(decorator, around.qualname) is not None:
                     by = around.qualname or MODULE
                     yield uses.compilation("decorator", by, decorator, decorator, scope.qualname, around)
     yield from uses.wraps
@@ -275,7 +227,7 @@ def _compiled(uses: _Uses, module: ModuleSummary) -> dict[str, CompileInfo]:
     for scope in uses.known.functions:
         if isinstance(scope.node, (ast.FunctionDef, ast.AsyncFunctionDef)) and scope.span is not None:
             for decorator in scope.node.decorator_list:
-                shapeless = uses.is_compile(decorator, scope.span.outer or "")
+                shapeless = uses.compilers.is_compile(decorator, scope.span.outer or "")
                 if shapeless is not None:
                     out[scope.qualname] = CompileInfo("decorated", shapeless, decorator.lineno)
     inner: dict[str, list[str]] = {}
@@ -289,7 +241,7 @@ def _compiled(uses: _Uses, module: ModuleSummary) -> dict[str, CompileInfo]:
     # A function waits for those of its users that are not known to be compiled; the last one that is found decides.
     pending = {q: len(users - {q}) for q, users in uses.users.items()}
     for qualname, info in uses.wrapped.items():
-        if qualname in uses.rebound or not pending.get(qualname):
+        if info.rebound or not pending.get(qualname):
             out.setdefault(qualname, info)
     waiting = [*out, *_IN_COMPILE]
     while waiting:

@@ -73,8 +73,9 @@ class Wording:
     def _fixed_text(self, name: str) -> str:
         if name == "helper":
             return self.helper[0]
-        if name in MODULES:
-            return self.around.alias(MODULES[name])
+        target = MODULES.get(name) or self.replacement.modules.get(name)
+        if target is not None:
+            return self.around.alias(target)
         raise Refused(f"the template has no value for {{{name}}}")
 
     def _ordered(self, template: str) -> str:

@@ -70,7 +70,7 @@ def _saving(tracing: Tracing, finding: Finding, moved: Mapping[int, int]) -> Sav
     for activation in runs:
         at, unknown = sizes(tracing, activation, traffic)
         saved += min(evaluate(traffic.bytes_now, at) - evaluate(traffic.bytes_fused, at), moved.get(activation, 0))
-        launches += traffic.kernels_now - traffic.kernels_fused
+        launches += traffic.launches_fewer
         assumed.update(unknown)
     return Saving(finding, len(runs), saved, launches, tuple(sorted(assumed))) if runs else None
 

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fuselint.config import DTYPES, LONG_DTYPES
+from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
+from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
-from fuselint.graph.gates import NEWEST, Gates, Version
-from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.gates import Gates, version_of
+from fuselint.graph.likely import likely
+from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.shapes import Shape
-from fuselint.graph.symbols import Expr, product
+from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
 from fuselint.traffic import chips
 from fuselint.traffic.fused import kernels_of
-from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
+from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
-from fuselint.traffic.sizes import Pair, Sizes
+from fuselint.traffic.rewritten import kernels_around
+from fuselint.traffic.sizes import FEATURES, Pair, Sizes
 
 if TYPE_CHECKING:
-    from fuselint.config import Settings
-    from fuselint.rulebook import Match
+    from fuselint.rulebook import FusedKernel, Made, Match
 
 ONES = frozenset({(1, "stated"), (1, "recorded"), (1, "config"), (1, "phase")})
 
@@ -63,15 +65,25 @@ def saving(graph: Graph, match: Match, settings: Settings, known: Known | None =
     return report(count(graph, match, settings, known), settings, known)
 
 
+def saves_where_compiled(graph: Graph, match: Match) -> bool:
+    """Whether a fix in a compiled function spares a kernel or bytes, in MLX's default and the usual sizes: what the
+    region's neighbours are fused with before, they may not be after."""
+    settings = Settings(chip=DEFAULT_CHIP)
+    known = what_is_known(settings, graph.context.qualname)
+    region = count(graph, match, settings, known)
+    now, fused = (_number(f, region.bytes.sizes, known) for f in region.formulas)
+    return fused < now or len(region.after) < len(region.before)
+
+
 def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Region:
     facts, letters = _stated(graph, match)
     gates = gates_of(settings, known)
-    traced = trace(match.region, facts, eager=True, gates=gates)
+    traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
-    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays))
+    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays))
     sizes.meanings.update(letters)
     return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]))
 
@@ -80,15 +92,33 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
     if match.launches is not None:
         return list(match.launches.now), list(match.launches.after)
     gates = traced.gates
-    outputs = list(dict.fromkeys([match.root, *(k.writes for k in match.fused), *_read_elsewhere(graph, match)]))
+    needed = _still_needed(graph, match)
     if graph.context.compiled:
-        before = compiled_kernels(match.region, outputs, facts, graph.context.shapeless, gates)
-    else:
-        before = launches(traced, outputs)
+        return kernels_around(graph, match, facts, gates, needed)
+    outputs = list(dict.fromkeys([*_written(match), *_read_elsewhere(graph, match)]))
+    before = launches(traced, outputs)
     if gates.training and match.fused and all(k.op.startswith(COMPILES) for k in match.fused):
         return before, before
-    still = trace(_still_needed(graph, match), facts, eager=True, gates=gates)
+    still = trace(needed, facts, eager=True, gates=gates)
     return before, [*_fused(match, traced), *launches(still)]
+
+
+def _one_way(nodes: Collection[Node]) -> set[Node]:
+    """Without what another branch of an `if` computes: of each, the one that computes more stays."""
+    arms: dict[Statement, dict[str, set[Node]]] = {}
+    for node in nodes:
+        stmt = node.top_stmt
+        at = None if stmt is None else stmt.block
+        while at is not None:
+            if at.kind in ("then", "else") and at.owner is not None:
+                arms.setdefault(at.owner, {}).setdefault(at.kind, set()).add(node)
+            at = at.parent
+    kept = set(nodes)
+    for ways in arms.values():
+        if len(ways) > 1:
+            then, other = (ways[kind] & kept for kind in ("then", "else"))
+            kept -= other if len(then) >= len(other) else then
+    return kept
 
 
 def gates_of(settings: Settings, known: Known) -> Gates:
@@ -111,13 +141,6 @@ def ones(traced: Trace, known: Known) -> frozenset[str]:
     return frozenset(n for n in names if sizes.number(n, known) in ONES)
 
 
-def version_of(text: str) -> Version:
-    if not text:
-        return NEWEST
-    major, minor, *patch = map(int, text.split("."))
-    return major, minor, patch[0] if patch else 99  # 0.30 is the last of 0.30
-
-
 def met(arrays: Sequence[Array]) -> list[Pair]:
     """Sizes that are equal because arrays meet there: in products, and in elementwise work."""
     out: list[Pair] = []
@@ -132,6 +155,14 @@ def met(arrays: Sequence[Array]) -> list[Pair]:
         elif a.primitive in ("RMSNorm", "LayerNorm") and len(given) > 1:
             out.extend(_pairs(given[0].axis(-1), given[1].axis(-1)))
     return out
+
+
+def summed(arrays: Sequence[Array]) -> Iterator[Pair]:
+    """The last axis of what is multiplied by a matrix, with the matrix's own axis."""
+    for a in arrays:
+        given = [b.shape for b in a.inputs if b.shape is not None]
+        if a.primitive in ("Matmul", "AddMM") and len(given) > 1 and given[1].rank == 2:
+            yield from _pairs(given[0].axis(-1), given[1].axis(-2))
 
 
 def _aligned(a: Sequence[Expr], b: Sequence[Expr]) -> Iterator[Pair]:
@@ -155,7 +186,8 @@ WORDS = {"B": "batch", "H": "heads", "G": "kv_heads", "L": "length", "S": "keys"
 def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr]]:
     """The graph's facts; where the rule knows its operands' shapes, with its names for the axes that the code gives no
     name to. And what those names mean."""
-    stated = dict(_shapes_of_holes(match))
+    stated = {node: shape for _, node, shape in _shapes_of_holes(match)}
+    dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
     if not stated:
         return graph.facts, {}
     facts = Facts(graph)
@@ -166,8 +198,13 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr]]:
     called = {r: WORDS.get(r, r) if r in taken else r for r in letters}
     names = {**own, **{r: Expr.name(n) for r, n in called.items()}}
     for node, shape in stated.items():
+        own_shape = likely(node, graph.facts)
+        if own_shape is not None and own_shape.lead is None and graph.facts.rank(node) is None:
+            facts.state(node, own_shape, graph.facts.dtype(node), "before the loop")
+            continue
         dims = tuple(d.substitute(names) for d in shape.dims)
-        facts.state(node, Shape(None, dims), graph.facts.dtype(node), "an operand of the rule")
+        dtype = DType({dtypes[node]}) if node in dtypes else graph.facts.dtype(node)
+        facts.state(node, Shape(None, dims), dtype, "an operand of the rule")
     return facts, {called[r]: e for r, e in axes.items() if r in called and not any("%" in n for n in e.names)}
 
 
@@ -179,28 +216,30 @@ def is_readable(size: Expr) -> bool:
     return size == Expr.name(name) and re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", name) is not None
 
 
-def _shapes_of_holes(match: Match) -> Iterator[tuple[Node, Shape]]:
-    """The operands whose rank the rule states, with the rule's names for their axes."""
+def _shapes_of_holes(match: Match) -> Iterator[tuple[str, Node, Shape]]:
+    """The operands whose rank the rule states, by its names for them, with its names for their axes."""
     for name, shape in match.shapes.items():
         hole, _, part = name.partition(".")
         held = match.holes.get(hole)
         node = held.operands.get(part) if isinstance(held, Synthesised) else held
         if isinstance(node, Node) and "..." not in shape:
-            yield node, Shape(None, tuple(map(_size, shape)))
+            yield name, node, Shape(None, tuple(map(_size, shape)))
 
 
 def _size(text: str) -> Expr:
-    """A size as rules write it: a number, a name, `2*F`, `2*F + R`."""
+    """A size as rules write it: a number, a name, `2*F`, `2*F + R`, `D//8`."""
     total = Expr.of(0)
     for term in text.split(" + "):
-        factors = [f.strip() for f in term.split("*")]
-        total = total + product(Expr.of(int(f)) if f.isdecimal() else Expr.name(f) for f in factors)
+        above, _, below = term.partition("//")
+        factors = [f.strip() for f in above.split("*")]
+        size = product(Expr.of(int(f)) if f.isdecimal() else Expr.name(f) for f in factors)
+        total = total + (size // int(below) if below else size)
     return total
 
 
 def _axes(graph: Graph, match: Match) -> Iterator[tuple[str, Expr]]:
     """What the code calls the axes that the rule names, or their sizes."""
-    for node, shape in _shapes_of_holes(match):
+    for _, node, shape in _shapes_of_holes(match):
         own = graph.facts.shape(node)
         if own is not None and own.lead is None and len(own.dims) == len(shape.dims):
             for rule, code in zip(shape.dims, own.dims, strict=True):
@@ -224,16 +263,17 @@ def report(counted: Region, settings: Settings, known: Known) -> Traffic:
     at = {name: n for name, (n, _) in numbers.items()}
     saved = (before - after).substitute(at).value()
     chip, _ = chips.chosen(settings.chip)
-    fewer = len(counted.before) - len(counted.after)
+    fewer = launched(counted.before) - launched(counted.after)
     return Traffic(
         symbols={name: sizes.meaning(name) for name in at},
-        bytes_now=str(before),
-        bytes_fused=str(after),
+        bytes_now=readable(before),
+        bytes_fused=readable(after),
         kernels_now=len(counted.before),
         kernels_fused=len(counted.after),
         dtype=settings.dtype,
         at=at,
         saved_at=saved,
+        launches_fewer=fewer,
         assumed=tuple(name for name, (_, source) in numbers.items() if source == "assumed"),
         sources={name: source for name, (_, source) in numbers.items()},
         chip=chip.key,
@@ -255,16 +295,36 @@ def _fused(match: Match, traced: Trace) -> list[Kernel]:
     """The rule's own kernels, or what runs in their place where MLX has none."""
     out: list[Kernel] = []
     for k in match.fused:
-        reads = [a for n in dict.fromkeys(k.reads) if isinstance(a := traced.operand(n), Array)]
+        reads = _arrays(k.reads, traced)
         writes = traced.operand(k.writes)
         if isinstance(writes, Array):
-            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates))
+            made = [_made(m, k, traced) for m in k.made]
+            out.extend(made)
+            reads += [a for m in made for a in m.writes]
+            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates, wide=k.wide))
     return out
+
+
+def _arrays(nodes: Sequence[Node], traced: Trace) -> list[Array]:
+    return [a for n in dict.fromkeys(nodes) if isinstance(a := traced.operand(n), Array)]
+
+
+def _made(made: Made, kernel: FusedKernel, traced: Trace) -> Kernel:
+    """The kernel that makes a small array for another."""
+    shape = traced.shape(made.like)
+    size = None if shape is None else shape.axis(-1)
+    array = traced.tracer.input(Shape(None, (size or Expr.name(FEATURES),)), traced.dtype(made.like))
+    return Kernel(made.op, kernel.writes, tuple(_arrays(made.reads, traced)), (array,))
+
+
+def _written(match: Match) -> list[Node]:
+    """The values that the fixed code computes in place of the region."""
+    return list(dict.fromkeys([match.root, *match.also, *(k.writes for k in match.fused)]))
 
 
 def _read_elsewhere(graph: Graph, match: Match) -> list[Node]:
     """Values of the region, besides those that the fused kernels write, that something outside reads."""
-    inside, written = match.region, {match.root, *(k.writes for k in match.fused)}
+    inside, written = match.region, set(_written(match))
     return [
         n
         for n in sorted(inside, key=lambda n: n.id)

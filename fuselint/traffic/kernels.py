@@ -22,7 +22,7 @@ from fuselint.traffic.layout import Layout, Place
 from fuselint.traffic.sizes import Sizes
 
 if TYPE_CHECKING:
-    from fuselint.graph.facts import Facts
+    from fuselint.graph.known import KnownFacts
 
 HALF = 2
 """Bytes of an activation's element where nobody stated its dtype: bfloat16."""
@@ -33,12 +33,16 @@ TAKING = frozenset({"Gather", "GatherAxis", "DynamicSlice"})
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
-    """One launch. `reads` are its distinct inputs in memory, `writes` its outputs."""
+    """One primitive that isn't a view. `reads` are its distinct inputs in memory, `writes` its outputs.
+
+    launches: a GPU concatenates with a copy of each operand.
+    """
 
     op: str
     node: Node | None
     reads: tuple[Array, ...]
     writes: tuple[Array, ...]
+    launches: int = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,8 +63,12 @@ class Bytes:
         return sum((self.moved(k) for k in kernels), Expr.of(0))
 
 
+def launched(kernels: Iterable[Kernel]) -> int:
+    return sum(k.launches for k in kernels)
+
+
 def kernels(
-    nodes: Iterable[Node], facts: Facts, gates: Gates | None = None, outputs: Iterable[Node] = ()
+    nodes: Iterable[Node], facts: KnownFacts, gates: Gates | None = None, outputs: Iterable[Node] = ()
 ) -> list[Kernel]:
     """The launches of eager MLX for `nodes`, whose other operands are in memory. outputs: see launches."""
     return launches(trace(nodes, facts, eager=True, gates=gates), outputs)
@@ -78,12 +86,8 @@ def of_tape(arrays: Sequence[Array], gates: Gates, outputs: Sequence[Array] = ()
     layout = Layout(arrays, gates.backend)
     if gates.ones:
         layout.without_copies(arrays, gates.ones)
-    siblings: dict[Array, list[Array]] = {}
-    for a in arrays:
-        if a.first is not None:
-            siblings.setdefault(a.first, []).append(a)
     return [
-        _kernel(a.primitive, a.inputs, (a, *siblings.get(a, ())), layout)
+        _kernel(a.primitive, a.inputs, (a, *a.others), layout)
         for a in arrays
         if a.first is None and is_kernel(a, layout)
     ]
@@ -100,7 +104,7 @@ def _needed(arrays: Sequence[Array], outputs: Iterable[Array]) -> list[Array]:
 
 
 def compiled_kernels(
-    nodes: Iterable[Node], outputs: Iterable[Node], facts: Facts, shapeless: bool, gates: Gates | None = None
+    nodes: Iterable[Node], outputs: Iterable[Node], facts: KnownFacts, shapeless: bool, gates: Gates | None = None
 ) -> list[Kernel]:
     """The launches where the code is under mx.compile already."""
     traced = trace(nodes, facts, shapeless=shapeless, gates=gates)
@@ -112,14 +116,17 @@ def group_kernels(groups: Sequence[Group], backend: Backend = "metal", without: 
     """The launches of compiled code, those of some groups left out."""
     layout = Layout((), backend)
     out = []
+    ran: set[Array] = set()
     for g in groups:
         made = None
+        first = g.root.first or g.root
         if g.fused:
             for a in g.outputs:
                 layout.places[a] = layout.kernel(g.root, g.inputs) if a is g.root else layout.kernel(a, g.inputs)
             made = _kernel(g.name, g.inputs, g.outputs, layout, g.root.node)
-        elif is_kernel(g.root, layout):
-            made = _kernel(g.name, g.inputs, g.outputs, layout)
+        elif is_kernel(g.root, layout) and first not in ran:
+            ran.add(first)
+            made = _kernel(g.name, g.inputs, (first, *first.others), layout)
         if made is not None and g not in without:
             out.append(made)
     return out
@@ -145,7 +152,8 @@ def _kernel(
         if place.base.value is not None:
             continue  # a broadcast number
         reads[place.key] = writes[0] if i == 0 and name in TAKING else in_memory(a, place)
-    return Kernel(name, node or outputs[0].node, tuple(reads.values()), writes)
+    copies = len(inputs) if name == "Concatenate" and layout.backend != "cpu" else 1
+    return Kernel(name, node or outputs[0].node, tuple(reads.values()), writes, copies)
 
 
 def in_memory(a: Array, place: Place) -> Array:

@@ -38,7 +38,7 @@ assert set(PHASE) == set(PHASES)
 
 ASSUMED: dict[str, int] = {
     "features": 4096, "heads": 32, "kv_heads": 8, "group": 4, "head": 128, "inner": 14336, "vocabulary": 128256,
-    "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "other": 1,
+    "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "span": 128, "other": 1,
 }  # fmt: skip
 """Where nothing says a size: those of Llama 3 8B, and one of anything else."""
 
@@ -55,8 +55,9 @@ LETTER_OF: dict[str, str] = {
 
 NAMES: tuple[tuple[str, str], ...] = (
     (r"batch|^bsz$|^bs$|^bsize$", "batch"),
-    (r"kernel|conv.*(size|width|dim)|(window|chunk|patch|block|group|buffer|cache|image|grid)_?size|stride", "other"),
-    (r"kv.*heads?$|key_value_heads|heads?_kv", "kv_heads"),
+    (r"(window|chunk|block|context|segment)_?size|^chunk(_len(gth)?)?$", "span"),
+    (r"kernel|conv.*(size|width|dim)|(patch|group|buffer|cache|image|grid)_?size|stride", "other"),
+    (r"kv.*heads?$|key_value_heads|heads?_kv|^n?_?kv$", "kv_heads"),
     (r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head", "head"),
     (r"heads?$|n_?head", "heads"),
     (r"rep(eat)?s?$|group|n_rep|gqa", "group"),
@@ -102,10 +103,10 @@ HEADED = frozenset({"heads", "kv_heads", "group", "head"})
 def _of_axis(name: str, at: str) -> str:
     """Of `x.shape[1]`, of which the code says no more."""
     axis = name.rstrip("]'").rsplit("[", 1)[-1]
-    if axis in ("2", "-2") and PAST.match(name):
-        return "keys"
     if at in HEADED:
         return at
+    if axis in ("2", "-2") and PAST.match(name):
+        return "keys"
     return {"0": "batch", "1": "length", "-1": "features", "-2": "length", "-3": "batch"}.get(axis, at)
 
 

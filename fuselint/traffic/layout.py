@@ -17,6 +17,9 @@ from fuselint.graph.tape import FUSABLE, RESHAPES, Array
 from fuselint.traffic.sizes import reduced
 
 ONE, ZERO = Expr.of(1), Expr.of(0)
+
+ATTENTION = "ScaledDotProductAttention"
+"""Also the key of what stands for the result of a function that returns attention."""
 Sizes = tuple[Expr, ...]
 
 
@@ -119,7 +122,7 @@ class Layout:
             return _along_axis(a, self.of(a.inputs[0]))
         if a.primitive.startswith("Compiled"):
             return self.kernel(a, a.inputs)
-        special = SPECIAL.get(a.primitive)
+        special = SPECIAL.get(ATTENTION if a.key == ATTENTION else a.primitive)
         return fresh(a) if special is None else special(self, a)
 
     def _reshape(self, a: Array) -> Place:
@@ -189,10 +192,15 @@ def like(a: Array, p: Place) -> Place:
     """Memory of its own, laid out like another."""
     if p.strides is None or a.shape is None or a.shape.lead is not None or len(a.shape.dims) != len(p.strides):
         return replace(fresh(a), contiguous=p.contiguous, row=p.row, col=p.col)
-    dims = tuple(ONE if s == 0 else d for d, s in zip(a.shape.dims, p.strides, strict=True))
+    dims = _held(a.shape.dims, p.strides)
     if p.scalar:
         dims = (ONE,) * len(dims)
     return Place(a, Shape(None, dims), p.strides, ZERO, p.contiguous, p.row, p.col)
+
+
+def _held(dims: Iterable[Expr], strides: Iterable[Expr]) -> Sizes:
+    """How many elements of each axis lie in memory: one of a broadcast axis, unless it is empty."""
+    return tuple(ONE if s == 0 and d != 0 else d for d, s in zip(dims, strides, strict=True))
 
 
 def contiguous(shape: Shape | None) -> Sizes | None:
@@ -304,7 +312,7 @@ def _split(a: Array, p: Place) -> Place:
 
 def _cut(a: Array, p: Place, strides: Sizes, offset: Expr) -> Place:
     assert a.shape is not None
-    dims = tuple(ONE if s == 0 else d for d, s in zip(a.shape.dims, strides, strict=True))
+    dims = _held(a.shape.dims, strides)
     pairs = list(zip(a.shape.dims, strides, strict=True))
     forward = product(d for d, s in pairs if not _negative(s) and s != 0)
     span = ONE + sum(((d - 1) * (s * -1 if _negative(s) else s) for d, s in pairs), ZERO)
@@ -340,7 +348,7 @@ def _reshaped(a: Array, old: Shape | None, p: Place) -> Place | None:
     strides = viewed(old.dims, p.strides, a.shape.dims)
     if strides is None:
         return None
-    dims = tuple(ONE if s == 0 else d for d, s in zip(a.shape.dims, strides, strict=True))
+    dims = _held(a.shape.dims, strides)
     return replace(p, shape=Shape(None, dims), strides=strides)
 
 
@@ -375,16 +383,17 @@ def _filling(size: Expr, new: Sequence[Expr]) -> int:
 
 def _collapsed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
     """Axes that follow each other without a gap as one: collapse_contiguous_dims of mlx/backend/common/utils.cpp."""
-    groups: list[list[int]] = [[]]
-    for i, d in enumerate(sizes):
-        if i and strides[i] * d != strides[i - 1]:
-            groups.append([])
-        if d != 1:
-            groups[-1].append(i)
-    kept = [g for g in groups if g]
-    if not kept:
-        return [ONE], [ZERO]
-    return [product(sizes[i] for i in g) for g in kept], [strides[g[-1]] for g in kept]
+    counts: list[Expr] = []
+    steps: list[Expr] = []
+    for n, s in zip(sizes, strides, strict=True):
+        if n == 1:
+            continue
+        if steps and steps[-1] == s * n:
+            counts[-1], steps[-1] = counts[-1] * n, s
+        else:
+            counts.append(n)
+            steps.append(s)
+    return counts or [ONE], steps or [ZERO]
 
 
 # -- kernels that don't write in row order -----------------------------------------------------------------------------
@@ -393,7 +402,8 @@ def _collapsed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[list[Exp
 def _along_axis(a: Array, p: Place) -> Place:
     """Unless the axis is a broadcast one."""
     axis = a.key[0] if isinstance(a.key, tuple) else None
-    wide = p.strides is not None and isinstance(axis, int) and p.strides[axis] == 0
+    strides = p.strides or ()
+    wide = isinstance(axis, int) and -len(strides) <= axis < len(strides) and strides[axis] == 0
     return like(a, p) if p.contiguous and not wide else fresh(a)
 
 
@@ -411,14 +421,14 @@ def _row_wise(layout: Layout, a: Array) -> Place:
 
 def _log_sum_exp(layout: Layout, a: Array) -> Place:
     p, source = layout.of(a.inputs[0]), a.inputs[0].shape
-    dense = p.strides is not None and p.strides[-1] == 1
+    dense = p.strides is not None and p.strides[-1:] == (ONE,)
     if p.row or not p.contiguous or not dense or p.strides is None or source is None or source.lead is not None:
         return fresh(a)
-    last = source.dims[-1]
-    if a.shape is None or not all(last.divides(s) for s in p.strides[:-1]):
+    last = source.dims[-1] if source.dims else ONE
+    if a.shape is None or a.shape.rank != source.rank or not all(last.divides(s) for s in p.strides[:-1]):
         return fresh(a)
     strides = (*(s // last for s in p.strides[:-1]), ZERO)
-    dims = tuple(ONE if s == 0 else d for d, s in zip(a.shape.dims, strides, strict=True))
+    dims = _held(a.shape.dims, strides)
     return Place(a, Shape(None, dims), strides, ZERO, p.contiguous, row=False, col=False)
 
 
@@ -435,7 +445,7 @@ def _attention(layout: Layout, a: Array) -> Place:
 
 SPECIAL: dict[str, Callable[[Layout, Array], Place]] = {
     "Full": _full, "Softmax": _row_wise, "RMSNorm": _row_wise, "LayerNorm": _row_wise, "LogSumExp": _log_sum_exp,
-    "ScaledDotProductAttention": _attention,
+    ATTENTION: _attention,
 }  # fmt: skip
 
 KEEPING: dict[Backend, frozenset[str]] = {

@@ -1,9 +1,8 @@
 """What one pass of a model moves, in the part of it that one file holds: its classes, as often as the configuration
-makes objects of them.
+makes objects of them and a pass calls those, with the functions that they call.
 
-Counted are the kernels of each object's `__call__`, once a pass: weights as often as a kernel reads them, activations
-as often as one is written and read. Of an `if` whose test isn't known, both sides are. What isn't understood, such as
-calls into other files, isn't counted, and is listed.
+Weights count as often as a kernel reads them, activations as often as one is written and read. What one call of an
+object launches: passes.py.
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import libcst
-
-from fuselint.config import DTYPES, Settings
+from fuselint.config import Settings
 from fuselint.finding import ModelSaving, ModelTraffic, Traffic
+from fuselint.graph.across import Inside
 from fuselint.graph.model import Graph, Node
-from fuselint.graph.trace import trace
-from fuselint.source.instances import Made, instances
-from fuselint.traffic import Region, band, chips, count, gates_of, met, ones, report
-from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, launches
+from fuselint.source.instances import Made, Objects
+from fuselint.traffic import Region, band, chips, count, report
 from fuselint.traffic.known import Known, known
-from fuselint.traffic.sizes import Sizes
+from fuselint.traffic.passes import Launch, Measure, Pass, most, sides
 
 if TYPE_CHECKING:
     from fuselint.graph.program import Program
@@ -35,8 +31,8 @@ CALL = "__call__"
 
 
 @dataclass(frozen=True, eq=False)
-class Objects:
-    """Objects of one class with the same sizes. known: of the functions that they run."""
+class Counted:
+    """Objects of one class with the same sizes, as often as a pass calls them."""
 
     made: Made
     count: int
@@ -48,7 +44,6 @@ class Model:
     tree: ast.Module
     settings: Settings
     matches: Sequence[tuple[Graph, Match]] = ()
-    unknown: Counter[str] = field(default_factory=Counter)
     regions: dict[tuple[int, Made], Region] = field(default_factory=dict)
 
     @cached_property
@@ -56,19 +51,66 @@ class Model:
         return chips.chosen(self.settings.chip)[0]
 
     @cached_property
-    def objects(self) -> dict[str, list[Objects]]:
+    def made(self) -> Objects | None:
+        config, training = self.settings.model_config, self.known("", None).phase.training
+        return None if config is None else Objects(self.tree, config, training=training)
+
+    @cached_property
+    def objects(self) -> dict[str, list[Counted]]:
         """By the class whose constructor made them."""
-        config = self.settings.model_config
-        if config is None:
+        if self.made is None:
             return {}
-        return {name: [Objects(i.of, i.count) for i in found] for name, found in instances(self.tree, config).items()}
+        found = self.made.counted(self.calls)
+        return {name: [Counted(i.of, i.count) for i in many] for name, many in found.items()}
 
-    def running(self, qualname: str) -> list[Objects]:
-        """The objects that run a function in a pass, and how often all of each kind do."""
-        times = {name: self.times(name, qualname) for name in self.objects}
-        return [Objects(o.made, o.count * times[n]) for n, found in self.objects.items() if times[n] for o in found]
+    def calls(self, maker: Made, child: Made, made: int) -> int:
+        """How often one call of an object calls another that it holds: once for each place that holds it, if nothing
+        says otherwise; more often in a loop, or where several statements call it."""
+        graph = self.graph(maker.class_name)
+        total, seen = 0, 0
+        for name, value in maker.attributes.items():
+            held = (value is child) + (sum(v is child for v in value) if isinstance(value, (list, tuple)) else 0)
+            seen += held
+            total += held * (1 if graph is None or value is not child else self._calls_of(graph, f"self.{name}", maker))
+        return total + max(0, made - seen)
 
-    def times(self, class_name: str, qualname: str) -> int:
+    def _calls_of(self, graph: Graph, path: str, maker: Made) -> int:
+        inside, run = Inside(graph, graph.facts), self.run(maker)
+        sites = [n for n in graph.nodes if n.op == "call" and n.attrs.get("path") == path and run.runs(inside, n)]
+        return most([(sides(n), run.rounds(inside, n)) for n in sites]) if sites else 1
+
+    def graph(self, class_name: str) -> Graph | None:
+        """The call of a class's objects, where it is understood."""
+        qualname = self.program.summary.method(class_name, CALL)
+        graph = None if qualname is None else self.program.graph(qualname)
+        return None if graph is None or graph.not_understood else graph
+
+    def run(self, made: Made) -> Pass:
+        """One call in an object."""
+        qualname = self.program.summary.method(made.class_name, CALL) or ""
+        return Pass(self.settings, self.known(qualname, made), self.is_apart, made, self.made)
+
+    def is_apart(self, graph: Graph) -> bool:
+        """Whether a function is the call of objects that are counted by themselves."""
+        return graph.program is self.program and graph.context.qualname in self.calls_of_objects
+
+    @cached_property
+    def calls_of_objects(self) -> frozenset[str | None]:
+        return frozenset(self.program.summary.method(name, CALL) for name in self.objects)
+
+    def running(self, graph: Graph, match: Match) -> list[Counted]:
+        """The objects that run a match in a pass, and how often all of each kind do."""
+        qualname = graph.context.qualname
+        out = []
+        for name, found in self.objects.items():
+            for o in found:
+                times = self.times(name, qualname, o.made)
+                if times:
+                    times *= self.run(o.made).rounds(Inside(graph, graph.facts), match.root)
+                    out.append(Counted(o.made, o.count * times))
+        return out
+
+    def times(self, class_name: str, qualname: str, made: Made) -> int:
         """How often one call of an object of the class runs a function."""
         call = self.program.summary.method(class_name, CALL)
         graph = None if call is None or call == qualname else self.program.graph(call)
@@ -76,15 +118,22 @@ class Model:
             return int(call == qualname)
         if qualname.endswith(f".{CALL}"):
             return 0  # of objects that are counted themselves
-        inlined = sum(f.qualname == qualname for f in graph.frames)
-        return inlined or int(any(n.op == "call" and n.attrs.get("target") == qualname for n in graph.nodes))
+        inside, run = Inside(graph, graph.facts), self.run(made)
+        inlined = sum(
+            run.rounds_at(inside, f.stmt, f.parent)
+            for f in graph.frames
+            if f.parent is not None and f.qualname == qualname
+        )
+        calls = (n for n in graph.nodes if n.op == "call" and n.attrs.get("target") == qualname)
+        return inlined or max((run.rounds(inside, n) for n in calls), default=0)
 
     def known(self, qualname: str, made: Made | None) -> Known:
         return known(self.settings, qualname, made.number if made is not None else _nothing)
 
-    def usual(self, qualname: str) -> Known:
-        """What is known of a function's sizes in most objects that run it, or that could."""
-        running = self.running(qualname) or self.objects.get(qualname.rpartition(".")[0], [])
+    def usual(self, graph: Graph, match: Match) -> Known:
+        """What is known of a function's sizes in most objects that run a match, or that could."""
+        qualname = graph.context.qualname
+        running = self.running(graph, match) or self.objects.get(qualname.rpartition(".")[0], [])
         most = max(running, key=lambda o: o.count, default=None)
         return self.known(qualname, most.made if most is not None else None)
 
@@ -93,17 +142,17 @@ class Model:
     def saving(self, graph: Graph, match: Match) -> Traffic:
         """The traffic of a match in most objects, and what its fix saves in all of them."""
         qualname = graph.context.qualname
-        usual = self.usual(qualname)
+        usual = self.usual(graph, match)
         traffic = report(count(graph, match, self.settings, usual), self.settings, usual)
         total = self.total
         if total is None or traffic.saved_at is None:
             return traffic
         saved, fewer, objects, time = 0, 0, 0, chips.NOTHING
-        for o in self.running(qualname):
+        for o in self.running(graph, match):
             known_here = self.known(qualname, o.made)
             region = self.region(graph, match, o.made)
             here = report(region, self.settings, known_here)
-            launches_here = here.kernels_now - here.kernels_fused
+            launches_here = here.launches_fewer
             saved += (here.saved_at or 0) * o.count
             fewer += launches_here * o.count
             objects += o.count
@@ -128,33 +177,35 @@ class Model:
     def total(self) -> ModelTraffic | None:
         """One pass of all objects; None where the file makes none."""
         moved, launched, functions = 0, 0, 0
-        for name in self.objects:
-            qualname = self.program.summary.method(name, CALL)
-            graph = None if qualname is None else self.program.graph(qualname)
-            if graph is None or graph.not_understood:
+        unknown: Counter[str] = Counter()
+        for name, objects in self.objects.items():
+            graph = self.graph(name)
+            if graph is None:
                 continue
             functions += 1
-            for o in self.objects[name]:
-                here = self.known(graph.context.qualname, o.made)
-                kernels, of = self.kernels(graph, here)
-                sizes = list(map(of, kernels))
-                for region, inside in self.matched(graph, o.made):
-                    replaced = [i for i, k in enumerate(kernels) if k.node in inside]
-                    sizes = [n for i, n in enumerate(sizes) if i not in replaced]
-                    kernels = [k for i, k in enumerate(kernels) if i not in replaced]
-                    measure = Count(region.bytes, here)
-                    sizes += map(measure, region.before)
-                    kernels += region.before
-                moved += sum(sizes) * o.count
-                launched += len(sizes) * o.count
-            self.unknown.update(_not_understood(graph))
+            for o in objects:
+                found, missed = self.launches(graph, o.made)
+                moved += sum(x.bytes * x.times for x in found) * o.count
+                launched += sum(x.times * x.kernel.launches for x in found) * o.count
+                unknown.update(missed)
         if not moved:
             return None
         time = chips.seconds(moved, launched, self.chip)
         phase = self.known("", None).phase
-        return ModelTraffic(
-            functions, moved, launched, band(time), phase.tokens, tuple(n for n, _ in self.unknown.most_common())
-        )
+        names = tuple(n for n, _ in unknown.most_common())
+        return ModelTraffic(functions, moved, launched, band(time), phase.tokens, names)
+
+    def launches(self, graph: Graph, made: Made) -> tuple[list[Launch], Counter[str]]:
+        """What one call of an object launches, and what isn't counted of it."""
+        run, inside = self.run(made), Inside(graph, graph.facts)
+        found = run.launches(inside)
+        for region, replaced in () if graph.context.compiled else self.matched(graph, made):
+            gone = [x for x in found if x.kernel.node in replaced]
+            found = [x for x in found if x.kernel.node not in replaced]
+            times = max((x.times for x in gone), default=1)
+            measure = Measure(region.bytes, run.known)
+            found += [Launch(k, measure(k), times) for k in region.before]
+        return found, run.missed
 
     def matched(self, graph: Graph, made: Made) -> Iterator[tuple[Region, frozenset[Node]]]:
         """Regions that rules know more of than the graph does: the ranks of attention's operands."""
@@ -168,67 +219,6 @@ class Model:
                 if frame.qualname == other.context.qualname and inlined:
                     yield self.region(other, match, made), inlined
 
-    def kernels(self, graph: Graph, here: Known) -> tuple[list[Kernel], Count]:
-        """A function's kernels, and the bytes of each."""
-        gates = gates_of(self.settings, here)
-        nodes = [n for n in graph.nodes if _runs(n)]
-        traced = trace(nodes, graph.facts, eager=True, gates=gates)
-        traced.gates = replace(gates, ones=ones(traced, here))
-        if graph.context.compiled:
-            outputs = [n for _, v in graph.returns for n in (v.inputs if v.op in ("tuple", "list") else (v,))]
-            found = compiled_kernels(nodes, outputs, graph.facts, graph.context.shapeless, gates)
-        else:
-            found = launches(traced)
-        shapes = [a.shape for k in found for a in (*k.reads, *k.writes)]
-        sizes = Sizes.plain(shapes, met(traced.tracer.arrays))
-        return found, Count(Bytes(sizes, DTYPES[self.settings.dtype]), here)
-
 
 def _nothing(name: str) -> int | None:
     return None
-
-
-@dataclass(frozen=True, eq=False)
-class Count:
-    """Numbers of bytes."""
-
-    bytes: Bytes
-    known: Known
-
-    def __call__(self, kernel: Kernel) -> int:
-        formula = self.bytes.moved(kernel)
-        numbers = {name: n for name, (n, _) in self.bytes.sizes.numbers(formula, self.known).items()}
-        return formula.substitute(numbers).value() or 0
-
-
-def _runs(node: Node) -> bool:
-    """False in the side of an `if` for an argument that is None: masks and caches are counted as given."""
-    block = node.top_stmt.block if node.top_stmt is not None else None
-    while block is not None:
-        test = block.owner.cst.test if block.owner is not None and isinstance(block.owner.cst, libcst.If) else None
-        absent = _tests_absence(test)
-        if absent is not None and block.kind == ("then" if absent else "else"):
-            return False
-        block = block.parent
-    return True
-
-
-def _tests_absence(test: libcst.BaseExpression | None) -> bool | None:
-    """True of `x is None`, False of `x is not None`, None of another test."""
-    if not isinstance(test, libcst.Comparison) or len(test.comparisons) != 1:
-        return None
-    compared = test.comparisons[0]
-    if not isinstance(compared.comparator, libcst.Name) or compared.comparator.value != "None":
-        return None
-    return {libcst.Is: True, libcst.IsNot: False}.get(type(compared.operator))
-
-
-def _not_understood(graph: Graph) -> Iterator[str]:
-    """Calls on arrays that lead out of the file."""
-    own = graph.module.functions
-    for n in graph.nodes:
-        target = n.attrs.get("target") or n.attrs.get("callee")
-        if n.op != "call" or not isinstance(target, str) or target in own or target.startswith(("builtins.", "math.")):
-            continue
-        if any(graph.facts.kind(i) in ("array", "unknown") for i in n.inputs):
-            yield target

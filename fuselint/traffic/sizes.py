@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce
 
 from fuselint.finding import Source
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
-from fuselint.traffic.known import BY_RANK, LETTER_OF, Known, Number, role
+from fuselint.traffic.known import BY_RANK, HEADED, LETTER_OF, LETTERS, Known, Number, role
 
-ROWS, FEATURES, BATCH, LENGTH = "T", "D", "B", "L"
+ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
 
 ANY_LETTER = "NMKPQRUVW"
 
@@ -37,6 +38,7 @@ class Sizes:
     roles: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, Expr] = field(default_factory=dict)  # of names that aren't the code's own
     same: list[Pair] = field(default_factory=list)  # sizes that are equal, because arrays meet there
+    contracted: frozenset[Expr] = frozenset()  # last axes that products sum over: another width than that of results
 
     @classmethod
     def of(
@@ -44,11 +46,15 @@ class Sizes:
         shapes: Iterable[Shape | None],
         equal: Iterable[tuple[Shape | None, Shape | None]] = (),
         same: Iterable[Pair] = (),
+        summed: Iterable[Pair] = (),
     ) -> Sizes:
-        """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones."""
+        """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
+        `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
+        """
         out = cls(same=list(same))
         for operand, result in equal:
             out._equate(operand, result)
+        out._note_contracted(summed)
         listed = [None if s is None else out._renamed(s) for s in shapes]
         out._note_whole(listed)
         free = [s for s in listed if s is None or s.lead is not None]
@@ -88,6 +94,14 @@ class Sizes:
             if name not in b.substitute(self.renamed).names:
                 self.renamed[name] = b.substitute(self.renamed)
 
+    def _note_contracted(self, summed: Iterable[Pair]) -> None:
+        for last, own in summed:
+            name = str(last)
+            if own.value() is None and ".shape[" not in str(own) and not any(n.startswith("%") for n in own.names):
+                self.contracted |= {own}
+                if ".shape[" in name and last == Expr.name(name):
+                    self.renamed.setdefault(name, own)
+
     def _note_whole(self, shapes: Iterable[Shape | None]) -> None:
         self.whole = frozenset(s.lead for s in shapes if s is not None and s.lead and s.dims and s.lead[-1] != "]")
 
@@ -95,13 +109,13 @@ class Sizes:
         return Shape(shape.lead, tuple(map(self._named, shape.dims)))
 
     def _named(self, size: Expr) -> Expr:
-        return self.clearer.get(size, size).substitute(self.renamed)
+        return self.clearer.get(size, _likeliest(size)).substitute(self.renamed)
 
     def _name_rows(self, free: list[Shape | None], listed: list[Shape | None]) -> None:
         first = next((s.lead for s in free if s is not None and s.lead is not None), "")
         self.rows = (first or "").split("[", 1)[0].split(" & ", 1)[0]
         lasts = [a for s in listed if s is not None and (a := s.axis(-1)) is not None and (s.lead or s.rank == 1)]
-        named = [a for a in lasts if a.value() is None]
+        named = [a for a in lasts if a.value() is None and self._named(a) not in self.contracted]
         stated = [a for a in named if ".shape[" not in str(a)]
         # An axis of the code's own (a weight's size) says more than `x.shape[-1]`; a number says most.
         number = next((a for a in lasts if (a.value() or 0) > 1), None)
@@ -118,16 +132,26 @@ class Sizes:
                 self.meanings[FEATURES] = self.features
 
     def _name_outer_axes(self, listed: list[Shape | None]) -> None:
-        """`x.shape[-3]` of an x of unknown rank is its batch, `x.shape[-2]` its length."""
+        """`x.shape[-3]` of an x of unknown rank is its batch, `x.shape[-2]` its length; of four axes, the third of
+        them from the end is the heads, or a length where the second is 1."""
+        depths: dict[str, dict[int, str]] = {}
         for name in {n for s in listed if s is not None for d in s.dims for n in d.names}:
-            outer = re.fullmatch(r".*\.shape\[-([2-9])\]", name)
+            outer = re.fullmatch(r"(.*)\.shape\[-([2-9])\]", name)
             if outer is not None:
-                self.renamed.setdefault(name, Expr.name(LENGTH if outer.group(1) == "2" else BATCH))
+                depths.setdefault(outer.group(1), {})[int(outer.group(2))] = name
+        for named in depths.values():
+            deepest = max(named)
+            for depth, name in named.items():
+                letter = LENGTH if depth == min(named) and depth < max(deepest, 3) else HEADS
+                self.renamed.setdefault(name, Expr.name(BATCH if depth == max(deepest, 3) else letter))
 
     def _note_roles(self, shape: Shape) -> None:
         dims = shape.dims
+        self._note_heads(shape)
         if len(dims) == 3 and shape.lead is None and str(dims[1].substitute(self.renamed)) in ("S", "T"):
             self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
+        if len(dims) == 4 and shape.lead is None and str(dims[2]) == "h" and str(dims[3]) != "w":
+            self.roles.setdefault("h", "heads")  # of `b, t, h, d = x.shape`
         places = BY_RANK.get(len(dims) if shape.lead is None else 3, ())
         places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
         for d, place in zip(dims, places, strict=True):
@@ -135,6 +159,15 @@ class Sizes:
             alone = len(size.names) == 1 and len(list(size.terms)) == 1  # `2 * width` is a width, too
             for name in size.names:
                 self.roles.setdefault(name, role(name, place if alone else "other"))
+
+    def _note_heads(self, shape: Shape) -> None:
+        """`(y.shape[0], L, y.shape[1], y.shape[3])`: beside a length, the inner axis of another array is its heads."""
+        dims = [str(d).strip("()") for d in shape.dims]
+        if shape.lead is not None or len(dims) != 4 or not any(role(d) == "length" for d in dims if ".shape[" not in d):
+            return
+        for name in dims:
+            if re.search(r"\.shape\[[12]\]$", name):
+                self.roles.setdefault(name, "heads")
 
     def _letter(self) -> None:
         """`x.shape[0]` prints as B, if nothing else is called so."""
@@ -160,6 +193,11 @@ class Sizes:
         if shape.lead is None:
             return count
         if len(shape.dims) > 1:
+            if all(d == 1 for d in shape.dims[:-1]):
+                return Expr.name(LENGTH) * count  # of the heads of a token
+            length, *rest = map(self._named, shape.dims)
+            if length == Expr.name(LENGTH) and len(rest) == 1 and rest[0] != length:
+                return Expr.name(ROWS) * rest[0]  # the rows of a batch are its rows
             return Expr.name(BATCH) * count
         if shape.lead.endswith("]") or shape.dims or shape.lead in self.whole:
             return Expr.name(ROWS) * count
@@ -215,6 +253,8 @@ class Sizes:
         said = said or self._met(name, known)
         if said is not None:
             return said
+        if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
+            return known.of_role(LETTERS[name])  # the rule knows what the axis is for, the code has no name for it
         if meaning is not None and name not in meaning.names:
             return self._meant(meaning, known) or known.of_role(self._role(name))
         return known.of_role(self._role(name))
@@ -246,6 +286,30 @@ class Sizes:
     def numbers(self, formula: Expr, known: Known) -> dict[str, Number]:
         """A number for each name of the formula, and where it comes from."""
         return {name: self.number(name, known) for name in sorted(formula.names)}
+
+
+def _obscurity(size: Expr) -> int:
+    """How far a size is from a name of the code: `x.shape[0]`, then `mask.shape[-4]`, then one without any name."""
+    text = str(size)
+    return 3 if "%" in text else 2 if ".shape[-" in text else 1 if ".shape[" in text else 0
+
+
+def _likeliest(size: Expr) -> Expr:
+    """Where axes broadcast, the one that the code has a name for: sizes that meet are equal, or one of them is 1."""
+    larger = {a for m, _ in size.terms for a, _ in m if isinstance(a, Apply) and a.function == "max"}
+    if not larger:
+        return size
+    total = Expr({})
+    for monomial, coefficient in size.terms:
+        term = Expr.of(coefficient)
+        for atom, power in monomial:
+            stands = Expr({((atom, 1),): Fraction(1)})
+            if atom in larger and isinstance(atom, Apply):
+                named = [e for e in atom.args if not _obscurity(e)]
+                stands = reduce(Expr.max, named) if named else min(atom.args, key=_obscurity)
+            term = term * stands**power
+        total = total + term
+    return total
 
 
 def _evaluated(size: Expr, known: Known) -> Number | None:

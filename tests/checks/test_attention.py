@@ -129,6 +129,10 @@ def test_sinks_as_a_column_of_the_scores(body: str) -> None:
         "c = mx.tile(s.reshape(1, -1, 1, 1), (B, 2, L, 1))\n"
         "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
         "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c * q[..., :1]], axis=-1), axis=-1)[..., :-1]",
+        "c = mx.broadcast_to((B, H, L, 1), s.reshape(1, -1, 1, 1))\n"  # no shape
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
+        "c = mx.tile(s.reshape(1, -1, 1, 1), (1,))\n"
+        "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
     ],
 )
 def test_what_is_no_column_of_sinks_stays(rest: str) -> None:
@@ -272,3 +276,21 @@ def f(q, k, v):
     return mx.softmax(scores, axis=-1) @ v
 """
     assert "scaled_dot_product_attention" not in fix_text(FileText("m.py", source), Settings(unsafe_fixes=True)).after
+
+
+def test_queries_that_are_the_mask_too_are_broadcast() -> None:
+    before = attend("w = mx.softmax(0.3 * (mask @ k.swapaxes(-1, -2)) + mask, axis=-1)\nreturn w @ v", "k, v, mask")
+    assert fixed(before) == (before, [])
+
+
+def test_a_column_of_sinks_in_a_shape_that_is_a_name_is_left_alone() -> None:
+    body = """
+        c = {column}
+        p = mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1)
+        return mx.softmax(p, axis=-1, precise=True)[..., :-1] @ v
+        """
+    body = "\n".join(line.strip() for line in body.strip().split("\n"))
+    for made in ("mx.broadcast_to({s}, shape)", "mx.tile({s}, shape)", "mx.tile({s}, (L, 1))"):
+        column = made.format(s="s.reshape(1, -1, 1, 1)")
+        text = attend(body.format(column=column), "q, k, v, s, shape: mx.array")
+        assert fixed(text)[0] == text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fuselint.config import Settings
@@ -249,6 +251,8 @@ SILENT = {
     "return mx.cos(e) @ z, mx.sin(e) @ z",
     "a mask of infinities": "return mx.where(x > 0, mx.array(0.0), mx.array(-float('inf'))) + y",
     "losses of tokens": "l = nn.losses.cross_entropy(x, y)\nreturn (l * 2 + 1).astype(mx.float32) * 0.5",
+    "an image for the eye": "return mx.clip(x / 2 + 0.5, 0, 1)",
+    "an image in bytes": "return mx.round(mx.clip((x.astype(mx.float32) + 1) * 127.5, 0.0, 255.0))",
     "a uint8 image": "return mx.clip(x * 127.5 + 127.5, 0, 255).astype(mx.uint8)",
     "codes": "return (((x * y + 1) * z).sum(axis=-1) + 0.5).astype(mx.int32)",
     "a mask of the lowest number": "m = x.astype(mx.float32) * 2\nreturn (1.0 - m) * mx.finfo(mx.float32).min + y",
@@ -257,7 +261,22 @@ SILENT = {
     "what a transform takes": "s = (x * y).astype(mx.float32) + 1j * (x * z)\n"
     "return mx.fft.irfft(s.transpose(0, 2, 1), n=512, axis=-1)",
     "features of a signal": "p = mx.abs(mx.fft.rfft(x, axis=-1)) ** 2\nreturn mx.log10(mx.maximum(p @ y, 1e-10)) * 10",
+    "a sample with a positive deviation": "return x + nn.softplus(y) * mx.random.normal(x.shape) / 2",
+    "decibels, scaled": "l = mx.log10(x @ y)\nreturn (mx.maximum(l, l.max() - 8.0) + 4.0) / 4.0",
+    "powers of a signal": "return mx.square(mx.abs(mx.fft.rfft(x * y))).astype(x.dtype) * 2",
+    "phases": "return mx.arctan2(x.astype(mx.float32), y.astype(mx.float32)).astype(x.dtype)",
+    "neighbours on a grid": "g = (mx.arange(64) + 0.5) * 0.3 - 0.5\ni = mx.floor(g).astype(mx.int32)\n"
+    "w = (g - i)[:, None]\nreturn x[i] * (1 - w) + x[mx.minimum(i + 1, 8)] * w",
+    "neighbours on a grid whose ends are clipped": "g = mx.clip((mx.arange(9) + 0.5) / 3 - 0.5, 0, 8)\n"
+    "i = g.astype(mx.int32)\nw = (g - i)[:, None]\nreturn x[i] * (1 - w) + x[mx.minimum(i + 1, 8)] * w",
+    "lengths": "return (x + 2 - 1 * (3 - 1) - 1) // 2 + 1",
+    "positions that are whole": "p = x[:, None] + (mx.arange(64)[None] * y[:, None]).astype(mx.int32)\n"
+    "return z[mx.where(p < 9, p, 8)]",
+    "decays that all pairs are made of": "c = mx.cumsum(mx.log(mx.clip(x * 2, 1e-6, 1.0)), axis=-1)\n"
+    "return mx.exp(c[..., :, None] - c[..., None, :]) @ (mx.exp(c)[..., None] * y)",
     "gates of heads": "return z * (2 * mx.sigmoid(x @ y))[..., None]",
+    "latents of another model": "m = z.norm.running_mean.reshape(1, -1, 1).astype(x.dtype)\n"
+    "return (x - m) / mx.sqrt(z.norm.running_var.reshape(1, -1, 1) + z.norm.eps).astype(x.dtype) * 2 + y",
     "a number a token": "h = (x @ y).reshape(4, 64, 1).squeeze(-1)\nreturn mx.log(1 + mx.exp(h * 2)) @ z",
     "numbers of rows": "return z * (mx.exp(x * 2) + y)[..., None]",
     "some entries": "v = x[:, z]\nx[:, z] = mx.where(v < 0, v * y, v / 3)\nreturn x",
@@ -302,6 +321,13 @@ SCHEDULES = {
     "an element of a table": ("s = mx.linspace(0, 1, 9)[k]", 0),
     "an element of a list of the object": ("s = (o.sigmas[i + 1] - o.sigmas[i]) / 2", 0),
     "what lies between two elements": ("u = mx.linspace(0, 1, 9)\ns = u[k + 1] - u[k]", 0),
+    "an element of an array that is kept": ("s = self.sigmas[k]", 0),
+    "a ratio of what is computed of two": (
+        "a, b = self.sigmas[k], self.sigmas[k + 1]\ns = mx.exp(a) * 2 / mx.exp(b)",
+        0,
+    ),
+    "an element, or the last one": ("s = self.sigmas[k] if k < 8 else self.last", 0),
+    "a number that gets axes": ("s = mx.array(k)\nwhile s.ndim < x.ndim:\n    s = mx.expand_dims(s, -1)", 0),
     "a number that stays": ("s = mx.array(0.3)", 1),
     "a row": ("s = mx.ones((9, 64))[k]", 1),
 }
@@ -309,8 +335,79 @@ SCHEDULES = {
 
 @pytest.mark.parametrize(("made", "count"), SCHEDULES.values(), ids=SCHEDULES)
 def test_numbers_of_a_schedule_make_steps(made: str, count: int) -> None:
-    body = f"{made}\nreturn (1 - s) * x + s * mx.tanh(y)"
-    assert len(found(body, "x: mx.array, y: mx.array, t: list, k: int, i: int, o")) == count
+    body = made.replace("\n", "\n        ")
+    source = f"""{HEAD}class Scheduler:
+    def __init__(self):
+        self.sigmas = mx.linspace(0, 1, 9)
+        self.last = mx.array(1.0)
+
+    def step(self, x: mx.array, y: mx.array, t: list, k: int, i: int, o):
+        {body}
+        return (1 - s) * x + s * mx.tanh(y)
+"""
+    assert len(reported(source, "Scheduler.step")) == count
+
+
+def test_a_row_of_a_layers_table_is_no_step() -> None:
+    source = f"""{HEAD}class M(nn.Module):
+    def __init__(self, n, d):
+        super().__init__()
+        self.scales = mx.ones((n, d))
+
+    def __call__(self, x: mx.array, y: mx.array, k: int):
+        s = self.scales[k]
+        return (1 - s) * x + s * mx.tanh(y)
+"""
+    assert len(reported(source, "M.__call__")) == 1
+
+
+def test_beside_the_loop_over_a_models_layers_work_is_rare() -> None:
+    work = "mx.tanh(self.head(x)) * 2 * y + x"
+    source = f"""import other
+{HEAD}class Net(nn.Module):
+    def __init__(self, d, n):
+        super().__init__()
+        self.layers = [other.Layer(d) for _ in range(n)]
+        self.head = nn.Linear(d, d)
+
+    def __call__(self, x: mx.array, y: mx.array):
+        for layer, extra in zip(self.layers, y):
+            x = layer(x)
+            x = {work}
+        return {work}
+
+    def encode(self, x: mx.array, y: mx.array):
+        return {work}
+
+
+class Cap(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.net, self.head = Net(d, 2), nn.Linear(d, d)
+
+    def __call__(self, x: mx.array, y: mx.array):
+        x = self.net(x, y)
+        return {work}
+"""
+    (m,) = reported(source, "Net.__call__")
+    assert m.root.top_stmt is not None and m.root.top_stmt.block.kind == "loop"
+    assert reported(source, "Net.encode") == []
+    assert len(reported(source, "Cap.__call__")) == 1  # once too, but as large as a vocabulary
+
+
+GUIDANCE = {
+    "guidance": ("(1 + s) * y.astype(mx.float32) - s * x.astype(mx.float32)", "s", 0),
+    "guidance from the other end": ("x + s * (y - x) + 0.0", "s", 0),
+    "noise": ("s * x + (1.0 - s) * y", "s", 0),
+    "a gate": ("s * x + (1.0 - s) * y", "s: mx.array", 1),
+    "a scale and a sum": ("(1 + s) * x + y * 2.0 * s", "s", 1),
+    "a residual": ("x + s * (y - x) * 0.5", "s", 1),
+}
+
+
+@pytest.mark.parametrize(("expression", "argument", "count"), GUIDANCE.values(), ids=GUIDANCE)
+def test_a_line_through_two_values_at_a_number_is_a_step(expression: str, argument: str, count: int) -> None:
+    assert len(found(f"return {expression}", f"x: mx.array, y: mx.array, {argument}")) == count
 
 
 def test_a_modulation_by_a_row_is_worth_it() -> None:
@@ -420,7 +517,7 @@ def test_a_helper_is_named_for_what_it_computes(expression: str, name: str) -> N
 
 
 def test_a_helper_is_named_for_the_function_that_it_is() -> None:
-    text = f"{HEAD}def denormalised(x: mx.array):\n    return mx.clip(x / 2 + 0.5, 0, 1)\n"
+    text = f"{HEAD}def denormalised(x: mx.array):\n    return mx.clip(x / 3 + 0.5, 0, 1)\n"
     after = fix_text(FileText("m.py", text), Settings(select=("FUS301",))).after
     assert "def fused_denormalised(" in after
 
@@ -495,3 +592,60 @@ def test_functools_where_partial_is_another_name() -> None:
     after = fixed(f"{HEAD}def f(x: mx.array, y: mx.array, partial=None):\n    return nn.silu(x) * y\n").after
     assert after.startswith("import functools\n\nimport mlx.core as mx\n")
     assert "@functools.partial(mx.compile, shapeless=True)" in after
+
+
+# -- activations that the constructor is given ------------------------------------------------------------------------
+
+
+def gated(default: str, product: str = "self.act(gate) * up") -> str:
+    return f"""{HEAD}class M(nn.Module):
+    def __init__(self, d: int, act={default}):
+        super().__init__()
+        self.a = nn.Linear(d, d)
+        self.b = nn.Linear(d, d)
+        self.act = act
+
+    def __call__(self, x):
+        gate = self.a(x)
+        up = self.b(x)
+        return {product}
+"""
+
+
+@pytest.mark.parametrize(
+    ("default", "test", "silent"),
+    [("nn.SiLU()", "isinstance(self.act, nn.SiLU)", "nn.ReLU()"), ("nn.silu", "self.act is nn.silu", "nn.relu")],
+)
+def test_the_new_code_asks_which_activation_was_given(default: str, test: str, silent: str) -> None:
+    mx, nn = pytest.importorskip("mlx.core"), pytest.importorskip("mlx.nn")
+    source = gated(default)
+    after = fix_text(FileText("m.py", source), Settings(select=("FUS301",))).after
+    assert test in after
+    assert fix_text(FileText("m.py", after), Settings(select=("FUS301",))).after == after
+    spaces: list[dict[str, Any]] = [{}, {}]
+    for text, space in zip((source, after), spaces, strict=True):
+        exec(text, space)
+    x = mx.random.normal((3, 8))
+    for given in (default, silent):
+        mx.random.seed(0)
+        old = spaces[0]["M"](8, eval(given, {"nn": nn}))
+        new = spaces[1]["M"](8, eval(given, {"nn": nn}))
+        new.update(old.parameters())
+        assert mx.allclose(old(x), new(x)).item()
+
+
+@pytest.mark.parametrize(
+    ("default", "product"),
+    [
+        ("nn.ELU()", "self.act(gate) * up"),  # what it computes is settable
+        ("nn.SiLU()", "self.act(self.a(x)) * up"),  # a call that would stand there twice
+    ],
+)
+def test_other_given_activations_are_advice(default: str, product: str) -> None:
+    (finding,) = fixed(gated(default, product), unsafe=True).remaining.findings
+    assert finding.fix is not None and finding.fix.applicability == "none"
+
+
+def test_a_choice_by_the_activation_is_left_alone() -> None:
+    choice = "nn.silu(gate) if isinstance(self.act, nn.SiLU) else self.act(gate) * up"
+    assert reported(gated("nn.SiLU()", choice), "M.__call__") == []

@@ -65,10 +65,10 @@ CASTS = {
     "cast back, then the weight": (
         f"{F32}y = ((h - m) * r).astype(x.dtype)\nreturn y * self.weight + self.bias",
         "llama",
-        "bit-identical",
+        "reassociated",
         [],
     ),
-    "no weight, cast back": (f"{F32}return ((h - m) * r).astype(x.dtype)", "llama", "bit-identical", []),
+    "no weight, cast back": (f"{F32}return ((h - m) * r).astype(x.dtype)", "llama", "reassociated", []),
     "the weight in float32": (
         f"{F32}y = ((h - m) * r) * self.weight.astype(mx.float32) + self.bias.astype(mx.float32)\n"
         "return y.astype(x.dtype)",
@@ -76,7 +76,7 @@ CASTS = {
         "less accurate",
         ["the result keeps its dtype"],
     ),
-    "float32 to the end": (f"{F32}return (h - m) * r * self.weight + self.bias", "float32", "bit-identical", []),
+    "float32 to the end": (f"{F32}return (h - m) * r * self.weight + self.bias", "float32", "reassociated", []),
     "E[x^2] - E[x]^2": (
         "h = x.astype(mx.float32)\nm = h.mean(-1, keepdims=True)\nv = (h * h).mean(-1, keepdims=True) - m**2\n"
         "return ((h - m) * mx.rsqrt(v + self.eps)).astype(x.dtype)",

@@ -63,11 +63,11 @@ NORM = "mx.rsqrt(mx.mean(mx.square(h), axis=-1, keepdims=True) + self.eps)"
 CASTS = {
     # body -> policy, numerics, what is unproven
     "in x's dtype": (f"h = x\nreturn self.weight * (h * {NORM})", "none", "more accurate", []),
-    "Llama": (f"{F32}return self.weight * (h * {NORM}).astype(x.dtype)", "llama", "bit-identical", []),
+    "Llama": (f"{F32}return self.weight * (h * {NORM}).astype(x.dtype)", "llama", "reassociated", []),
     "Llama, its dtype named": (
         f"dt = x.dtype\n{F32}return (h * {NORM}).astype(dt) * self.weight",
         "llama",
-        "bit-identical",
+        "reassociated",
         [],
     ),
     "Llama, x rebound": (
@@ -80,10 +80,10 @@ CASTS = {
     "Llama, the weight cast too": (
         f"{F32}return (h * {NORM}).astype(x.dtype) * self.weight.astype(x.dtype)",
         "llama",
-        "bit-identical",
+        "reassociated",
         [],
     ),
-    "no weight, cast back": (f"{F32}return (h * {NORM}).astype(x.dtype)", "llama", "bit-identical", []),
+    "no weight, cast back": (f"{F32}return (h * {NORM}).astype(x.dtype)", "llama", "reassociated", []),
     "Gemma": (
         f"{F32}return (h * {NORM} * self.weight.astype(mx.float32)).astype(x.dtype)",
         "gemma",
@@ -94,7 +94,7 @@ CASTS = {
         "v = x.astype(mx.float32).square().mean(-1, keepdims=True)\n"
         "return (x * mx.rsqrt(v + self.eps)).astype(x.dtype)",
         "llama",
-        "bit-identical",
+        "reassociated",
         [],
     ),
     "the root cast back": (
@@ -109,7 +109,7 @@ CASTS = {
         "different dtype",
         ["the result keeps its dtype"],
     ),
-    "float32 to the end": (f"{F32}return h * {NORM} * self.weight", "float32", "bit-identical", []),
+    "float32 to the end": (f"{F32}return h * {NORM} * self.weight", "float32", "reassociated", []),
 }
 
 

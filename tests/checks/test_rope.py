@@ -206,3 +206,28 @@ def f(x: mx.array, half: int):
 def test_a_half_that_only_a_name_says_is_no_safe_fix() -> None:
     _, found = analyse(FileText("m.py", NAMED_HALF), Settings(select=("FUS221",)), lambda attribute: False)
     assert [p.finding.fix.applicability for p in found if p.finding.fix] == ["unsafe"]
+
+
+@pytest.mark.parametrize("base", ["(-10000.0)", "(-base)"])
+def test_a_negative_base_is_never_passed_as_one(base: str) -> None:
+    """Its powers are NaN, as the code computes; the fused kernel takes the logarithm of a base, and raises."""
+    angles = f"    angles = mx.arange(offset, offset + L)[:, None] * ({base} ** (-mx.arange(0, D, 2) / D))\n"
+    source = HEAD.replace("offset: int", "base: float, offset: int") + angles + TURN
+    after = fix_text(FileText("m.py", source), Settings(select=("FUS221",), unsafe_fixes=True)).after
+    assert "base=-" not in after and "base=(-" not in after
+
+
+def test_frequencies_of_another_number_than_pairs_are_no_safe_fix() -> None:
+    angles = "    angles = mx.arange(offset, offset + L)[:, None] * (100.0 ** (-mx.arange(0, n, 2) / D))\n"
+    source = HEAD.replace("offset: int", "n: int, offset: int") + angles + TURN
+    _, found = analyse(FileText("m.py", source), Settings(select=("FUS221",)), lambda attribute: False)
+    assert [p.finding.fix.applicability for p in found if p.finding.fix] == ["unsafe"]
+
+
+def test_a_range_that_ends_between_two_numbers_has_no_half() -> None:
+    angles = (
+        "    half = D // 2 - 0.001\n"
+        "    angles = mx.outer(mx.arange(L), 1.0 / (10000.0 ** (mx.arange(0, half) / half)))\n"
+    )
+    after = fix_text(FileText("m.py", HEAD + angles + TURN), Settings(select=("FUS221",), unsafe_fixes=True)).after
+    assert "base=10000.0" not in after

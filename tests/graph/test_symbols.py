@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuselint.graph.symbols import Expr, product
+from fuselint.graph.symbols import Expr, evaluate, product, readable
 
 B, T, H, L, S, D, G = (Expr.name(n) for n in "BTHLSDG")
 
@@ -121,3 +122,30 @@ def test_text_is_the_size(a: Expr) -> None:
 def test_a_divisor_that_assumed_numbers_make_nothing_is_one() -> None:
     size = Expr.name("T") // (Expr.name("B") // 2)
     assert size.substitute({"B": 1, "T": 8}) == 8
+
+
+@pytest.mark.parametrize(
+    ("terms", "text"),
+    [
+        ("2*T*D + 2*K*D", "2*T*D + 2*K*D"),  # short enough
+        (
+            "4*batch*head_dim*groups*kv_heads*length + 4*batch*head_dim*kv_heads*length",
+            "4*batch*head_dim*kv_heads*length*(groups + 1)",
+        ),
+        (
+            "20*B*L*d_model - 20*B*d_model*kernel_size + 40*B*d_model*((kernel_size - 1)//2)",
+            "20*B*d_model*(L - kernel_size + 2*((kernel_size - 1)//2))",
+        ),
+        ("44*B*T*T*n_heads + 12*B*T*head_dim*n_heads + 4*B*T*T", "4*B*T*n_heads*(11*T + 3*head_dim) + 4*B*T*T"),
+        (
+            "6*B*N*rows*columns - 2*in_dims*out_dims - 2*B*rows*columns",
+            "2*B*columns*rows*(3*N - 1) - 2*in_dims*out_dims",
+        ),
+    ],
+)
+def test_a_long_formula_is_read_with_brackets(terms: str, text: str) -> None:
+    names = {n: Expr.name(n) for n in re.findall(r"[A-Za-z_]\w*", terms)}
+    size = eval(terms, dict(names))
+    assert readable(size) == text
+    at = {n: 3 + i for i, n in enumerate(sorted(names))}
+    assert evaluate(text, at) == evaluate(str(size), at)

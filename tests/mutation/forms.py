@@ -33,7 +33,10 @@ ROTARY = "x: B H L D"
 PACKED = "w: uint V 16, scales: V 2, biases: V 2"
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "FUS101": ("q: B H L D, k: B G S D, v: B G S D, n: =H//G, scale: =0.3",),
+    "FUS101": (
+        "q: B H L D, k: B G S D, v: B G S D, n: =H//G, scale: =0.3",
+        "q: B H L D, k: B G S D, v: B G S D, n: =H//G, scale: =0.3, mask: B 1 L S",
+    ),
     "FUS102": (
         *["q: B H L D, k: B H L D, v: B H L D, scale: =0.3"] * 2,
         *[f"{HEADS}, window: =2, scale: =0.3"] * 2,
@@ -52,12 +55,12 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "x: B L D | dims: =D",
         "x: B L D, keep: bool B L D | dims: =D",
         "x: B L D, keep: bool B L D | dims: =D",
-        "x: B L D | dims: =D",
+        *["x: B L D | dims: =D"] * 2,
         *["x: B L D"] * 3,
         "x: B L 8",
         "x: L 8",
     ),
-    "FUS106": ("x: B L D, y: L D", *["m: bool B L D, x: B L D"] * 4, "x: B L D"),
+    "FUS106": ("x: B L 48", "x: B L D, y: L D", *["m: bool B L D, x: B L D"] * 4, "x: B L D"),
     "FUS107": ("h: B L D | dims: =D, vocabulary: =V", f"{PACKED}, ids: int:B B L", "logits: B L V"),
     "FUS201": (
         *["x: B L D | dims: =D"] * 3,
@@ -89,14 +92,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "FUS241": (f"x: B L 128, {PACKED}",),
     "FUS251": ("x: B L D",) * 3,
     "FUS252": ("logits: B L V, targets: int:B B L",) * 4,
-    "FUS261": ("x: B L D",) * 5,
+    "FUS261": ("x: B L D",) * 10,
     "FUS301": (
         "x: B L D | dims: =D, hidden_dims: =E",
         "x: B L D, alpha: D",
         "x: B L D | dims: =D, cap: =3.0",
         "g: B L D, u: B L D",
         "gate: B L D, up: B L D, most: =1.5",
-        "",
+        *[""] * 2,  # the layers themselves compute in float32
     ),
     "FUS402": ("q: B H L D, n: =L", "x: B H L D, n: =L"),
 }

@@ -1,4 +1,4 @@
-"""The three formats, on findings made by hand."""
+"""The formats, on findings made by hand."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from fuselint.config import FORMATS
 from fuselint.finding import (
     Edit,
     Finding,
@@ -18,7 +19,7 @@ from fuselint.finding import (
     Traffic,
     Verification,
 )
-from fuselint.report import FORMATS, duration, percent, renderer, size
+from fuselint.report import duration, percent, renderer, size
 
 SOURCE = """\
 def _norm(x):
@@ -62,6 +63,7 @@ FINDING = Finding(
         dtype="bf16",
         at={"T": 2048, "D": 4096},
         saved_at=268435456,
+        launches_fewer=8,
         assumed=("T",),
     ),
     id="0123456789ab",
@@ -148,7 +150,9 @@ def test_full_says_what_a_token_saves() -> None:
 
 def test_full_says_that_nothing_is_saved_and_what_it_costs() -> None:
     nothing = ModelSaving(32, 0, 0, Seconds(0, 0, 0), 16384, 10**12, 0.0)
-    assert saving_lines(phase="train", saved_at=0, kernels_fused=9, seconds=Seconds(0, 0, 0), model=nothing) == [
+    assert saving_lines(
+        phase="train", saved_at=0, kernels_fused=9, launches_fewer=0, seconds=Seconds(0, 0, 0), model=nothing
+    ) == [
         "saves nothing at T=2048 D=4096 bf16 (D from the config); MLX runs the original under a gradient [T: rows of x]"
     ]
     (line,) = saving_lines(saved_at=-2_000_000, seconds=Seconds(-6e-6, -5e-6, 4e-6), model=None)
@@ -186,11 +190,11 @@ def test_concise_is_one_line_a_finding() -> None:
 def test_json_has_the_documented_keys_in_order() -> None:
     first, second = json.loads(render("json", FINDING, BARE))
     assert " ".join(first) == (
-        "id code name message path line column end_line end_column function related fix obligations traffic"
+        "id code name message path cell line column end_line end_column function related fix obligations traffic"
     )
     assert " ".join(first["fix"]) == "applicability message edits needs requires numerics verification"
     assert " ".join(first["traffic"]) == (
-        "symbols bytes_now bytes_fused kernels_now kernels_fused dtype at saved_at assumed "
+        "symbols bytes_now bytes_fused kernels_now kernels_fused launches_fewer dtype at saved_at assumed "
         "sources chip phase seconds model calls"
     )
     assert first["fix"]["edits"] == [{"start": 10, "end": 12, "text": "é"}]
@@ -206,10 +210,18 @@ def test_json_has_the_documented_keys_in_order() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_only_people_get_color_and_nothing_gives_nothing(name: str) -> None:
-    assert json.loads(render(name) or "[]") == []
-    assert ("\x1b[" in render(name, FINDING, color=True)) == (name != "json")
+def test_only_people_get_color(name: str) -> None:
+    for_people = name in ("full", "concise", "grouped")
+    assert ("\x1b[" in render(name, FINDING, color=True)) == for_people
     assert "\x1b[" not in render(name, FINDING)
+
+
+def test_nothing_gives_nothing_or_an_empty_report() -> None:
+    for name in ("full", "concise", "grouped", "jsonl", "github"):
+        assert render(name) == ""
+    assert json.loads(render("json")) == json.loads(render("gitlab")) == []
+    assert json.loads(render("sarif"))["runs"][0]["results"] == []
+    assert render("markdown") == "### fuselint: 0 findings\n"
 
 
 def test_sizes_for_people() -> None:
@@ -221,3 +233,17 @@ def test_sizes_for_people() -> None:
         "16.8 MB",
         "3 TB",
     ]
+
+
+def test_full_shows_what_a_fix_changes() -> None:
+    from fuselint.report.full import render as full
+
+    start = SOURCE.index("self.weight * output")
+    fix = Fix("safe", "fused", (Edit(0, 0, "import x\n"), Edit(start, start + 20, "\x1b fused(\n    )")))
+    shown = full([replace(FINDING, fix=fix)], lambda f: SOURCE, diffs=True)
+    assert (
+        "   | line 0\n   + import x\n   | line 6\n   -     return self.weight * output\n"
+        "   +     return \\x1b fused(\n   +     )\n   = fix (safe, bit-identical): fused\n"
+    ) in shown
+    assert "+ import x" not in full([replace(FINDING, fix=fix)], lambda f: SOURCE)
+    assert "\x1b[32m+ import x\x1b[0m" in full([replace(FINDING, fix=fix)], lambda f: SOURCE, True, diffs=True)

@@ -78,3 +78,53 @@ def test_what_silenced_nothing_is_known() -> None:
 def test_a_text_that_cannot_be_tokenised_keeps_its_comments() -> None:
     assert of("x = (1,  # noqa\n").covers("FUS201", 1, 1)
     assert of("x = '''\n# noqa\n").covers("FUS201", 2, 2)
+
+
+BLOCKS = """\
+a
+# fuselint: off[FUS301, unfused-rms-norm] -- measured
+b
+c  # fuselint: on[FUS301]
+d
+# fuselint: on
+e
+"""
+
+
+def lines_of(text: str, code: str, name: str = "") -> list[int]:
+    found = of(text)
+    return [n for n in range(1, text.count("\n") + 1) if found.covers(code, n, n, name=name)]
+
+
+def test_a_block_holds_until_its_codes_are_on_again() -> None:
+    assert lines_of(BLOCKS, "FUS301") == [2, 3, 4]
+    assert lines_of(BLOCKS, "FUS201", "unfused-rms-norm") == [2, 3, 4, 5, 6]
+    assert lines_of(BLOCKS, "FUS202") == []
+    assert lines_of("a\n# fuselint: off\nb\n# fuselint: on[FUS201]\nc\n", "FUS201") == [2, 3, 4, 5]
+    assert lines_of("a\n# fuselint: disable[FUS2]\nb\n# fuselint: enable[FUS2]\nc\n", "FUS201") == [2, 3, 4]
+
+
+def test_a_file_can_be_silenced_for_some_codes() -> None:
+    text = "a\nb  # fuselint: file-ignore[FUS3] -- generated\nc\n# fuselint: on[FUS3]\n"
+    assert lines_of(text, "FUS301") == [1, 2, 3, 4]
+    assert lines_of(text, "FUS201") == []
+    assert not of(text).skip_file
+
+
+def test_blocks_and_ends_that_do_nothing_are_known() -> None:
+    found = of(BLOCKS)
+    assert found.covers("FUS301", 3, 3)
+    assert not found.covers("FUS201", 7, 7, name="unfused-rms-norm")
+    assert [(e.line, w) for e, w in found.unused()] == [(2, ("unfused-rms-norm",))]
+    assert [(e.line, w) for e, w in of("# fuselint: on[FUS201, FUS202]\n").unused()] == [(1, ("FUS201", "FUS202"))]
+    off = of("# fuselint: off[FUS201]\n# fuselint: on[FUS201, FUS202]\n")
+    assert [(e.line, w) for e, w in off.unused()] == [(1, ("FUS201",)), (2, ("FUS202",))]
+
+
+def test_any_line_of_the_logical_line_counts() -> None:
+    """A comment at the end of a header stands below what it silences."""
+    found = of("if (\n    a and\n    b\n):  # noqa: FUS201\n    c\n")
+    assert found.covers("FUS201", 2, 2)
+    assert not found.covers("FUS201", 5, 5)
+    found = of("x = '''\n'''; y = 2  # noqa\n\n\nz = 3\n")
+    assert found.covers("FUS201", 1, 1) and not found.covers("FUS201", 5, 5)

@@ -173,4 +173,57 @@ class GPT(nn.Module):
 """
 )
 
-MODELS = {"llama": (LLAMA, "Model(ModelArgs(num_key_value_heads=2))"), "gpt": (GPT, "GPT(Config())")}
+LOOPS = (
+    HEAD
+    + """
+@dataclass
+class Config:
+    hidden_size: int = 64
+    num_hidden_layers: int = 3
+    gated: bool = False
+
+
+class Step(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.proj = nn.Linear(width, width, bias=False)
+
+    def __call__(self, x):
+        return mx.tanh(self.proj(x))
+
+
+class Refiner(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.rounds = config.num_hidden_layers
+        self.gated = config.gated
+        self.embed = nn.Embedding(256, config.hidden_size)
+        self.first = Step(config.hidden_size)
+        self.shared = Step(config.hidden_size)
+        self.places = [1, 2, 3]
+
+    def _mixed(self, x, y):
+        return mx.maximum(x, y * 0.5)
+
+    def __call__(self, tokens):
+        x = self.first(self.embed(tokens))
+        if self.gated:
+            x = mx.sigmoid(x) * x
+        else:
+            x = mx.sin(x)
+        for _ in range(self.rounds):
+            y = self.shared(x)
+            for _ in self.places:
+                x = self._mixed(x, y)
+        parts = [mx.exp(x - i) for i in range(self.rounds)]
+        if self.gated:
+            return self.shared(x) + self.shared(y)
+        return self.shared(x), parts
+"""
+)
+
+MODELS = {
+    "llama": (LLAMA, "Model(ModelArgs(num_key_value_heads=2))"),
+    "gpt": (GPT, "GPT(Config())"),
+    "loops": (LOOPS, "Refiner(Config(num_hidden_layers=2))"),
+}

@@ -24,7 +24,7 @@ n, m, k = (Expr.name(x) for x in "nmk")
         ("self.n_kv_heads", "kv_heads"), ("args.num_key_value_heads", "kv_heads"), ("G", "kv_heads"),
         ("self.head_dim", "head"), ("d_head", "head"), ("head_v_dim", "head"), ("hidden_size_per_head", "head"),
         ("self.repeats", "group"), ("n_rep", "group"), ("n_shared_head", "heads"),
-        ("conv_kernel_size", "other"), ("window_size", "other"), ("bsize", "batch"), ("key_states.shape[2]", "keys"),
+        ("conv_kernel_size", "other"), ("window_size", "span"), ("bsize", "batch"), ("key_states.shape[2]", "keys"),
         ("args.hidden_size", "features"), ("dims", "features"), ("x.shape[-1]", "features"),
         ("args.intermediate_size", "inner"), ("hidden_dim", "inner"),
         ("args.vocab_size", "vocabulary"), ("num_experts", "experts"), ("num_experts_per_tok", "chosen"),
@@ -140,3 +140,14 @@ def test_a_size_that_meets_a_clearer_one_prints_as_that() -> None:
     out = Shape(None, (Expr.name("L"), product))
     sizes = Sizes.of([out, gate], [(out, gate)])
     assert str(sizes.elements(out)) == "L*head_dim*heads"
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [("-4 -3 1", "B*L"), ("-3 -2", "B*L"), ("-4 -3 -2", "B*H*L"), ("-3 1", "B"), ("-2 1", "L")],
+)
+def test_outer_axes_of_an_array_of_unknown_rank_have_one_letter_each(axes: str, said: str) -> None:
+    dims = [Expr.of(1) if a == "1" else Expr.name(f"x.shape[{a}]") for a in axes.split()]
+    table = Shape(None, (*dims, Expr.name("width")))
+    sizes = Sizes.of([Shape("q", ()), table])
+    assert str(sizes.elements(table)) == f"{said}*width"

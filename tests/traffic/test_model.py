@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from fuselint.graph.model import Statement
+from fuselint.traffic.passes import most
 from tests.support import Ran
 from tests.traffic.models import HEAD, KEYS, LLAMA
 
@@ -42,7 +44,8 @@ def check(fuselint: Run, tmp_path: Path) -> Callable[..., tuple[list[dict[str, A
     (tmp_path / "config.json").write_text(json.dumps(KEYS))
 
     def run(*options: str) -> tuple[list[dict[str, Any]], str]:
-        ran = fuselint("check", "model.py", "--output-format", "json", "--chip", "m3-max", *options)
+        chosen = ("--ignore", "FUS401", "--chip", "m3-max")  # its heads of 16 have no fused kernel
+        ran = fuselint("check", "model.py", "--output-format", "json", *chosen, *options)
         assert ran.code in (0, 1), ran.err
         return json.loads(ran.out), ran.err
 
@@ -124,6 +127,35 @@ def test_nothing_is_saved_where_the_mlx_has_no_kernel(
     assert finding["traffic"]["kernels_fused"] == kernels
 
 
+NEW = (
+    HEAD
+    + """
+def f(logits: mx.array, targets):
+    targets = targets.astype(mx.int32)
+    score = mx.take_along_axis(logits, targets[..., None], axis=-1).squeeze(-1)
+    return mx.logsumexp(logits, axis=-1) - score
+
+
+def g(x: mx.array):
+    return x * mx.rsqrt(mx.mean(mx.square(x), axis=-1, keepdims=True) + 1e-5)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "norm", "loss"), [("0.23.1", "none", "none"), ("0.32.1", "safe", "none"), ("0.32.2", "safe", "unsafe")]
+)
+def test_no_fix_uses_what_the_mlx_has_not(fuselint: Run, tmp_path: Path, version: str, norm: str, loss: str) -> None:
+    (tmp_path / "new.py").write_text(NEW)
+    ran = fuselint("check", "new.py", "--output-format", "json", "--target-mlx", version)
+    fixes = {f["code"]: f["fix"] for f in json.loads(ran.out)}
+    assert (fixes["FUS201"]["applicability"], fixes["FUS252"]["applicability"]) == (norm, loss)
+    if norm == "none":
+        said = "mx.fast.rms_norm without a weight is new in MLX 0.23.2, and the target is 0.23.1"
+        assert fixes["FUS201"]["message"] == said
+    assert not any("MLX" in need for fix in fixes.values() for need in fix["needs"])
+
+
 def test_sizes_that_differ_from_object_to_object(fuselint: Run, tmp_path: Path) -> None:
     """Norms of queries and of activations: the number of most of them is shown, and all are summed."""
     source = UNFUSED.replace(
@@ -183,12 +215,12 @@ def test_a_helper_runs_where_calls_lead_to_it(fuselint: Run, tmp_path: Path) -> 
 
 
 def test_a_function_that_no_pass_runs_saves_nothing_in_a_pass(fuselint: Run, tmp_path: Path) -> None:
-    source = LLAMA + "\n    def other(self, a: mx.array, b: mx.array):\n        return nn.silu(a) * b\n"
+    source = LLAMA + "\n\ndef other(a: mx.array, b: mx.array):\n    return nn.silu(a) * b\n"
     (tmp_path / "model.py").write_text(source)
     (tmp_path / "config.json").write_text(json.dumps(KEYS))
     ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json")
     found = {f["function"]: f["traffic"]["model"] for f in json.loads(ran.out) if f["code"] == "FUS301"}
-    assert found["Model.other"] is None
+    assert found["other"] is None
     assert found["MLP.__call__"]["objects"] == 2
 
 
@@ -207,3 +239,63 @@ def test_a_share_is_never_more_than_all(fuselint: Run, tmp_path: Path) -> None:
     (attention,) = [f["traffic"]["model"] for f in json.loads(ran.out) if f["code"] == "FUS211"]
     assert attention["objects"] == 2
     assert 0 < attention["share"] < 1
+
+
+BASE = """
+import mlx.core as mx
+import mlx.nn as nn
+
+
+def halved(x, cache=None):
+    if hasattr(cache, "bits"):
+        return mx.exp(x)
+    return x * 0.5
+
+
+class Squared(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.weight = mx.ones((dims,))
+
+    def __call__(self, x):
+        return mx.square(x) * self.weight
+"""
+
+OTHER_FILES = LLAMA.replace("import mlx.nn as nn\n", "import mlx.nn as nn\n\nfrom .base import Squared, halved\n", 1)
+
+
+def test_calls_into_other_files_count(fuselint: Run, tmp_path: Path) -> None:
+    """A function, and an object of a class that stands there."""
+    package = tmp_path / "models"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "base.py").write_text(BASE)
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+
+    def moved(source: str) -> tuple[int, str]:
+        (package / "model.py").write_text(source)
+        ran = fuselint(
+            "check", "models/model.py", "--output-format", "json", "--model-config", "config.json", "--no-cache"
+        )
+        (found,) = [f for f in json.loads(ran.out) if f["code"] == "FUS301"]
+        return found["traffic"]["model"]["moved"], ran.err
+
+    before, _ = moved(OTHER_FILES)
+    made = OTHER_FILES.replace(
+        "        self.mlp = MLP(", "        self.square = Squared(args.hidden_size)\n        self.mlp = MLP("
+    )
+    after, said = moved(
+        made.replace("return h + self.mlp(", "h = halved(self.square(h), None)\n        return h + self.mlp(")
+    )
+    elements = 2048 * 64
+    assert after - before == 2 * (2 * elements * 2 + (2 * elements + 64) * 2 + 2 * elements * 2)
+    assert "not counted" not in said
+
+
+def test_of_the_two_sides_of_an_if_the_larger_counts() -> None:
+    a, b = Statement(0, None, None, None), Statement(1, None, None, None)  # type: ignore[arg-type]
+    then, other, inner = ((a, "then"),), ((a, "else"),), ((a, "else"), (b, "then"))
+    assert most([]) == 0
+    assert most([((), 2), ((), 1)]) == 3
+    assert most([((), 2), (then, 1), (other, 4)]) == 6
+    assert most([(then, 3), (then, 3), (other, 2), (inner, 5)]) == 7

@@ -6,8 +6,11 @@ from collections.abc import Iterator
 
 from fuselint.config import Settings
 from fuselint.finding import Traffic
+from fuselint.graph.symbols import Expr
 from fuselint.rulebook import rules
 from fuselint.traffic import saving
+from fuselint.traffic.known import Known
+from fuselint.traffic.sizes import Sizes
 from tests.graph.functions import HEAD, graph_of
 
 NORM = """
@@ -91,9 +94,9 @@ def test_each_kernel_of_a_fix_spares_what_it_writes() -> None:
     (t,) = savings(ROTATIONS, "FUS221", "rotate")
     assert (t.kernels_now, t.kernels_fused) == (14, 2)
     assert (
-        t.bytes_now == "36*B*T*H*F + 36*B*T*G*F + 16*T*F"
-    )  # 4 products of 4, 2 sums of 6, a stack of 8; the half of 2*F is F
-    assert t.bytes_fused == "8*B*T*H*F + 8*B*T*G*F"
+        t.bytes_now == "72*B*T*H*F + 72*B*T*G*F + 32*T*F"
+    )  # float32, as the tables: 4 products of 8, 2 sums of 12, a stack of 16; the half of 2*F is F
+    assert t.bytes_fused == "16*B*T*H*F + 16*B*T*G*F"
 
 
 def test_casts_count_at_the_size_of_each_side() -> None:
@@ -125,3 +128,217 @@ def test_nothing_is_saved_where_attention_has_no_kernel() -> None:
     assert (steps.kernels_now, steps.kernels_fused) == (4, 4)
     scores = 2 * 8 * 512 * 512
     assert (fused.saved_at, steps.saved_at) == (6 * scores, 2 * scores - 2 * 2 * 8 * 512 * 100)  # it scales q instead
+
+
+def test_both_copies_of_repeated_heads_go() -> None:
+    source = (
+        "def f(q, k, v, n: int):\n    k = mx.repeat(k, n, axis=1)\n    v = mx.repeat(v, n, axis=1)\n"
+        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0)\n"
+    )
+    (t,) = savings(source, "FUS101")
+    assert (t.kernels_now, t.kernels_fused, t.bytes_fused) == (2, 0, "0")
+
+
+def test_what_a_fix_makes_for_its_kernel_counts() -> None:
+    source = "def f(x: mx.array):\n    return x * mx.rsqrt((x * x).sum(-1, keepdims=True) + 1e-6)\n"
+    (t,) = savings(source, "FUS203")
+    assert (t.kernels_now, t.kernels_fused, t.bytes_fused) == (5, 2, "4*T*D")  # mx.full, and the norm
+
+
+def test_a_weight_that_a_fix_scales_is_a_kernel() -> None:
+    source = (
+        "class N(nn.Module):\n    def __init__(self, dims):\n        super().__init__()\n"
+        "        self.scale = mx.ones((dims,))\n    def __call__(self, x):\n"
+        "        return x / mx.sqrt((x * x).sum(-1, keepdims=True) + 1e-6) * self.scale\n"
+    )
+    (t,) = savings(source, "FUS203", "N.__call__")
+    assert (t.kernels_now, t.kernels_fused) == (6, 2)
+
+
+def test_an_activation_counts_as_mlx_compiles_it() -> None:
+    """nn.gelu_approx is a Power and the rest: shapeless=True, so a broadcast stands before each operand."""
+    source = "def f(x: mx.array):\n    return 0.5 * x * (1 + mx.tanh(0.7978845608 * (x + 0.044715 * x**3)))\n"
+    (t,) = savings(source, "FUS261")
+    assert (t.kernels_now, t.kernels_fused) == (8, 2)
+    assert t.bytes_fused == "10*T*D"  # 2 + 2, and 2 + 2 + 2
+
+
+def test_the_logarithm_of_a_softmax_becomes_two_kernels() -> None:
+    (t,) = savings("def f(x: mx.array):\n    return mx.log(mx.softmax(x, axis=-1))\n", "FUS251")
+    assert (t.kernels_now, t.kernels_fused, t.bytes_now, t.bytes_fused) == (2, 2, "8*T*D", "6*T*D")
+
+
+def test_a_cast_of_an_operand_stays_with_the_fused_product() -> None:
+    source = (
+        "class M(nn.Module):\n    def __init__(self, d, n):\n        super().__init__()\n"
+        "        self.weight = mx.zeros((d, n))\n        self.bias = mx.zeros((n,))\n"
+        "    def __call__(self, x: mx.array):\n"
+        "        return x.astype(mx.float32) @ self.weight + self.bias\n"
+    )
+    (t,) = savings(source, "FUS231", "M.__call__")
+    assert (t.kernels_now, t.kernels_fused) == (4, 3)  # both parameters are cast, before and after
+
+
+def test_the_width_that_a_product_sums_over_is_not_that_of_its_result() -> None:
+    source = "def f(x: mx.array, w: mx.array, b: mx.array):\n    return x @ w + b\n"
+    (t,) = savings(source, "FUS231")
+    assert t.bytes_now == "6*T*D + 2*T*in_dims + 2*D*in_dims"  # x, w; the product and the sum
+    assert t.bytes_fused == "2*T*D + 2*T*in_dims + 2*D*in_dims"
+    assert t.at == {"T": 2048, "D": 4096, "in_dims": 4096}
+
+
+def test_a_loss_that_is_cast_back_is_two_kernels() -> None:
+    source = (
+        "def f(logits: mx.array, targets: mx.array):\n"
+        "    return mx.logsumexp(logits, axis=-1) - mx.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]\n"
+    )
+    (t,) = savings(source, "FUS252")
+    assert (t.kernels_now, t.kernels_fused) == (3, 2)
+
+
+def test_an_axis_that_broadcasts_has_the_name_of_the_code() -> None:
+    source = (
+        "def f(x: mx.array, mask: mx.array):\n    B, H, L, S = x.shape\n"
+        "    return mx.exp(x + mask[:, None, :, :]) * 2\n"
+    )
+    (t,) = savings(source, "FUS301")
+    assert t.bytes_fused == "4*B*H*L*S + 2*B*L*S"  # the mask is the same for every head
+
+
+ATTEND = (
+    "def f(q: mx.array, k: mx.array, v: mx.array, {arguments}):\n"
+    "    q, k, v = (a.reshape(1, 8, 512, 64) for a in (q, k, v))\n"
+    "    s = q @ k.swapaxes(-1, -2) * 0.125\n{mask}"
+    "    return mx.softmax(s, axis=-1) @ v\n"
+)
+
+
+def test_of_two_branches_one_runs() -> None:
+    mask = (
+        "    if mask is not None:\n        if mask.ndim == 2:\n"
+        "            m = mx.where(mask[None, None], -1e9, 0.0).astype(q.dtype)\n"
+        "        else:\n            m = mx.where(mask[:, None], -1e9, 0.0).astype(q.dtype)\n        s = s + m\n"
+    )
+    (t,) = savings(ATTEND.format(arguments="mask=None", mask=mask), "FUS211")
+    assert t.kernels_now == 7  # where, its cast; the product, its scale, the mask; softmax; the values
+
+
+def test_masks_that_are_added_one_by_one_are_summed_first() -> None:
+    mask = "    s = s + a.astype(q.dtype)[None]\n    s = s + b.astype(q.dtype)\n"
+    body = ATTEND.format(arguments="a: mx.array, b: mx.array", mask=mask)
+    (t,) = savings(
+        body.replace("    s = q", "    a, b = a.reshape(8, 512, 512), b.reshape(512, 512)\n    s = q"), "FUS211"
+    )
+    assert (t.kernels_now, t.kernels_fused) == (6, 2)  # product, scale, two sums, softmax, values; a sum, attention
+
+
+def test_a_dtype_parameter_has_its_default() -> None:
+    source = (
+        "def f(n: int, m: int, dtype: mx.Dtype = mx.float32):\n"
+        "    mask = mx.full((n, m), -1e9, dtype=dtype)\n"
+        "    hidden = mx.arange(n)[:, None] < mx.arange(m)\n"
+        "    return mx.where(hidden, mx.zeros_like(mask), mask)\n"
+    )
+    (t,) = savings(source, "FUS106")
+    assert (t.bytes_now, t.bytes_fused) == ("17*m*n", "9*m*n")  # float32: zeros 4; 1, 4 and 4, and 4
+
+
+def test_heads_are_heads_where_the_code_has_no_name_for_them() -> None:
+    source = (
+        "class A(nn.Module):\n    def __init__(self, n: int, groups: int):\n        super().__init__()\n"
+        "        self.n, self.groups = n, groups\n    def attend(self, q, k, v):\n"
+        "        k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)\n"
+        "        k = mx.repeat(k, self.n // self.groups, axis=1)\n"
+        "        v = mx.repeat(v, self.n // self.groups, axis=1)\n"
+        "        return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0)\n"
+    )
+    (t,) = savings(source, "FUS101", "A.attend")
+    assert t.at["G"] == 8
+
+
+def test_h_between_a_length_and_a_width_is_heads() -> None:
+    source = (
+        "def f(q: mx.array, k: mx.array):\n    b, t, h, d = q.shape\n"
+        "    return mx.sigmoid(q.reshape(b, t, h, d)) * 2 + k.reshape(b, t, h, d)\n"
+    )
+    (t,) = savings(source, "FUS301")
+    assert (t.at["h"], t.at["t"]) == (32, 2048)
+
+
+TABLES = """
+def halves(x):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([-b, a], axis=-1)
+
+
+class Tables(nn.Module):
+    def __init__(self, dims, base=10000.0):
+        super().__init__()
+        self.dims, self.base = dims, base
+
+    def __call__(self, x):
+        widths = self.base ** (mx.arange(0, self.dims, 2, dtype=mx.float32) / self.dims)
+        a = mx.outer(mx.arange(x.shape[1], dtype=mx.float32), 1.0 / widths)
+        a = mx.concatenate([a, a], axis=-1)
+        return mx.cos(a)[None, :, None, :], mx.sin(a)[None, :, None, :]
+
+
+class Attention(nn.Module):
+    def __init__(self, dims, heads):
+        super().__init__()
+        self.heads, self.hd = heads, dims // heads
+        self.q = nn.Linear(dims, dims)
+
+    def __call__(self, x: mx.array, tables):
+        B, L, _ = x.shape
+        q = self.q(x).reshape(B, L, self.heads, self.hd)
+        cos, sin = tables
+        return q * cos + halves(q) * sin
+
+
+class Model(nn.Module):
+    def __init__(self, dims, heads):
+        super().__init__()
+        self.rope = Tables(dims // heads)
+        self.attention = Attention(dims, heads)
+
+    def __call__(self, x):
+        return self.attention(x, self.rope(x))
+"""
+
+
+def test_float32_tables_widen_what_they_rotate() -> None:
+    (t,) = savings(TABLES, "FUS221", "Attention.__call__")
+    assert (t.kernels_now, t.kernels_fused) == (7, 1)  # -b, both halves; two casts and two products; the sum
+    assert t.bytes_now.startswith("92*B*L*F*heads")  # 4 + 8, 12 + 12 for casts, 16 + 16 for products, 24
+    assert t.bytes_fused == "8*B*L*F*heads"
+
+
+def test_a_norm_that_is_not_cast_back_has_one_kernel() -> None:
+    source = (
+        "class N(nn.Module):\n    def __init__(self, dims):\n        super().__init__()\n"
+        "        self.weight = mx.ones((dims,))\n    def __call__(self, x: mx.array):\n"
+        "        mean = mx.mean(x.astype(mx.float32) ** 2, axis=-1, keepdims=True)\n"
+        "        return self.weight * (x * mx.rsqrt(mean + 1e-6))\n"
+    )
+    (t,) = savings(source, "FUS201", "N.__call__")
+    assert (t.kernels_fused, t.bytes_fused) == (1, "4*T*D")  # the result takes x's dtype, which the fix says
+
+
+def test_a_value_of_a_loop_has_the_shape_that_it_had_before() -> None:
+    source = (
+        "def f(q: mx.array, v: mx.array, n: int):\n"
+        "    B, H, L, K = q.shape\n    state = mx.zeros((B, H, K, K))\n    out = []\n"
+        "    for i in range(n):\n        out.append(q @ state + v)\n        state = state * 0.5 + q\n"
+        "    return mx.stack(out)\n"
+    )
+    (t,) = savings(source, "FUS231")
+    assert "4*B*H*K*K" in t.bytes_fused
+
+
+def test_pairs_of_a_head_are_few_where_the_code_does_not_say() -> None:
+    sizes = Sizes()
+    sizes.meanings["F"] = Expr.name("x.shape[-1]") // 2
+    sizes.meanings["D"] = Expr.name("x.shape[-1]")
+    assert sizes.number("F", Known()) == (64, "assumed")  # not half of a model's width
+    assert sizes.number("D", Known()) == (4096, "assumed")

@@ -1,0 +1,128 @@
+"""Where a float32 array comes from that nobody computed from activations: a constant, a table, a weight cast up.
+
+The walk goes back from a value through the operations that made it, into `__init__` for attributes, into followed calls
+for what they return, and back out to the caller for a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from fuselint.graph.dtypes import DType
+from fuselint.graph.known import KnownFacts
+from fuselint.graph.model import Node
+from fuselint.graph.ops import TABLE
+
+FLOAT32 = DType({"float32"})
+
+MADE = frozenset({"array", "zeros", "ones", "full", "eye", "identity", "tri", "linspace", "arange"})
+"""Operations that make an array of numbers."""
+
+KEEPS = frozenset("unary binary ternary composite activation reduce rowwise scan view copy matmul gather cast".split())
+"""Kinds of operations whose result is a constant where their operands are."""
+
+FARTHEST = 100
+"""Values that a walk looks at."""
+
+How = Literal["default", "stated"]
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The value that is float32 first. how: by default, since nobody said a dtype, or because the code says so."""
+
+    facts: KnownFacts
+    node: Node
+    how: How
+
+
+Found = Source | bool
+"""A source; True: a constant that is not float32 by itself; False: something of an activation, or not known."""
+
+
+def source(facts: KnownFacts, node: Node) -> Source | None:
+    """What makes a value float32 that doesn't depend on activations; None where it does, or that isn't known."""
+    if facts.kind(node) != "array" or facts.dtype(node) != FLOAT32:
+        return None
+    found = _Walk().back(facts, node)
+    return found if isinstance(found, Source) else None
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.left = FARTHEST
+        self.known: dict[Node, Found] = {}
+
+    def back(self, facts: KnownFacts, node: Node) -> Found:
+        if node not in self.known:
+            self.left -= 1
+            self.known[node] = False  # while it is looked at: a circle is not understood
+            self.known[node] = self.left > 0 and self._back(facts, node)
+        return self.known[node]
+
+    def _back(self, facts: KnownFacts, node: Node) -> Found:
+        fact = facts.of(node)
+        if fact.kind in ("scalar", "none", "dtype", "str") or fact.dtype.integral:
+            return True
+        op = TABLE.get(node.op)
+        if op is not None:
+            if node.op in MADE:
+                return self._made(facts, node)
+            if op.kind not in KEEPS:
+                return False
+            return self._all(facts, node, list(node.inputs[1:] if node.op == "where" else node.inputs))
+        if node.op in ("index", "phi", "item", "list", "tuple"):
+            called = node.inputs[0] if node.op == "item" else None
+            if called is not None and called.op == "call":
+                return self._returned(facts, called, node.attrs.get("index"))
+            return self._all(facts, node, list(node.inputs[:1] if node.op in ("index", "item") else node.inputs))
+        if node.op == "call":
+            return self._returned(facts, node, None)
+        if node.op == "attr":
+            init = node.attrs.get("init")
+            if isinstance(init, Node) and fact.dtype == FLOAT32:
+                return self.back(facts, init)
+            return facts.hangs_off_self(node)
+        if node.op == "param" and node in facts.arguments:
+            return self.back(*facts.arguments[node])
+        return False
+
+    def _made(self, facts: KnownFacts, node: Node) -> Found:
+        stated = node.attrs.get("dtype")
+        if stated not in (None, "float32"):
+            return True
+        if node.op == "array" and node.inputs and not _is_literal(facts, node.inputs[0]):
+            return False
+        return Source(facts, node, "default" if stated is None else "stated")
+
+    def _all(self, facts: KnownFacts, node: Node, operands: list[Node]) -> Found:
+        found = [self.back(facts, n) for n in operands]
+        if not all(found):
+            return False
+        first = next((f for f in found if isinstance(f, Source)), None)
+        if first is not None or facts.dtype(node) != FLOAT32:
+            return first or True
+        # mx.sqrt(2.0), mx.where(keep, 0.0, 1.0), integers divided: float32 of what isn't
+        return Source(facts, node, "stated" if node.op == "astype" else "default")
+
+    def _returned(self, facts: KnownFacts, call: Node, index: object) -> Found:
+        found = list(self._results(facts, call, index))
+        if not found or not all(found):
+            return False
+        return next((f for f in found if isinstance(f, Source)), True)
+
+    def _results(self, facts: KnownFacts, call: Node, index: object) -> Iterator[Found]:
+        for inside in facts.into(call):
+            for node in inside.returns:
+                part = node
+                if node is not None and type(index) is int:
+                    several = node.op in ("tuple", "list") and -len(node.inputs) <= index < len(node.inputs)
+                    part = node.inputs[index] if several else None
+                yield part is not None and self.back(inside.facts, part)
+
+
+def _is_literal(facts: KnownFacts, node: Node) -> bool:
+    listed = node.op in ("list", "tuple") and all(_is_literal(facts, n) for n in node.inputs)
+    return facts.kind(node) == "scalar" or listed

@@ -1,0 +1,225 @@
+"""What the HTML report shows, gathered: each function's traffic today and fixed, each finding with its kernels.
+
+files -> findings, with the kernels of their regions -> the fixed text -> the same count again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fuselint.analysis import Analysis, FileResult, as_recorded, program_in_package
+from fuselint.config import Configuration, Settings
+from fuselint.engine import fix_paths, localised
+from fuselint.errors import UnreadableFile
+from fuselint.finding import Finding, Traffic, Verification
+from fuselint.graph.model import Graph
+from fuselint.package import Package
+from fuselint.rulebook import Match, chosen_codes
+from fuselint.source.screen import screen
+from fuselint.source.text import FileText, decode, read
+from fuselint.traffic import Region, chips, count
+from fuselint.traffic.census import census
+from fuselint.traffic.kernels import Kernel
+from fuselint.traffic.known import Known
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """An array that a kernel reads or writes. made: the number of the kernel that wrote it, or None."""
+
+    name: str
+    bytes: int
+    made: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    op: str
+    reads: tuple[Moved, ...]
+    writes: tuple[Moved, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A region before its fix, or after. seconds: an estimate."""
+
+    launches: tuple[Launch, ...]
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A finding with what is drawn of it. source: the text that its lines count in."""
+
+    finding: Finding
+    source: str
+    before: Side | None = None
+    after: Side | None = None
+    verification: Verification | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """What one call launches and moves today, and after the safe fixes. ids: of the findings in it."""
+
+    path: str
+    name: str
+    line: int
+    bytes: int
+    launches: int
+    bytes_fixed: int
+    launches_fixed: int
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    chip: chips.Chip
+    origin: str
+    dtype: str
+    files: int
+    functions: tuple[Function, ...]
+    shown: tuple[Shown, ...]
+    errors: tuple[str, ...] = ()
+
+
+def gather(files: Sequence[str], configuration: Configuration, verify: bool) -> Page:
+    """Everything of the page. Nothing is written; the fixes are made in memory."""
+    here = configuration.of_folder(".")
+    chosen_codes(here)
+    chip, origin = chips.chosen(here.chip)
+    fixed = {f.path: f for f in fix_paths(files, configuration, verify=verify)}
+    functions: list[Function] = []
+    shown: list[Shown] = []
+    errors: list[str] = []
+    for path in files:
+        settings = configuration.of(path)
+        work = _Work.of(path, settings)
+        if work is None:
+            errors += [f"{f.path}:{f.line}: {f.message}" for f in fixed[path].remaining.findings]
+            continue
+        errors += work.result.errors
+        proven = {f.id: f.fix.verification for f in fixed[path].applied if f.fix is not None}
+        shown += [replace(s, verification=proven.get(s.finding.id)) for s in work.shown(chip)]
+        after = _Work.read(decode(path, fixed[path].after.encode("utf-8", "surrogatepass")), settings)
+        functions += _functions(work, after)
+    shown.sort(key=lambda s: -((s.finding.traffic.saved_at if s.finding.traffic else 0) or 0))
+    return Page(chip, origin, here.dtype, len(files), tuple(functions), tuple(shown), tuple(errors))
+
+
+@dataclass(slots=True)
+class _Recording(Analysis):
+    """An analysis that keeps the regions whose traffic it counts."""
+
+    regions: dict[Match, tuple[Region, Known]] = field(default_factory=dict)
+
+    def traffic(self, graph: Graph, match: Match) -> Traffic:
+        known = self.known(graph, match)
+        self.regions[match] = count(graph, match, self.settings, known), known
+        return Analysis.traffic(self, graph, match)
+
+
+@dataclass(slots=True)
+class _Work:
+    """One file, analysed."""
+
+    file: FileText
+    settings: Settings
+    analysis: _Recording | None
+    names: Sequence[str]
+    result: FileResult
+
+    @classmethod
+    def of(cls, path: str, settings: Settings) -> _Work | None:
+        try:
+            return cls.read(read(path), settings)
+        except UnreadableFile:
+            return None
+
+    @classmethod
+    def read(cls, file: FileText, settings: Settings) -> _Work:
+        screened = screen(file)
+        if not screened.mlx or screened.tree is None or not screened.functions:
+            return cls(file, settings, None, (), FileResult(file.path))
+        package = Package()
+        program = program_in_package(file, screened.tree, settings, package.modules())
+        ran = as_recorded(program, settings)
+        analysis = _Recording(file, settings, package.others_read(file.path), program, screened.tree, ran)
+        names = [span.qualname for span in screened.functions]
+        result, _ = analysis.run(names)
+        return cls(file, settings, analysis, names, result)
+
+    def shown(self, chip: chips.Chip) -> Iterator[Shown]:
+        """The findings with their regions."""
+        regions: dict[tuple[object, ...], tuple[Region, Known]] = {}
+        if self.analysis is not None:
+            for match, proposal in self.analysis.proposals.items():
+                if proposal is not None and match in self.analysis.regions:
+                    regions[_place(proposal.finding)] = self.analysis.regions[match]
+        placed = localised(self.result, self.file)
+        for joined, f in zip(self.result.findings, placed.findings, strict=True):
+            found = regions.get(_place(joined))
+            before, after = _sides(*found, chip) if found is not None else (None, None)
+            yield Shown(f, placed.source(f), before, after)
+
+    def counted(self) -> dict[str, tuple[int, int, int]]:
+        """Line, bytes and launches of each function that isn't cold, nor only a part of another."""
+        out: dict[str, tuple[int, int, int]] = {}
+        if self.analysis is None:
+            return out
+        parts: set[str] = set()
+        for name in self.names:
+            graph = self.analysis.program.graph(name)
+            if graph is None or graph.not_understood or graph.context.cold:
+                continue
+            parts.update(f.qualname for f in graph.frames[1:])
+            moved = census(graph, self.settings)
+            if moved is not None:
+                out[name] = self.file.position(graph.source.start)[0], moved.bytes, moved.launches
+        return {name: counted for name, counted in out.items() if name not in parts}
+
+
+def _place(f: Finding) -> tuple[object, ...]:
+    return f.code, f.line, f.column, f.end_line, f.end_column, f.function
+
+
+def _functions(work: _Work, fixed: _Work) -> Iterator[Function]:
+    after = fixed.counted()
+    for name, (line, moved, launches) in work.counted().items():
+        _, moved_fixed, launches_fixed = after.get(name, (0, 0, 0))
+        ids = tuple(f.id for f in work.result.findings if f.function == name)
+        yield Function(work.file.path, name, line, moved, launches, moved_fixed, launches_fixed, ids)
+
+
+def _sides(region: Region, known: Known, chip: chips.Chip) -> tuple[Side, Side]:
+    before, after = (_side(kernels, region, known, chip) for kernels in (region.before, region.after))
+    return before, after
+
+
+def _side(kernels: Sequence[Kernel], region: Region, known: Known, chip: chips.Chip) -> Side:
+    sizes = region.bytes.sizes
+    numbers = {name: n for name, (n, _) in sizes.numbers(sum(region.formulas[1:], region.formulas[0]), known).items()}
+    made: dict[object, int] = {}
+    launches: list[Launch] = []
+    for number, k in enumerate(kernels):
+        reads = tuple(Moved(_name(a), _value(region, a, numbers), made.get(a)) for a in k.reads)
+        made.update(dict.fromkeys(k.writes, number))
+        writes = tuple(Moved("", _value(region, a, numbers), None) for a in k.writes)
+        launches.append(Launch(k.op, reads, writes))
+    moved = sum(m.bytes for k in launches for m in (*k.reads, *k.writes))
+    return Side(tuple(launches), moved, chips.seconds(moved, len(launches), chip).estimate)
+
+
+def _value(region: Region, array: object, numbers: Mapping[str, int]) -> int:
+    return region.bytes.of(array).substitute(numbers).value() or 0  # type: ignore[arg-type]
+
+
+def _name(array: object) -> str:
+    """What the code calls an array that comes from outside the region."""
+    node = getattr(array, "node", None)
+    if node is None:
+        return ""
+    name = str(node.attrs.get("name", "")) if node.op in ("param", "attr", "global") else ""
+    return f"self.{name}" if name and node.op == "attr" and not name.startswith("self.") else name

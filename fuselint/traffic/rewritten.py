@@ -1,0 +1,91 @@
+"""A compiled function before and after a fix. What MLX fuses with a region counts too: the whole function is fused
+as it is, and again with the fused op in the region's place, and what differs is what the fix changes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Hashable, Sequence
+from typing import TYPE_CHECKING
+
+from fuselint.graph.cuts import leaving
+from fuselint.graph.fuse import compiled
+from fuselint.graph.gates import Gates
+from fuselint.graph.model import Graph, Node
+from fuselint.graph.tape import Array
+from fuselint.graph.trace import Trace, trace
+from fuselint.traffic.fused import computed
+from fuselint.traffic.kernels import Kernel, group_kernels
+
+if TYPE_CHECKING:
+    from fuselint.graph.facts import Facts
+    from fuselint.rulebook import Match
+
+
+def kernels_around(
+    graph: Graph, match: Match, facts: Facts, gates: Gates, needed: Collection[Node]
+) -> tuple[list[Kernel], list[Kernel]]:
+    """The kernels that a fix takes from a compiled function, and those that it puts there.
+
+    needed: what of the region is computed after the fix too.
+    """
+    shapeless = graph.context.shapeless
+    before = trace(graph.nodes, facts, shapeless=shapeless, gates=gates)
+    replaced = _Replaced(match, before, match.region - set(needed))
+    after = trace(graph.nodes, facts, shapeless=shapeless, gates=gates, made=replaced.made)
+    outputs = [*leaving(graph), *(n for n in graph.nodes if n.op == "call")]
+    now, then = _kernels(before, outputs, shapeless), _kernels(after, outputs, shapeless)
+    return _without(now, then), _without(then, now)
+
+
+class _Replaced:
+    """Makes the fused ops in the place of a region."""
+
+    def __init__(self, match: Match, before: Trace, gone: Collection[Node]) -> None:
+        self.before, self.gone = before, gone
+        self.waiting = list(match.fused)
+        self.between: dict[Node, Array] = {}  # what fused ops read of each other, by the operand that it is as large as
+
+    def made(self, after: Trace, node: Node) -> bool:
+        if any(k.writes is node for k in self.waiting) and node in self.gone:
+            after.tracer.node, after.tracer.arguments = node, None
+            after.made[node] = self.result(after, node)
+            return True
+        return node in self.gone
+
+    def result(self, after: Trace, node: Node) -> Array | None:
+        while self.waiting:
+            kernel = self.waiting.pop(0)
+            given = [self.between.get(n) or after.operand(n) for n in dict.fromkeys(kernel.reads)]
+            like = self.before.operand(kernel.writes)
+            if not isinstance(like, Array):
+                return None
+            reads = [a for a in given if isinstance(a, Array)]
+            result = computed(after.tracer, kernel.op, reads, like, after.gates)
+            if kernel.writes is node:
+                return result
+            self.between[kernel.writes] = result
+        return None
+
+
+def _kernels(traced: Trace, outputs: Sequence[Node], shapeless: bool) -> list[Kernel]:
+    roots = [a for n in outputs for a in traced.results(n)]
+    return group_kernels(compiled(list(dict.fromkeys(roots)), shapeless=shapeless), traced.gates.backend)
+
+
+def _without(kernels: Sequence[Kernel], others: Sequence[Kernel]) -> list[Kernel]:
+    """Those that aren't among the others too, each as often as it is more often there."""
+    left = Counter(map(_key, others))
+    out = []
+    for k in kernels:
+        left[_key(k)] -= 1
+        if left[_key(k)] < 0:
+            out.append(k)
+    return out
+
+
+def _key(kernel: Kernel) -> Hashable:
+    def size(a: Array) -> tuple[str, str]:
+        return str(a.shape), a.dtype
+
+    return kernel.op, kernel.node, tuple(map(size, kernel.reads)), tuple(map(size, kernel.writes))
