@@ -254,7 +254,8 @@ class Sizes:
         if said is not None:
             return said
         if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
-            return known.of_role(LETTERS[name])  # the rule knows what the axis is for, the code has no name for it
+            # The rule knows what the axis is for, the code has no name for it.
+            return _evaluated(meaning, known) or known.of_role(LETTERS[name])
         if meaning is not None and name not in meaning.names:
             return self._meant(meaning, known) or known.of_role(self._role(name))
         return known.of_role(self._role(name))

@@ -9,6 +9,7 @@ import pytest
 
 import fuselint.source.modules as modules_module
 from fuselint.source.modules import Definition, Modules
+from fuselint.source.project import summarise
 from fuselint.source.text import FileText
 
 
@@ -168,7 +169,8 @@ def test_few_files_are_kept_and_the_analysed_one_among_them(tmp_path: Path, monk
     root = project(tmp_path, FILES)
     modules, here = Modules(), root / "pack/models/llama.py"
     text = "from .layers import Big\n\n\ndef unsaved():\n    return Big()\n"
-    modules.of(FileText(str(here), text), ast.parse(text))
+    analysed = FileText(str(here), text)
+    modules.know(analysed, summarise(analysed, ast.parse(text)))
     for name in FILES:
         if name != "pack/models/llama.py":
             modules.file(str(root / name))
@@ -177,6 +179,7 @@ def test_few_files_are_kept_and_the_analysed_one_among_them(tmp_path: Path, monk
     assert held is not None and held.text == text and held.path == str(here)
     assert modules.resolve(str(here), "unsaved") == Definition(str(here), "unsaved")
     assert modules.resolve(str(here), ".layers.Big") == Definition(str(root / "pack/models/layers.py"), "Big")
-    modules.of(FileText(str(root / "run.py"), ""), ast.parse(""))
+    other = FileText(str(root / "run.py"), "")
+    modules.know(other, summarise(other, ast.parse("")))
     again = modules.file(str(here))
     assert again is not None and again.text == ""  # as it is on disk
