@@ -524,13 +524,17 @@ class _Cut:
         return out
 
     def _called(self, call: cst.Call) -> str | None:
-        """`nn.silu` for `self.act`, where `__init__` says that it is that."""
+        """`nn.silu` for `self.act`, where `__init__` says that it is that; what is so by default stays by its name."""
         held = self.graph.values.get(call)
         func = call.func
         if held is None or held.cst is not call or held.frame.depth > 0:
             return None
         if not isinstance(func, cst.Attribute) or not isinstance(func.value, cst.Name):
             return None
+        default = held.attrs.get("default")
+        if default is not None and default.attrs.get("target") and func.value.value == self.first:
+            self._stand_in(f"self.{func.attr.value}", default)
+            return f"self.{func.attr.value}"
         op = TABLE.get(held.op)
         if op is None or func.value.value != self.first or op.method == func.attr.value:
             return None
@@ -544,12 +548,15 @@ class _Cut:
             raise NotRunnable(str(why)) from None
 
     def _stand_in(self, name: str, new: Node) -> None:
-        """A layer that the region is given: one of mlx.nn, of the same arguments, with weights of its own."""
+        """What the region is given to call: a layer of mlx.nn, of the same arguments, with weights of its own, or a
+        function of mlx.nn."""
         target = str(new.attrs["target"])
         if not target.startswith("mlx.nn.") or target.count(".") != 2:
             raise NotRunnable(f"`{name}` is a layer of {target.rpartition('.')[0]}")
-        args = [f"{key}={self._argument(name, node)}" for key, node in new.attrs["args"].items()]
-        text = f"nn.{target.removeprefix('mlx.nn.')}({', '.join(args)})"
+        text = target.removeprefix("mlx.")
+        if new.op == "new":
+            args = [f"{key}={self._argument(name, node)}" for key, node in new.attrs["args"].items()]
+            text += f"({', '.join(args)})"
         self.layers[name] = RegionInput(name, "object", value=text)
 
     def _argument(self, name: str, node: Node) -> str:

@@ -536,7 +536,7 @@ Layer = Callable[[Any, Any, str], Any]
 
 
 def layer(given: RegionInput, sizes: Mapping[str, int]) -> Layer:
-    """A layer of mlx.nn from the text of its construction, such as `nn.Linear(D, 4 * D, bias=False)`."""
+    """A layer of mlx.nn from the text of its construction, such as `nn.Linear(D, 4 * D, bias=False)`, or `nn.silu`."""
     text = str(given.value)
     try:
         call = ast.parse(text, mode="eval").body
@@ -544,6 +544,12 @@ def layer(given: RegionInput, sizes: Mapping[str, int]) -> Layer:
         call = ast.Constant(None)
     name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
     op = ops.resolve_call(f"mlx.{name}") if name.startswith("nn.") else None
+    function = ops.resolve_call(f"mlx.{text}") if text.startswith("nn.") else None
+    if function is not None and function.kind == "activation":
+        import mlx.nn
+
+        found = getattr(mlx.nn, text.removeprefix("nn."))
+        return lambda stored, dtype, salt: found
     if not isinstance(call, ast.Call) or op is None or op.kind != "layer":
         raise BadInput(f"{given.name} is an object that can't be made here")
 

@@ -38,6 +38,28 @@ SOURCES = {
             scores = (mx.sigmoid(logits.astype(mx.float32)) * 2 + 1).astype(dtype)
             return scores @ scores.T
         """,
+    "an activation that is a layer by default": """
+        class MLP(nn.Module):
+            def __init__(self, dims, act=nn.SiLU()):
+                super().__init__()
+                self.up = nn.Linear(dims, dims)
+                self.act = act
+
+            def __call__(self, gate, x):
+                up = self.up(x)
+                return self.act(gate) * up
+        """,
+    "an activation that is a function by default": """
+        class MLP(nn.Module):
+            def __init__(self, dims, act=nn.gelu_approx):
+                super().__init__()
+                self.up = nn.Linear(dims, dims)
+                self.act = act
+
+            def __call__(self, gate, x):
+                up = self.up(x)
+                return self.act(gate) * up
+        """,
     "a constant beside a helper": """
         LIMIT = 30.0
 
