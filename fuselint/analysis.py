@@ -15,9 +15,11 @@ import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import libcst as cst
 
+from fuselint.asrecorded import AS_RECORDED, AsRecorded, is_recorded
 from fuselint.config import Settings
 from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligation, Region, Related, Traffic
 from fuselint.graph.elsewhere import Elsewhere, shared
@@ -25,6 +27,7 @@ from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
+from fuselint.recorded import loaded
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
 from fuselint.source.cold import overridden
 from fuselint.source.compiled import in_package
@@ -36,6 +39,8 @@ from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saves_where_compiled, saving
+from fuselint.traffic.known import Known
+from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.model import Model
 from fuselint.unused import unused
 
@@ -109,7 +114,7 @@ def analyse(
     program.target = version_of(settings.target_mlx)
     try:
         with modules.noting() as notes:
-            analysis = Analysis(file, settings, is_read, program, screened.tree)
+            analysis = Analysis(file, settings, is_read, program, screened.tree, as_recorded(program, settings))
             result, proposals = analysis.run(qualnames)
             told = result.findings or result.near_misses or result.below_min_saving
             if told or any(c.how == "called" for c in summary.compiled.values()):  # elsewhere it can't matter
@@ -118,7 +123,8 @@ def analyse(
                 if known is not summary:
                     inside = Program(file, known)
                     inside.elsewhere, inside.target = Elsewhere(inside, modules), program.target
-                    analysis = Analysis(file, settings, is_read, inside, screened.tree)
+                    ran = as_recorded(inside, settings)
+                    analysis = Analysis(file, settings, is_read, inside, screened.tree, ran)
                     result, proposals = analysis.run(qualnames)
     finally:
         program.rest()
@@ -140,6 +146,7 @@ class Analysis:
     is_read: Reads | None
     program: Program
     tree: ast.Module | None = None
+    ran: AsRecorded | None = None
     by_code: Mapping[str, Rule] = field(default_factory=lambda: {r.code: r for r in rules()})
     not_understood: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -149,6 +156,10 @@ class Analysis:
     def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
         found = [(g, [m for rule in self.by_code.values() for m in self.found(rule, g)]) for g in graphs]
+        for g, matches in found:
+            for m in matches:
+                if self.ran is not None:
+                    self.ran.settle(g, m, self.by_code[m.code], span_of(g, m.root))
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
         contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
         suppressions = Suppressions.of(self.file)
@@ -356,7 +367,19 @@ class Analysis:
         return self.made_model
 
     def traffic(self, graph: Graph, match: Match) -> Traffic:
-        return saving(graph, match, self.settings) if self.model is None else self.model.saving(graph, match)
+        if self.ran is None or graph.context.qualname not in self.ran:
+            return saving(graph, match, self.settings) if self.model is None else self.model.saving(graph, match)
+        counted = saving(graph, match, self.settings, self.known(graph, match))
+        in_model = None if self.model is None else self.model.saving(graph, match).model
+        return replace(counted, calls=self.ran.calls(graph.context.qualname), model=in_model)
+
+    def known(self, graph: Graph, match: Match) -> Known:
+        """What is known of a function's sizes: of most objects that run a match, and of a recorded run."""
+        name = graph.context.qualname
+        usual = what_is_known(self.settings, name) if self.model is None else self.model.usual(graph, match)
+        if self.ran is None or name not in self.ran:
+            return usual
+        return replace(usual, recorded=partial(self.ran.number, graph, match), ran=self.ran.roles(name), cache={})
 
     def related(self, match: Match) -> Iterator[Related]:
         for at, text in match.related:
@@ -423,6 +446,12 @@ def _versions(need: str) -> list[Version]:
     return [(*map(int, v.split(".")), 0, 0)[:3] for v in re.findall(r"\d+\.\d+(?:\.\d+)?", need)]  # type: ignore[misc]
 
 
+def as_recorded(program: Program, settings: Settings) -> AsRecorded | None:
+    """What a run says of the file's functions, where one was recorded and the file has not changed since."""
+    functions = loaded(settings.facts).of(program.file.path) if settings.facts else {}
+    return AsRecorded(program, functions, settings.phase) if functions else None
+
+
 def idle_comments(
     file: FileText, settings: Settings, suppressions: Suppressions, spared: Sequence[range]
 ) -> list[Proposal]:
@@ -466,7 +495,8 @@ def applicability(match: Match, wanted: Replacement, placing: str) -> tuple[Appl
     numerics = wanted.numerics or match.numerics
     changed = (f"{numerics} is acceptable",) if numerics in ("less accurate", "different dtype") else ()
     capped = (wanted.because,) if wanted.cap == "unsafe" and wanted.because else ()
-    needs = (*unknown, *wanted.needs, *capped, *changed, *((placing,) if placing else ()))
+    recorded = tuple(f"{o.claim} ({AS_RECORDED})" for o in match.obligations if is_recorded(o))
+    needs = (*unknown, *recorded, *wanted.needs, *capped, *changed, *((placing,) if placing else ()))
     doubtful = unknown or changed or wanted.cap == "unsafe" or placing
     return ("unsafe" if doubtful else "safe"), tuple(dict.fromkeys(needs))
 

@@ -47,6 +47,7 @@ class Options(TypedDict, total=False):
     model_config: str
     chip: str
     target_mlx: str
+    facts: str
     min_kernels: int
     min_saving: int | str
     hot: Sequence[str]

@@ -15,13 +15,25 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from fuselint import __version__
-from fuselint.config import DEFAULT_CHIP, DTYPES, FORMATS, LONG_DTYPES, PHASES, Settings, nearest, options_layer
+from fuselint.config import (
+    DEFAULT_CHIP,
+    DTYPES,
+    FORMATS,
+    LONG_DTYPES,
+    PHASES,
+    Settings,
+    dtype_name,
+    nearest,
+    options_layer,
+)
 from fuselint.errors import ConfigError, FuselintError
-from fuselint.layers import Layers, given
+from fuselint.layers import Layers, given, recorded_layers
+from fuselint.recorded import loaded
 
 if TYPE_CHECKING:
     from fuselint.engine import FileResult
     from fuselint.finding import Finding
+    from fuselint.tuning import Tuner
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,6 +85,8 @@ facts_options = _options(
     click.option("--model-config", metavar="FILE", help="A config.json, or a family such as llama-3-8b."),
     click.option("--chip", metavar="NAME", help=f"Of times, such as m4-pro or h200 [this machine, or {DEFAULT_CHIP}]."),
     click.option("--target-mlx", metavar="VERSION", help="The MLX that the code runs on, such as 0.30.5 [the newest]."),
+    click.option("--facts", type=click.Path(dir_okay=False), help="Of `record` [the nearest .fuselint/facts.json]."),
+    click.option("--no-facts", is_flag=True, help="Believe no recorded run."),
     click.option("--hot", multiple=True, metavar="FUNCTION", help="On the hot path, such as Model.build. Repeatable."),
     click.option("--cold", multiple=True, metavar="FUNCTION", help="Not on the hot path. Repeatable."),
     click.option("--config", multiple=True, metavar="FILE|KEY=VALUE", help="A configuration file, or one setting."),
@@ -153,6 +167,8 @@ def check(ctx: click.Context, /, **options: Any) -> None:
     findings = [f for r in results for f in r.findings]
     if settings.model_config is not None:
         findings.sort(key=summary.by_saving)
+    elif settings.facts:
+        findings.sort(key=summary.by_calls)
     _report(findings, results, settings, options)
     _errors(results, options["verbose"])
     if not options["quiet"]:
@@ -172,6 +188,7 @@ def check(ctx: click.Context, /, **options: Any) -> None:
     default=None,
     help="Run each fix before and after, and withhold what differs [with --apply, where mlx imports].",
 )
+@click.option("--measure", is_flag=True, help="Time each fix on this machine's GPU, and withhold what isn't faster.")
 @click.pass_context
 def fix(ctx: click.Context, /, **options: Any) -> None:
     """Print the diff that fuses what can be fused in PATHS, or write it with --apply.
@@ -183,12 +200,13 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
 
     layers = _layers(options)
     verify = _verify(options)
+    tuner = _tuner(layers, options["measure"])
     stdin = _stdin(options)
     if stdin is not None:
-        fixed = [fix_text(stdin, layers.of(stdin.path), verify=verify)]
+        fixed = [fix_text(stdin, layers.of(stdin.path), verify, tuner)]
     else:
         files = _files(options, layers)
-        fixed = fix_paths(files, layers, write=options["apply"], verify=verify, jobs=options["jobs"])
+        fixed = fix_paths(files, layers, options["apply"], verify, options["jobs"], tuner)
     results, known = _without_known([f.remaining for f in fixed], options)
     findings = [f for r in results for f in r.findings]
     diff = "".join(f.diff for f in fixed)
@@ -198,7 +216,7 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
         _write(_for_people(diff, options), options["output_file"])
     else:
         _report(findings, results, layers.of_folder("."), options)
-    for line in summary.unverified(fixed):
+    for line in (*summary.unverified(fixed), *(summary.timed(tuner.tried) if tuner else ())):
         _say(line)
     _errors(results, options["verbose"])
     if not options["quiet"]:
@@ -428,6 +446,146 @@ def trace(target: str, **options: Any) -> None:
 
 @main.command()
 @click.argument("paths", nargs=-1, type=click.Path())
+@click.option("--apply", is_flag=True, help="Write the fixes that are the fastest.")
+@selecting_options
+@walk_options
+@click.option("--unsafe-fixes", is_flag=True, default=None, help="Also fixes with something unproven.")
+@click.option("--output-format", "form", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
+@facts_options
+def tune(**options: Any) -> None:
+    """Time every way to write what could be fused in PATHS on this machine's GPU, and keep the fastest.
+
+    Tried are the code as it is and its fix, each compiled or not, shapeless or not, and a weight that is dequantized
+    once; each must give the same result. Only what `fuselint fix` writes can be kept: the rest is told.
+    """
+    from fuselint.engine import fix_paths
+    from fuselint.report.tuning import render
+    from fuselint.tuning import Tuner
+    from fuselint.verify.measure import NO_CPU, gpu
+
+    layers = _layers(options)
+    if not gpu():
+        raise FuselintError(f"tune: {NO_CPU}")
+    tuner = Tuner(layers, every=True)
+    fixed = fix_paths(_files(options, layers), layers, write=options["apply"], verify=True, judge=tuner)
+    _errors([f.remaining for f in fixed], verbose=False)
+    _write(render(tuner.tried, options["form"]), options["output_file"])
+
+
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--path", "paths", multiple=True, type=click.Path(), help="Watch functions below this [.]. Repeatable.")
+@click.option("-q", "--quiet", is_flag=True, help="No closing line.")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.pass_context
+def record(ctx: click.Context, /, paths: tuple[str, ...], quiet: bool, command: tuple[str, ...]) -> None:
+    """Run COMMAND, such as `-- python generate.py`, and note what its functions are called with.
+
+    Shapes, dtypes and counts of calls go to .fuselint/facts.json of the current folder, where check, fix and verify
+    find them. Exit code: that of COMMAND; 2 where nothing could be recorded.
+    """
+    from fuselint.record.process import record as recorded
+    from fuselint.report import plural
+
+    found = recorded(command, paths or (".",), Path.cwd())
+    if found.path is None:
+        raise FuselintError(f"record: nothing of {', '.join(paths or ('.',))} ran in a Python process of {command[0]}")
+    if not quiet:
+        what = (
+            f"{plural(found.calls, 'call')} of {plural(found.functions, 'function')} in {plural(found.files, 'file')}"
+        )
+        _say(f"{what}; written to {os.path.relpath(found.path)}")
+    ctx.exit(found.code)
+
+
+@main.command()
+@click.argument("paths", nargs=-1, type=click.Path())
+@click.option("--entry", metavar="MODULE:CALLABLE", help="What is called in both versions.")
+@click.option("--init", default="", metavar="ARGS", help="Arguments that build a class, such as 'dims=4096, eps=1e-5'.")
+@click.option("--inputs", "factory", default="", metavar="MODULE:FUNCTION", help="A function that returns the inputs.")
+@click.option("--only", multiple=True, metavar="VALUE", help="Compare this part, such as 'result[0]'. Repeatable.")
+@click.option("--device", type=click.Choice(["cpu", "gpu"]), help="Where both run [MLX's default].")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True)
+@click.option("--tolerance", type=click.FloatRange(0), help="Largest relative difference [what rounding explains].")
+@click.option("--timeout", type=click.FloatRange(0, min_open=True), default=600.0, show_default=True, metavar="SECONDS")
+@selecting_options
+@walk_options
+@click.option("--no-cache", is_flag=True, help="Neither read nor write a cache.")
+@click.option("--measure", is_flag=True, help="Time each fix, on a GPU.")
+@click.option("--report", "form", type=click.Choice(["text", "json", "html"]), default="text", show_default=True)
+@click.option("-o", "--output-file", type=click.Path(dir_okay=False, path_type=Path), help="Instead of stdout.")
+@click.option("-q", "--quiet", is_flag=True, help="No closing line.")
+@click.option("-v", "--verbose", is_flag=True, help="The whole traceback where the code fails.")
+@facts_options
+@click.pass_context
+def verify(ctx: click.Context, /, **options: Any) -> None:
+    """Prove rewrites by running both versions.
+
+    With --entry, PATHS are two: BEFORE and AFTER, folders, packages or files that MODULE is imported from. This runs
+    your code, in a child process each, with the same seed, weights and inputs, and compares results leaf by leaf.
+
+    Without, each fix in PATHS, safe or not, is run before and after on made-up inputs; nothing is written, and of your
+    code only the fixed expressions run.
+
+    Exit code: 0 the same, 1 different, 2 an error.
+    """
+    if options["entry"] is None:
+        _verify_fixes(ctx, options)
+    elif len(options["paths"]) != 2:
+        raise ConfigError("verify: --entry takes two versions: fuselint verify BEFORE AFTER --entry MODULE:CALLABLE")
+    else:
+        _verify_versions(ctx, options)
+
+
+def _verify_fixes(ctx: click.Context, options: dict[str, Any]) -> None:
+    from fuselint.engine import fix_paths
+    from fuselint.report.proof import closing, render
+
+    layers = _layers({**options, "unsafe_fixes": True})
+    _need_mlx("verify")
+    tuner = _tuner(layers, options["measure"])
+    files = fix_paths(_files(options, layers), layers, verify=True, judge=tuner)
+    found = [f for file in files for f in (*file.applied, *file.withheld)]
+    _errors([f.remaining for f in files], options["verbose"])
+    _write(render(found, options["form"]), options["output_file"])
+    if not options["quiet"]:
+        _say(closing(found))
+    failed = any(f.fix and f.fix.verification and f.fix.verification.outcome == "failed" for f in found)
+    ctx.exit(2 if any(f.remaining.errors for f in files) else 1 if failed else 0)
+
+
+def _verify_versions(ctx: click.Context, options: dict[str, Any]) -> None:
+    from fuselint.report.verify import render
+    from fuselint.verify.whole.model import Question
+    from fuselint.verify.whole.process import VerifyFailed, verify_whole
+
+    long = {short: name for name, short in LONG_DTYPES.items()}
+    before, after = options["paths"]
+    question = Question(
+        before=before,
+        after=after,
+        entry=options["entry"],
+        init=options["init"],
+        factory=options["factory"],
+        dtype=long[dtype_name(options["dtype"], "--dtype")] if options["dtype"] else "",
+        device=options["device"] or "",
+        seed=options["seed"],
+        seconds=options["timeout"],
+        only=options["only"],
+        tolerance=options["tolerance"],
+    )
+    try:
+        found = verify_whole(question)
+    except VerifyFailed as e:
+        if options["verbose"] and e.detail:
+            _say(e.detail.rstrip())
+        raise
+    _write(render(found, options["form"]), options["output_file"])
+    ctx.exit(0 if found.same else 1)
+
+
+@main.command()
+@click.argument("paths", nargs=-1, type=click.Path())
 @click.option("--check", "checks", is_flag=True, help="Write nothing; exit 1 where a function was raised.")
 @click.option("--update", is_flag=True, help="With --check: write what isn't raised.")
 @click.option("--file", type=click.Path(dir_okay=False, path_type=Path), help="The budget [.fuselint-budget.json].")
@@ -451,7 +609,7 @@ def budget(ctx: click.Context, /, **options: Any) -> None:
     old = budgets.load(path) if path.is_file() else None
     if old is None and options["checks"]:
         raise ConfigError(f"there is no {path.name} here or above: write one with `fuselint budget`")
-    layers = _layers(options)
+    layers = _layers({**options, "no_facts": True})
     settings = budgets.assumptions(layers.of_folder("."), old, path, options["shape"], options["dtype"])
     root = path.resolve().parent
     options["paths"] = options["paths"] or tuple(os.path.relpath(root / p) for p in (old.paths if old else (".",)))
@@ -479,13 +637,19 @@ def _layers(options: dict[str, Any]) -> Layers:
     file, over = given(options["config"])
     if file and options["isolated"]:
         raise ConfigError(f"--isolated reads no file, and --config names one: {file}")
-    return Layers(file, options["isolated"], [*over, options_layer(options)])
+    under = [] if options["isolated"] else recorded_layers(Path.cwd())
+    return Layers(file, options["isolated"], [*over, options_layer(options)], under)
 
 
 def _files(options: dict[str, Any], layers: Layers) -> list[str]:
     from fuselint.source.discovery import python_files
 
-    return python_files(options["paths"] or (".",), layers, skipped=lambda path, why: _say(f"{path}: skipped: {why}"))
+    files = python_files(options["paths"] or (".",), layers, skipped=lambda path, why: _say(f"{path}: skipped: {why}"))
+    for path in files:
+        facts = layers.of(path).facts
+        if facts and loaded(facts).is_stale(path):
+            _say(f"{path}: changed since it was recorded: its facts are dropped")
+    return files
 
 
 def _stdin(options: dict[str, Any]) -> Any:
@@ -501,14 +665,35 @@ def _stdin(options: dict[str, Any]) -> Any:
 
 def _verify(options: dict[str, Any]) -> bool:
     wanted = options["verify"]
-    if wanted is False or (wanted is None and not options["apply"]):
+    if wanted is False or (wanted is None and not options["apply"] and not options["measure"]):
         return False
+    if wanted:
+        _need_mlx("--verify", ", or --no-verify")
+    return _has_mlx()
+
+
+def _has_mlx() -> bool:
     from importlib.util import find_spec
 
-    present = find_spec("mlx") is not None
-    if wanted and not present:
-        raise ConfigError('--verify runs the code before and after on MLX: pip install "fuselint[cpu]", or --no-verify')
-    return present
+    return find_spec("mlx") is not None
+
+
+def _need_mlx(what: str, otherwise: str = "") -> None:
+    if not _has_mlx():
+        raise ConfigError(f'{what} runs the code before and after on MLX: pip install "fuselint[cpu]"{otherwise}')
+
+
+def _tuner(layers: Layers, wanted: bool) -> Tuner | None:
+    """What times each fix, where that was asked for and there is a GPU."""
+    if not wanted:
+        return None
+    from fuselint.tuning import Tuner
+    from fuselint.verify.measure import NO_CPU, gpu
+
+    if not gpu():
+        _say(NO_CPU)
+        return None
+    return Tuner(layers)
 
 
 def _report(

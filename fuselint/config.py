@@ -83,6 +83,7 @@ class Settings:
     model_config: the model's configuration, whose numbers the code's names stand for.
     chip: that times are for, one of CHIP_NAMES; "" for this machine's, or else DEFAULT_CHIP.
     target_mlx: the version of MLX that the code runs on, "" for the newest known.
+    facts: the file that `fuselint record` wrote, "" for none.
     min_kernels: the shortest elementwise chain that is reported whatever its operations are.
     min_saving: bytes; findings that are known to save less aren't shown.
     hot, cold: patterns of qualified names of functions that are, or aren't, on the hot path.
@@ -106,6 +107,7 @@ class Settings:
     model_config: ModelConfig | None = None
     chip: str = ""
     target_mlx: str = ""
+    facts: str = ""
     min_kernels: int = 3
     min_saving: int = 0
     hot: tuple[str, ...] = ()
@@ -278,6 +280,12 @@ def _model(key: str, value: Any, where: str, folder: Path) -> ModelConfig:
     return load_model_config(value, where, folder)
 
 
+def _path(key: str, value: Any, where: str, folder: Path) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f'{where}: "{key}" is the path of a file of `fuselint record`, in quotes')
+    return str(folder / value) if value else ""
+
+
 def _file_ignores(key: str, value: Any, where: str, folder: Path) -> tuple[FileIgnores, ...]:
     if not isinstance(value, dict):
         raise ConfigError(f'{where}: "{key}" is a table of rules by pattern, such as {{ "tests/*" = ["FUS301"] }}')
@@ -303,6 +311,7 @@ READERS: dict[str, Reader] = {
     "model-config": _model,
     "chip": _text(chip_name),
     "target-mlx": _text(mlx_version),
+    "facts": _path,
     "min-kernels": _chain,
     "min-saving": _bytes,
     "hot": _strings,
@@ -406,6 +415,8 @@ def options_layer(options: Mapping[str, Any]) -> Layer:
         table[key] = value
     if options.get("no_cache"):
         table["cache"] = False
+    if options.get("no_facts"):
+        table["facts"] = ""
     return layer(table, lambda key: f"--{key}", Path())
 
 

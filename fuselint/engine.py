@@ -14,7 +14,7 @@ from typing import TypeVar
 from fuselint.analysis import FileResult, Proposal, analyse
 from fuselint.config import Configuration, Settings
 from fuselint.errors import FuselintError, UnreadableFile
-from fuselint.finding import UNREADABLE, Edit, Finding, Related, Verification
+from fuselint.finding import UNREADABLE, Edit, Finding, Region, Related, Verification
 from fuselint.package import Package
 from fuselint.rulebook import OWN, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
@@ -70,10 +70,14 @@ def check_paths(paths: Sequence[str], configuration: Configuration, jobs: int | 
     yield from each(_check, [(path, s, package) for path, s in zip(paths, settings, strict=True)], jobs)
 
 
-def fix_text(file: FileText, settings: Settings, verify: bool = False) -> FixedFile:
+Judge = Callable[[Finding, Region | None], tuple[Finding, bool]]
+"""The finding with what running its fix showed, and whether the fix stays."""
+
+
+def fix_text(file: FileText, settings: Settings, verify: bool = False, judge: Judge | None = None) -> FixedFile:
     """The fixed text; nothing is written."""
     work = [_work(file, settings)]
-    _rounds(work, verify, jobs=1)
+    _rounds(work, verify, judge, jobs=1)
     return work[0].result()
 
 
@@ -83,8 +87,12 @@ def fix_paths(
     write: bool = False,
     verify: bool = False,
     jobs: int | None = None,
+    judge: Judge | None = None,
 ) -> list[FixedFile]:
-    """Fix files, in rounds over all of them: a round's fixes don't touch, and are verified together."""
+    """Fix files, in rounds over all of them: a round's fixes don't touch, and are verified together.
+
+    judge: has the last word on each fix that passed.
+    """
     work = []
     for path, settings in zip(paths, _settings(paths, configuration), strict=True):
         try:
@@ -92,10 +100,10 @@ def fix_paths(
         except UnreadableFile as e:
             nothing = FileText(path, "")
             work.append(_Work(nothing, nothing, _unreadable(e, settings), settings, done=True))
-    _rounds(work, verify, jobs)
+    _rounds(work, verify, judge, jobs)
     if write:
         for w in work:
-            _write(w, verify)
+            _write(w, verify, judge)
     return [w.result() for w in work]
 
 
@@ -278,14 +286,14 @@ def _work(file: FileText, settings: Settings) -> _Work:
     return _Work(file, file, FileResult(file.path), settings)
 
 
-def _rounds(work: Sequence[_Work], verify: bool, jobs: int | None) -> None:
+def _rounds(work: Sequence[_Work], verify: bool, judge: Judge | None, jobs: int | None) -> None:
     for _ in range(MOST_ROUNDS):
         busy = [w for w in work if not w.done]
         if not busy:
             return
         chosen = _round(busy, work, jobs)
         for w, proposals in zip(busy, _verified(busy, chosen) if verify else chosen, strict=True):
-            _make(w, proposals)
+            _make(w, proposals if judge is None else _judged(w, proposals, judge))
     _round([w for w in work if not w.done], work, jobs)
     for w in work:
         if not w.done:
@@ -328,8 +336,8 @@ def choose(proposals: Sequence[Proposal], settings: Settings) -> list[Proposal]:
     """
 
     def rank(p: Proposal) -> tuple[int, int]:
-        saved = p.finding.traffic.saved_at if p.finding.traffic else None
-        return -(saved or 0), p.finding.line
+        t = p.finding.traffic
+        return -(t.saved_at or 0) * (t.calls or 1) if t else 0, p.finding.line
 
     chosen: list[Proposal] = []
     edits: tuple[Edit, ...] = ()
@@ -372,6 +380,18 @@ def _verified(busy: Sequence[_Work], chosen: Sequence[Sequence[Proposal]]) -> li
         else:
             kept[id(w)].append(replace(p, finding=finding))
     return [kept[id(w)] for w in busy]
+
+
+def _judged(w: _Work, proposals: Sequence[Proposal], judge: Judge) -> list[Proposal]:
+    """Without the fixes that the judge withholds."""
+    kept = []
+    for p in proposals:
+        finding, stays = (p.finding, True) if p.finding.code == UNUSED else judge(p.finding, p.region)
+        if stays:
+            kept.append(replace(p, finding=finding))
+        else:
+            w.withheld[finding.id] = finding
+    return kept
 
 
 def _make(w: _Work, proposals: Sequence[Proposal]) -> None:
@@ -417,7 +437,7 @@ def _guarded(file: FileText, proposals: Sequence[Proposal]) -> str | NoFix:
     return refused or (NoFix(problem) if problem else made)
 
 
-def _write(w: _Work, verify: bool) -> None:
+def _write(w: _Work, verify: bool, judge: Judge | None) -> None:
     """Write a changed file in one step. Where it was edited since it was read, it is read and fixed again."""
     for _ in range(MOST_ROUNDS):
         if w.now.text == w.file.text:
@@ -435,7 +455,7 @@ def _write(w: _Work, verify: bool) -> None:
                 w.now, w.applied = w.file, []
                 return
             fresh = _work(again, w.settings)
-            _rounds([fresh], verify, jobs=1)
+            _rounds([fresh], verify, judge, jobs=1)
             w.file, w.now, w.latest, w.done = fresh.file, fresh.now, fresh.latest, fresh.done
             w.applied, w.withheld, w.errors = fresh.applied, fresh.withheld, fresh.errors
     w.errors.append(f"{w.file.path}: keeps changing on disk; nothing was written to it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fuselint.analysis import Analysis, message, program_in_package, span_of
+from fuselint.analysis import Analysis, as_recorded, message, program_in_package, span_of
 from fuselint.config import DTYPES, Settings
 from fuselint.errors import FuselintError
 from fuselint.graph.model import Graph, Node
@@ -30,7 +30,7 @@ def explain(path: str, line: int, settings: Settings) -> str:
     if graph is None:
         reason = program.too_complex.get(qualname, "its text is not found")
         raise FuselintError(f"{path}:{line}: {qualname} is not analysed: {reason}")
-    work = Analysis(file, settings, None, program, screened.tree)
+    work = Analysis(file, settings, None, program, screened.tree, as_recorded(program, settings))
     return "\n".join(_lines(work, graph, line, qualname in {s.qualname for s in screened.functions})) + "\n"
 
 
@@ -75,6 +75,8 @@ def _lines(work: Analysis, graph: Graph, line: int, screened: bool) -> Iterator[
     yield from ["", f"kernels of line {line}, run as written", *_kernels(work.settings, graph, here)]
     for rule in work.by_code.values():
         for match in claim(work.found(rule, graph)):
+            if work.ran is not None:
+                work.ran.settle(graph, match, rule, span_of(graph, match.root))
             yield from _match(work, graph, match)
     yield from work.errors
 

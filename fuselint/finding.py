@@ -34,10 +34,35 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one call: the median of all samples, and half the distance between their quartiles.
+
+    peak_memory: bytes that MLX held during a call, without what it held before.
+    """
+
+    seconds: float
+    spread: float
+    peak_memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was timed at some sizes on one device: by name, such as `as it is` and `fixed`. reason: why nothing was."""
+
+    device: str = ""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    timings: Mapping[str, Timing] = field(default_factory=dict)
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """What running a fix before and after showed.
 
     Errors are the largest absolute difference from the float64 reference, divided by the reference's largest value.
+    `ulp` is that by dtype, before and after, in units of the last place of that value. gradient: the largest difference
+    of float32 gradients, by the same measure; None where there is none. repaired: values that overflowed or had lost
+    their digits before, and are right now. measured: by phase, where times were asked for.
     """
 
     outcome: Literal["passed", "failed", "not verifiable"]
@@ -47,6 +72,11 @@ class Verification:
     error_before: float | None = None
     error_after: float | None = None
     cases: int = 0
+    seed: int = 0
+    ulp: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    gradient: float | None = None
+    repaired: int = 0
+    measured: Mapping[str, Measured] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +98,8 @@ class Fix:
 UNREADABLE = "FUS000"
 """The code of files that can't be analysed."""
 
-Source = Literal["stated", "config", "phase", "assumed"]
-"""Where a number comes from: --shape, --model-config, --phase, or nowhere."""
+Source = Literal["stated", "recorded", "config", "phase", "assumed"]
+"""Where a number comes from: --shape, a recorded run, --model-config, --phase, or nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +146,7 @@ class Traffic:
 
     Formulas are text in the names of the user's code. `at` holds the sizes that `saved_at` (bytes) was computed
     with, `sources` where each comes from, `assumed` those of them that nobody stated. `seconds` is what the fix saves
-    in one call on `chip`. `model` is there where the model's configuration is known.
+    in one call on `chip`. `model` is there where the model's configuration is known, `calls` where a run was recorded.
     """
 
     symbols: Mapping[str, str]
@@ -134,6 +164,7 @@ class Traffic:
     phase: str = ""
     seconds: Seconds | None = None
     model: ModelSaving | None = None
+    calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

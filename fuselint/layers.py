@@ -1,6 +1,7 @@
 """Where settings come from: built in, files with what they extend, the command line; the later over the earlier.
 
-fuselint.toml or pyproject.toml, the nearest above each file  <-  --config KEY=VALUE  <-  the other options
+a recorded run  <-  fuselint.toml or pyproject.toml, the nearest above each file
+  <-  --config KEY=VALUE  <-  the other options
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from fuselint.config import Layer, Settings, folded, layer
 from fuselint.errors import ConfigError
+from fuselint.recorded import find as find_facts
 
 NAMES = (".fuselint.toml", "fuselint.toml", "pyproject.toml")
 """Of configuration files, the first of a folder counts. A pyproject.toml is one where it has [tool.fuselint]."""
@@ -23,12 +25,14 @@ NAMES = (".fuselint.toml", "fuselint.toml", "pyproject.toml")
 class Layers:
     """The settings of each file: of the nearest configuration file above it, or of `file`, under `over`.
 
-    isolated: no file counts. Raises ConfigError where a file is asked for whose configuration is wrong.
+    isolated: no file counts. under: what counts where no file says otherwise.
+    Raises ConfigError where a file is asked for whose configuration is wrong.
     """
 
     file: Path | None = None
     isolated: bool = False
     over: Sequence[Layer] = ()
+    under: Sequence[Layer] = ()
     _nearest: dict[Path, Path | None] = field(default_factory=dict)
     _settings: dict[Path | None, Settings] = field(default_factory=dict)
 
@@ -40,7 +44,7 @@ class Layers:
         """The settings of files that lie directly in a folder."""
         chosen = self.file or (None if self.isolated else self.nearest(Path(os.path.abspath(path))))
         if chosen not in self._settings:
-            self._settings[chosen] = folded([*(file_layers(chosen) if chosen else ()), *self.over])
+            self._settings[chosen] = folded([*self.under, *(file_layers(chosen) if chosen else ()), *self.over])
         return self._settings[chosen]
 
     def nearest(self, folder: Path) -> Path | None:
@@ -50,6 +54,12 @@ class Layers:
             above = folder.parent
             self._nearest[folder] = own or (None if above == folder else self.nearest(above))
         return self._nearest[folder]
+
+
+def recorded_layers(folder: Path) -> list[Layer]:
+    """The facts of the nearest recorded run, as the lowest layer; none where nothing was recorded."""
+    found = find_facts(folder)
+    return [] if found is None else [Layer({"facts": str(found)}, {"facts": str(found)})]
 
 
 def _own(folder: Path) -> Path | None:

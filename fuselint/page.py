@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fuselint.analysis import Analysis, FileResult, program_in_package
+from fuselint.analysis import Analysis, FileResult, as_recorded, program_in_package
 from fuselint.config import Configuration, Settings
 from fuselint.engine import fix_paths, localised
 from fuselint.errors import UnreadableFile
@@ -22,7 +22,6 @@ from fuselint.traffic import Region, chips, count
 from fuselint.traffic.census import census
 from fuselint.traffic.kernels import Kernel
 from fuselint.traffic.known import Known
-from fuselint.traffic.known import known as what_is_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,7 @@ class _Recording(Analysis):
     regions: dict[Match, tuple[Region, Known]] = field(default_factory=dict)
 
     def traffic(self, graph: Graph, match: Match) -> Traffic:
-        model, qualname = self.model, graph.context.qualname
-        known = model.usual(graph, match) if model is not None else what_is_known(self.settings, qualname)
+        known = self.known(graph, match)
         self.regions[match] = count(graph, match, self.settings, known), known
         return Analysis.traffic(self, graph, match)
 
@@ -147,7 +145,8 @@ class _Work:
             return cls(file, settings, None, (), FileResult(file.path))
         package = Package()
         program = program_in_package(file, screened.tree, settings, package.modules())
-        analysis = _Recording(file, settings, package.others_read(file.path), program, screened.tree)
+        ran = as_recorded(program, settings)
+        analysis = _Recording(file, settings, package.others_read(file.path), program, screened.tree, ran)
         names = [span.qualname for span in screened.functions]
         result, _ = analysis.run(names)
         return cls(file, settings, analysis, names, result)

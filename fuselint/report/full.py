@@ -119,6 +119,8 @@ def _saving(t: Traffic) -> Iterator[str]:
     if launches > 0:
         parts.append(f"{plural(launches, 'launch')} fewer (counted)")
     names = ", ".join(f"{name}: {meaning}" for name, meaning in t.symbols.items() if meaning and meaning != name)
+    if t.calls is not None:
+        parts.append(f"called {plural(t.calls, 'time')} in the recorded run")
     if parts:
         yield "; ".join(parts) + (f" [{names}]" if names else "")
     if t.model is not None and (t.model.bytes or t.model.launches):
@@ -144,7 +146,9 @@ def _time(seconds: Seconds | None, chip: str) -> str:
 def _sources(t: Traffic) -> str:
     """Which sizes nobody stated, and which a configuration did."""
     configured = [name for name, source in t.sources.items() if source == "config"]
+    ran = [name for name, source in t.sources.items() if source == "recorded"]
     parts = [f"{', '.join(configured)} from the config"] if configured else []
+    parts += [f"{', '.join(ran)} recorded"] if ran else []
     parts += [f"{', '.join(t.assumed)} assumed"] if t.assumed else []
     return f" ({'; '.join(parts)})" if parts else ""
 

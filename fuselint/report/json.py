@@ -63,4 +63,5 @@ def _traffic(t: Traffic) -> dict[str, Any]:
         "phase": t.phase,
         "seconds": asdict(t.seconds) if t.seconds else None,
         "model": asdict(t.model) if t.model else None,
+        "calls": t.calls,
     }

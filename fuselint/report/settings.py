@@ -28,6 +28,7 @@ UNSET = {
     "model-config": "sizes are assumed",
     "chip": "this machine's",
     "target-mlx": "the newest",
+    "facts": "of no recorded run",
 }
 """What it means that a setting is empty."""
 
@@ -63,6 +64,8 @@ def _value(settings: Settings, key: str) -> Any:
         return {p: list(i.codes) for i in value for p in _placed(i.glob)}
     if key == "model-config":
         return value.name if value is not None else ""
+    if key == "facts":
+        return shown(value)
     return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
 
 

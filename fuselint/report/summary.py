@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fuselint.config import Settings
     from fuselint.engine import FileResult, FixedFile
     from fuselint.finding import Finding, Verification
+    from fuselint.tuning import Tried
 
 MOST_REASONS = 3
 """Of functions that were not understood, on the closing line."""
@@ -48,6 +49,12 @@ def by_saving(finding: Finding) -> tuple[int, float]:
     """What saves most in a pass of the model first: bytes, then time."""
     m = finding.traffic.model if finding.traffic else None
     return (-m.bytes, -m.seconds.estimate) if m else (0, 0.0)
+
+
+def by_calls(finding: Finding) -> float:
+    """What saves most in a recorded run first: bytes of all calls."""
+    t = finding.traffic
+    return -(t.saved_at or 0) * (t.calls or 0) if t else 0
 
 
 def models(results: Iterable[FileResult], settings: Settings) -> Iterator[str]:
@@ -104,6 +111,13 @@ def unverified(fixed: Iterable[FixedFile]) -> Iterator[str]:
                 yield f"{place} withheld: {v.reason}; please report this"
             elif v and v.outcome == "not verifiable":
                 yield f"{place} fixed, not verified: {v.reason}"
+
+
+def timed(tried: Iterable[Tried]) -> Iterator[str]:
+    """The lines of each fix that was timed."""
+    from fuselint.report.tuning import lines
+
+    return (line for t in tried for line in lines(t))
 
 
 def verification(finding: Finding) -> Verification | None:

@@ -84,6 +84,7 @@ class _Cut:
     templates: Mapping[Node, str]
     names: dict[Node, str] = field(default_factory=dict)  # inputs by the value they stand for
     keys: dict[Node, str] = field(default_factory=dict)  # the holes' own names
+    layers: dict[str, RegionInput] = field(default_factory=dict)  # of mlx.nn, by the name that the code calls
     symbols: dict[str, str] = field(default_factory=dict)  # plain names of sizes, by what facts call them
 
     def __post_init__(self) -> None:
@@ -195,7 +196,19 @@ class _Cut:
         for node in self.given:
             name = self.names[node]
             out.setdefault(name, self._input(node, name))
-        return tuple(out.values())
+        out |= {name: layer for name, layer in self.layers.items() if name not in out}
+        lead = self._lead(out)
+        return tuple(i if lead is None else replace(i, shape=_led(i.shape, lead)) for i in out.values())
+
+    def _lead(self, inputs: Mapping[str, RegionInput]) -> tuple[str, ...] | None:
+        """What "..." stands for where the code says it of one array: the others have the same leading axes."""
+        for node in self.given:
+            template, shape = inputs[self.names[node]].shape, self.graph.facts.shape(node)
+            if template and template[0] == "..." and shape is not None and shape.lead is None:
+                count = len(shape.dims) - len(template) + 1
+                if count > 0:
+                    return tuple(map(self._axis, shape.dims[:count]))
+        return None
 
     def idle(self, text: str, inputs: tuple[RegionInput, ...]) -> tuple[RegionInput, ...]:
         """Names that the text hands to a helper which makes no use of them: any number will do."""
@@ -511,23 +524,49 @@ class _Cut:
         return out
 
     def _called(self, call: cst.Call) -> str | None:
-        """`nn.silu` for `self.act`, where `__init__` says that it is that."""
+        """`nn.silu` for `self.act`, where `__init__` says that it is that; what is so by default stays by its name."""
         held = self.graph.values.get(call)
         func = call.func
         if held is None or held.cst is not call or held.frame.depth > 0:
             return None
         if not isinstance(func, cst.Attribute) or not isinstance(func.value, cst.Name):
             return None
+        default = held.attrs.get("default")
+        if default is not None and default.attrs.get("target") and func.value.value == self.first:
+            self._stand_in(f"self.{func.attr.value}", default)
+            return f"self.{func.attr.value}"
         op = TABLE.get(held.op)
         if op is None or func.value.value != self.first or op.method == func.attr.value:
             return None
         new = held.attrs.get("new")
         if new is not None and (op.function is None or new.inputs):
-            raise NotRunnable(f"`self.{func.attr.value}` is a layer")
+            self._stand_in(f"self.{func.attr.value}", new)
+            return f"self.{func.attr.value}"
         try:
             return Formula.function(op).format(mx="mx", nn="nn")
         except NoText as why:
             raise NotRunnable(str(why)) from None
+
+    def _stand_in(self, name: str, new: Node) -> None:
+        """What the region is given to call: a layer of mlx.nn, of the same arguments, with weights of its own, or a
+        function of mlx.nn."""
+        target = str(new.attrs["target"])
+        if not target.startswith("mlx.nn.") or target.count(".") != 2:
+            raise NotRunnable(f"`{name}` is a layer of {target.rpartition('.')[0]}")
+        text = target.removeprefix("mlx.")
+        if new.op == "new":
+            args = [f"{key}={self._argument(name, node)}" for key, node in new.attrs["args"].items()]
+            text += f"({', '.join(args)})"
+        self.layers[name] = RegionInput(name, "object", value=text)
+
+    def _argument(self, name: str, node: Node) -> str:
+        const = self.graph.facts.const(node)
+        if const is None or isinstance(const, (bool, int, float, str)):
+            return repr(const)
+        size = self.graph.facts.size(node)
+        if size is None:
+            raise NotRunnable(f"`{name}` is a layer of arguments that nothing says")
+        return self._axis(size)
 
     def _input_text(self, n: cst.CSTNode, texts: Mapping[Node, str]) -> str | None:
         """What stands for a whole expression: an input, or the replacement of a root."""
@@ -561,6 +600,10 @@ def _suites(s: cst.CSTNode) -> Iterator[cst.BaseSuite]:
             yield c
         elif isinstance(c, (cst.Else, cst.If, cst.Finally, cst.ExceptHandler, cst.MatchCase)):
             yield from _suites(c)
+
+
+def _led(shape: tuple[str, ...] | None, lead: tuple[str, ...]) -> tuple[str, ...] | None:
+    return (*lead, *shape[1:]) if shape and shape[0] == "..." else shape
 
 
 def _bound_in(s: cst.CSTNode) -> set[str]:

@@ -24,26 +24,28 @@ class Tracing:
         with Tracing(request) as tracing:
             tracing.traced, tracing.sizes(activation, ["B", "x.shape[1]"])
 
-    The child has the caller's folder first on its path, and the environment of the caller. A crash of the user's code
-    ends the child only. Raises FuselintError where the trace fails, and says why.
+    The child has the caller's folder first on its path (`folder` before it), and the environment of the caller. A
+    crash of the user's code ends the child only. Raises FuselintError where the trace fails, and says why.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, folder: str | None = None) -> None:
         split_target(request.target)
         for text in request.inputs:
             parse_input(text, request.sizes)
-        self._request = request
+        self._request, self._folder = request, folder
         self.traced: Traced
 
     def __enter__(self) -> Tracing:
         environment = dict(os.environ)
         root = str(Path(fuselint.__file__).resolve().parent.parent)
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (environment.get("PYTHONPATH"), root)))
+        here = os.getcwd() if self._folder else None
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (here, environment.get("PYTHONPATH"), root)))
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fuselint.trace.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
+            cwd=self._folder,
             text=True,
             encoding="utf-8",
         )

@@ -100,8 +100,13 @@ def load(name: str) -> Any:
     return importlib.import_module(".".join(parts))
 
 
-def find(module: Any, name: str, path: str, request: Request) -> tuple[Callable[..., Any], Any]:
-    """What the path leads to, classes on the way built; and the last object on it that holds state, if one does."""
+def find(
+    module: Any, name: str, path: str, request: Request, weigh: Callable[[nn.Module, str], None] | None = None
+) -> tuple[Callable[..., Any], Any]:
+    """What the path leads to, classes on the way built; and the last object on it that holds state, if one does.
+
+    weigh: what gives a module its weights, in a dtype; by default stand-ins that take no memory.
+    """
     found, owner, seen = module, None, name
     for part in path.split("."):
         inner = found[int(part)] if part.isdecimal() and _holds(found, int(part)) else getattr(found, part, MISSING)
@@ -109,7 +114,7 @@ def find(module: Any, name: str, path: str, request: Request) -> tuple[Callable[
             raise BadRequest(f"{seen} has no {part}{_near(part, found)}")
         found, seen = built(inner, module, request) if inspect.isclass(inner) else inner, f"{seen}.{part}"
         if isinstance(found, nn.Module):
-            lazily(found, request.dtype)
+            (weigh or lazily)(found, request.dtype)
         if not inspect.isroutine(found):
             owner = found
     if not callable(found):

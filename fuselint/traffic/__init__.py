@@ -31,7 +31,7 @@ from fuselint.traffic.sizes import FEATURES, Pair, Sizes
 if TYPE_CHECKING:
     from fuselint.rulebook import FusedKernel, Made, Match
 
-ONES = frozenset({(1, "stated"), (1, "config"), (1, "phase")})
+ONES = frozenset({(1, "stated"), (1, "recorded"), (1, "config"), (1, "phase")})
 
 MLX_NAMES = {short: long for long, short in LONG_DTYPES.items()}
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 
 from fuselint.config import PHASES, Settings
+from fuselint.finding import Source
 from fuselint.modelconfig import ModelConfig
-
-Source = Literal["stated", "config", "phase", "assumed"]
 
 Number = tuple[int, Source]
 
@@ -118,17 +116,20 @@ def _nothing(name: str) -> int | None:
 
 @dataclass(frozen=True)
 class Known:
-    """stated, configured: numbers by name; config: for what neither says.
+    """stated, recorded, configured: numbers by name; config: for what none says.
 
     phase_stated: whether the user chose it; resized: its sizes that the user stated, by role.
+    ran: sizes of a recorded run, by role.
     """
 
     stated: Callable[[str], int | None] = _nothing
+    recorded: Callable[[str], int | None] = _nothing
     configured: Callable[[str], int | None] = _nothing
     config: ModelConfig | None = None
     phase: Phase = PHASE["prefill"]
     phase_stated: bool = False
     resized: frozenset[str] = frozenset()
+    ran: Mapping[str, int] = field(default_factory=dict)
     cache: dict[str, Number | None] = field(default_factory=dict)
 
     def number(self, name: str) -> Number | None:
@@ -141,6 +142,9 @@ class Known:
         stated = self.stated(name)
         if stated is not None:
             return stated, "stated"
+        recorded = self.recorded(name)
+        if recorded is not None:
+            return recorded, "recorded"
         configured = self.configured(name)
         return None if configured is None else (configured, "config")
 
@@ -148,6 +152,8 @@ class Known:
         """A size by what it is for."""
         p = self.phase
         phases: Mapping[str, int] = {"batch": p.batch, "length": p.length, "keys": p.keys, "rows": p.tokens}
+        if what in self.ran and what not in self.resized:
+            return self.ran[what], "recorded"
         if what in phases:
             return phases[what], self._phase_source(what)
         said = None if self.config is None else self.config.role(what)

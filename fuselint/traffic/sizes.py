@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
 
+from fuselint.finding import Source
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
-from fuselint.traffic.known import BY_RANK, HEADED, LETTER_OF, LETTERS, Known, Number, Source, role
+from fuselint.traffic.known import BY_RANK, HEADED, LETTER_OF, LETTERS, Known, Number, role
 
 ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
 
@@ -245,12 +246,16 @@ class Sizes:
 
     def number(self, name: str, known: Known) -> Number:
         """The number that a name stands for, and where it comes from."""
-        said = known.number(name) or self._met(name, known)
+        meaning = self.meanings.get(name)
+        said = known.number(name)
+        if said is not None and said[1] == "recorded" and meaning is not None and name not in meaning.names:
+            said = None  # the code calls something else so
+        said = said or self._met(name, known)
         if said is not None:
             return said
-        meaning = self.meanings.get(name)
         if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
-            return known.of_role(LETTERS[name])  # the rule knows what the axis is for, the code has no name for it
+            # The rule knows what the axis is for, the code has no name for it.
+            return _evaluated(meaning, known) or known.of_role(LETTERS[name])
         if meaning is not None and name not in meaning.names:
             return self._meant(meaning, known) or known.of_role(self._role(name))
         return known.of_role(self._role(name))
@@ -267,7 +272,7 @@ class Sizes:
         if value is None or value < 1:
             return None
         sources = {source for _, source in parts.values()}
-        order: tuple[Source, ...] = ("assumed", "phase", "config")
+        order: tuple[Source, ...] = ("assumed", "phase", "config", "recorded")
         return value, next((s for s in order if s in sources), "stated")
 
     def _met(self, name: str, known: Known) -> Number | None:
@@ -317,7 +322,8 @@ def _evaluated(size: Expr, known: Known) -> Number | None:
     if value is None or value < 1:
         return None
     sources = {s[1] for s in said.values() if s is not None}
-    return value, "config" if "config" in sources else "stated"
+    order: tuple[Source, ...] = ("config", "recorded")
+    return value, next((s for s in order if s in sources), "stated")
 
 
 def reduced(formula: Expr) -> Expr:

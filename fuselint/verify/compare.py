@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import mlx.core as mx
 
 ROUNDING = {mx.float16: 2.0**-10, mx.bfloat16: 2.0**-7, mx.float32: 2.0**-20}
 """One rounding by the dtype of the result; in float32 eight, since sums are taken in another order."""
+ULP = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
+"""The unit in the last place of 1, by dtype."""
 REFERENCE_LIMIT = {mx.float16: 65504.0, mx.bfloat16: 3.38e38, mx.float32: 3.4e38}
 LOST = 0.1
 """A value that far off, relative to the largest, has overflowed or lost its digits: it says nothing of the rest."""
@@ -31,6 +33,7 @@ class Difference:
     before: float = 0.0
     after: float = 0.0
     repaired: int = 0  # values that were inf, NaN or far off before, and are right now
+    sooner: int = 0  # values of the last quarter of the dtype's range that overflow now
 
 
 def leaves(value: Any, path: str = "result") -> Iterator[tuple[str, Any]]:
@@ -45,8 +48,8 @@ def leaves(value: Any, path: str = "result") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def structure(before: Any, after: Any, *, dtypes: bool = True) -> str:
-    """What differs in structure, shape or dtype, or ""."""
+def structure(before: Any, after: Any, *, dtypes: Literal["same", "no wider", "any"] = "same") -> str:
+    """What differs in structure, shape or dtype, or "". dtypes: which of `after` will do."""
     a, b = list(leaves(before)), list(leaves(after))
     if [p for p, _ in a] != [p for p, _ in b]:
         return f"{len(b)} values instead of {len(a)}"
@@ -58,7 +61,7 @@ def structure(before: Any, after: Any, *, dtypes: bool = True) -> str:
                 return f"{path} is {y!r} instead of {x!r}"
         elif x.shape != y.shape:
             return f"the shape of {path} is {tuple(y.shape)} instead of {tuple(x.shape)}"
-        elif dtypes and x.dtype != y.dtype:
+        elif (dtypes == "same" and x.dtype != y.dtype) or (dtypes == "no wider" and y.dtype.size > x.dtype.size):
             return f"the dtype of {path} is {short(y.dtype)} instead of {short(x.dtype)}"
     return ""
 
@@ -71,8 +74,14 @@ def short(dtype: Any) -> str:
     return str(dtype).rpartition(".")[2]
 
 
-def values(before: mx.array, after: mx.array, reference: mx.array, *, judged: bool = True) -> Difference:
-    """Compare one array with its float64 reference. judged: whether finite values count (see judge.py)."""
+def values(
+    before: mx.array, after: mx.array, reference: mx.array, *, judged: bool = True, huge: bool = False
+) -> Difference:
+    """Compare one array with its float64 reference. judged: whether finite values count (see judge.py).
+
+    huge: the inputs come close to what the dtype can hold. Then the reference may overflow, too, and says nothing; and
+    a value of the last quarter of the range may become inf, which the difference tells.
+    """
     if before.size == 0:
         return Difference()
     with mx.stream(mx.cpu):
@@ -84,12 +93,15 @@ def values(before: mx.array, after: mx.array, reference: mx.array, *, judged: bo
         ref = mx.where(mx.abs(ref) > limit, mx.sign(ref) * math.inf, ref)  # what the dtype can hold at all
         known, was, now = mx.isfinite(ref), mx.isfinite(a), mx.isfinite(b)
         broken = known & was & ~now
-        if mx.any(broken).item():
-            return Difference(f"{int(mx.sum(broken).item())} values are inf or NaN that were finite")
-        # where the true value is inf or NaN and the code before said so, the same must be said
-        same = (mx.isnan(a) & mx.isnan(b)) | (a == b)
+        early = broken & (mx.abs(ref) > limit / 4) if huge else mx.zeros_like(broken)
+        now = now | early
+        b = mx.where(early, ref, b)
+        if mx.any(broken & ~early).item():
+            return Difference(f"{int(mx.sum(broken & ~early).item())} values are inf or NaN that were finite")
+        # where the true value is inf or NaN and the code before said so, the same must be said, or the true one
+        same = (mx.isnan(b) & (mx.isnan(a) | mx.isnan(ref))) | (b == a) | (b == ref)
         other = ~known & ~was & ~same
-        if mx.any(other).item():
+        if mx.any(other).item() and not huge:
             return Difference(f"{int(mx.sum(other).item())} inf or NaN values became others")
         zero = mx.zeros_like(ref)
         size = mx.max(mx.abs(mx.where(known, ref, zero))).item() or 1.0
@@ -97,14 +109,16 @@ def values(before: mx.array, after: mx.array, reference: mx.array, *, judged: bo
         off_after = mx.where(known & now, mx.abs(b - ref), zero) / size
         slack = max(ROUNDING.get(before.dtype, 2.0**-20), ROUNDING.get(after.dtype, 2.0**-20))
         lost = known & (~was | (off_before > max(LOST, 32 * slack)))
-        error_before, error_after = mx.max(mx.where(lost, zero, off_before)).item(), mx.max(off_after).item()
+        error_before, error_after = (mx.max(mx.where(lost, zero, off)).item() for off in (off_before, off_after))
         rounding = min(slack, 2.0**-23) if before.dtype == mx.float32 else slack
         allowed = slack + error_before * (3 if error_before > ILL_CONDITIONED * rounding else 1)
         right = off_after <= allowed
         wrong = ""
         if judged and not mx.all(right | (lost & (~now | (off_after <= off_before)))).item():
+            error_after = mx.max(off_after).item()
             wrong = f"the largest error is {error_after:.1e} of the largest value, before {error_before:.1e}"
-        return Difference(wrong, error_before, error_after, int(mx.sum(lost & now & right).item()))
+        repaired, sooner = (int(mx.sum(which).item()) for which in (lost & now & right, early))
+        return Difference(wrong, error_before, error_after, repaired, sooner)
 
 
 def _exact(before: mx.array, after: mx.array) -> Difference:

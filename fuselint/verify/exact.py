@@ -38,22 +38,34 @@ def _floating(x: Any) -> mx.array:
     return x.astype(mx.float64) if isinstance(x, mx.array) else mx.array(x, dtype=mx.float64)
 
 
-def _each(f: Callable[[float], float]) -> Callable[..., mx.array]:
-    """An elementwise function by Python's own, for what MLX has only in float32."""
+def _each(f: Callable[[float], float], slope: Callable[[float], float]) -> Callable[..., mx.array]:
+    """An elementwise function by Python's own, for what MLX has only in float32. slope: its derivative."""
 
-    def apply(x: Any) -> mx.array:
-        x = _floating(x)
-        return mx.array([f(v) for v in x.flatten().tolist()], dtype=mx.float64).reshape(x.shape)
+    def each(of: Callable[[float], float], x: mx.array) -> mx.array:
+        return mx.array([of(v) for v in x.flatten().tolist()], dtype=mx.float64).reshape(x.shape)
 
-    return apply
+    def gradient(x: mx.array, cotangent: mx.array, _: mx.array) -> mx.array:
+        return cotangent * each(slope, x)
+
+    apply = mx.custom_function(functools.partial(each, f))
+    apply.vjp(gradient)
+    return lambda x: apply(_floating(x))
 
 
 def _finite(f: Callable[[float], float]) -> Callable[[float], float]:
     return lambda v: f(v) if math.isfinite(v) else math.nan
 
 
-sin, cos, tan = _each(_finite(math.sin)), _each(_finite(math.cos)), _each(_finite(math.tan))
-erf = _each(math.erf)
+sin = _each(_finite(math.sin), _finite(math.cos))
+cos = _each(_finite(math.cos), _finite(lambda v: -math.sin(v)))
+tan = _each(_finite(math.tan), _finite(lambda v: 1 + math.tan(v) ** 2))
+
+
+def _erf_slope(v: float) -> float:
+    return 2 / math.sqrt(math.pi) * math.exp(-v * v)
+
+
+erf = _each(math.erf, _erf_slope)
 
 
 def _inverse_erf(v: float) -> float:
@@ -64,11 +76,11 @@ def _inverse_erf(v: float) -> float:
     half = 2 / (math.pi * 0.147) + log / 2
     x = math.copysign(math.sqrt(math.sqrt(half * half - log / 0.147) - half), v)
     for _ in range(4):
-        x -= (math.erf(x) - v) / (2 / math.sqrt(math.pi) * math.exp(-x * x))
+        x -= (math.erf(x) - v) / _erf_slope(x)
     return x
 
 
-erfinv = _each(_inverse_erf)
+erfinv = _each(_inverse_erf, lambda v: 1 / _erf_slope(_inverse_erf(v)) if -1 < v < 1 else math.inf)
 
 
 def sinh(x: Any) -> mx.array:

@@ -19,7 +19,7 @@ import mlx.core as mx
 from fuselint.finding import Region, RegionInput
 from fuselint.graph import ops
 
-Style = Literal["normal", "small rows", "large", "offset", "special"]
+Style = Literal["normal", "small rows", "large", "huge", "tiny", "offset", "special"]
 Layout = Literal["plain", "transposed", "strided", "offset view", "broadcast"]
 
 ROWS, WIDTH = "rows of an unknown shape", "width of an unknown shape"
@@ -28,6 +28,8 @@ INTS = {n: getattr(mx, n) for n in "int8 int16 int32 int64 uint8 uint16 uint32 u
 
 
 MOST_ELEMENTS = 1 << 20
+WIDE = 512
+"""A row over which sums in half precision lose digits."""
 
 
 class BadInput(Exception):
@@ -40,7 +42,11 @@ class DoesNotFit(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One choice of inputs. `lead` stands for "..." in shapes; `turn` alternates what comes in several kinds."""
+    """One choice of inputs. `lead` stands for "..." in shapes; `turn` alternates what comes in several kinds.
+
+    mixed: every second activation is float32, or the last one only. masked: the first row of every mask lets nothing
+    through.
+    """
 
     sizes: Mapping[str, int]
     lead: tuple[int, ...] = ()
@@ -50,11 +56,15 @@ class Case:
     layout: Layout = "plain"
     turn: int = 0
     scalars: Mapping[str, Any] = field(default_factory=dict)
+    mixed: Literal["", "second", "last"] = ""
+    masked: bool = False
 
     def __str__(self) -> str:
         dtype = self.dtype + (f" with {self.weight_dtype} weights" if self.weight_dtype else "")
+        dtype += " beside float32" if self.mixed else ""
         sizes = ", ".join(f"{k}={v}" for k, v in self.sizes.items() if k not in (ROWS, WIDTH))
         extra = [f"leading axes {self.lead}"] if self.lead else []
+        extra += ["a row that is fully masked"] if self.masked else []
         return ", ".join([dtype, *([sizes] if sizes else []), *extra, f"{self.style} values", f"{self.layout} layout"])
 
 
@@ -78,7 +88,19 @@ def symbols(region: Region) -> tuple[list[str], set[str]]:
                 last.update(found)
         if given.symbol is not None:
             names.update(dict.fromkeys(_names(given.symbol)))
+        if given.kind == "object":
+            names.update(dict.fromkeys(n for a in _sized(given) for n in _names(ast.unparse(a))))
     return list(names), last
+
+
+def _sized(given: RegionInput) -> list[ast.expr]:
+    """The arguments of a layer's construction that are sizes by name."""
+    try:
+        call = ast.parse(str(given.value), mode="eval").body
+    except SyntaxError:
+        return []
+    arguments = [*call.args, *(k.value for k in call.keywords)] if isinstance(call, ast.Call) else []
+    return [a for a in arguments if any(isinstance(n, ast.Name) for n in ast.walk(a))]
 
 
 def _is_array(given: RegionInput) -> bool:
@@ -158,6 +180,7 @@ def assignments(region: Region) -> list[dict[str, int]]:
         {n: 8 if n in last else 1 for n in names},
         dict.fromkeys(names, 8),
         dict.fromkeys(names, 1),
+        {n: WIDE if n in last else 2 for n in names},
     ]
 
 
@@ -167,8 +190,16 @@ def readings(region: Region) -> Iterator[Region]:
     What is combined by `&` or chooses in `where` is boolean, an index is an integer; then, shapes that were said may
     not fit each other: all arrays have one shape.
     """
+    used = {name: kind for name, kind in _uses(region) if kind != "array"}
+    arrays = {name for name, kind in _uses(region) if kind != "int"}
+    sharper = [_as_array(i, used) if i.name in arrays else i for i in region.inputs]
+    if tuple(sharper) != region.inputs:
+        yield (region := replace(region, inputs=tuple(sharper)))
+    width = next((ast.unparse(s) for i in region.inputs if i.kind == "object" for s in _sized(i)), None)
+    if width is not None and any(_is_free(i) for i in region.inputs):  # a layer takes arrays of its first size
+        rows = [replace(i, shape=("...", ROWS, width)) if _is_free(i) else i for i in region.inputs]
+        yield replace(region, inputs=tuple(rows))
     yield region
-    used = dict(_uses(region))
     guessed = [
         replace(i, dtype=used[i.name]) if i.dtype == "activation" and i.name in used else i for i in region.inputs
     ]
@@ -180,20 +211,36 @@ def readings(region: Region) -> Iterator[Region]:
         yield replace(region, inputs=tuple(alike))
 
 
+def _is_free(given: RegionInput) -> bool:
+    return given.kind == "array" and given.shape is None and given.dtype == "activation"
+
+
+def _as_array(given: RegionInput, used: Mapping[str, str]) -> RegionInput:
+    """What is not known to be an array, but is used as one."""
+    if given.kind != "scalar" or given.value is not None or given.symbol is not None:
+        return given
+    return replace(given, kind="array", dtype=used.get(given.name, given.dtype))
+
+
 def _uses(region: Region) -> Iterator[tuple[str, str]]:
-    """Inputs that are booleans or integers by how the code uses them."""
+    """Inputs that are booleans, integers or arrays by how the code uses them."""
+    tables = {i.name for i in region.inputs if i.kind == "object" and str(i.value).startswith("nn.Embedding(")}
     for text in (region.before, region.support_before):
         try:
             tree = ast.parse(text)
         except SyntaxError:
             continue
         for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in tables and node.args:
+                yield ast.unparse(node.args[0]), "int"
             if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.BitAnd, ast.BitOr, ast.BitXor)):
                 yield from ((ast.unparse(side), "bool") for side in (node.left, node.right))
             elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Invert):
                 yield ast.unparse(node.operand), "bool"
             elif isinstance(node, ast.Subscript):
                 yield ast.unparse(node.slice), "int"
+            elif isinstance(node, ast.Attribute) and node.attr in ("shape", "dtype", "ndim", "T"):
+                yield ast.unparse(node.value), "array"
             elif isinstance(node, ast.Call):
                 called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
                 if called == "where" and node.args:
@@ -274,10 +321,12 @@ def cases(
     """The cases of a region, for the sizes and scalars that its code before runs with, and a `lead` that it takes.
 
     compiled: a helper goes through mx.compile, where each new dtype and layout costs a compiler run on the CPU.
-    empty: whether to try arrays without elements. MLX 0.32.4 itself fails on them on CUDA: fast.rms_norm raises,
-    a compiled kernel ends the process.
+    empty: whether to try batches of none. MLX 0.32.4 itself fails on them on CUDA: fast.rms_norm raises, a compiled
+    kernel ends the process. On the CPU it fails where an axis that is reduced is empty: fast.layer_norm may hang.
     """
-    main, others = sizes[0], [*sizes[1:]] or [sizes[0]]
+    wide = next((s for s in sizes if WIDE in s.values()), None)
+    main, *others = [s for s in sizes if s is not wide] or sizes
+    others = others or [main]
     second, third = others[0], others[len(others) // 2]
     ranks = leads(region)
     free = len(ranks) > 1
@@ -295,15 +344,29 @@ def cases(
     yield Case(third, deep, style="special", layout="offset view", turn=1, scalars=scalars)
     for n, one in enumerate(others[1:]):
         yield Case(one, lead, turn=n, scalars=other if n % 2 else scalars)
-    if free and empty and not any("not empty" in n for n in region.needs):
-        yield Case(main, (0,) * max(1, len(lead)), turn=0, scalars=scalars)
+    if empty and not any("not empty" in n for n in region.needs):
+        if free:
+            yield Case(main, (0,) * max(1, len(lead)), turn=0, scalars=scalars)
+        elif (batch := next((n for n in main if n == "B" or "batch" in n.lower()), None)) is not None:
+            yield Case({**main, batch: 0}, lead, scalars=scalars)
+    yield Case(second, lead, style="tiny", turn=3, scalars=scalars)
     for dtype in ("float16", "bfloat16"):
         yield Case(main, lead, dtype, turn=0, scalars=scalars)
         yield Case(third, lead, dtype, style="large", turn=1, scalars=scalars)
         yield Case(second, lead, dtype, turn=2, scalars=other)
+        if wide:
+            yield Case(wide, lead, dtype, turn=1, scalars=scalars)
+    yield Case(second, lead, "float16", style="huge", turn=0, scalars=scalars)
+    yield Case(second, lead, "float16", style="tiny", turn=1, scalars=scalars)
     yield Case(second, lead, "bfloat16", style="small rows", turn=3, scalars=scalars)
     if any(i.dtype == "weight" for i in region.inputs):
         yield Case(main, lead, "bfloat16", "float32", turn=0, scalars=scalars)
+    if sum(i.kind == "array" and i.dtype == "activation" for i in region.inputs) > 1:
+        yield Case(main, lead, "bfloat16", turn=0, scalars=scalars, mixed="second")
+        if not compiled:
+            yield Case(main, lead, "float16", turn=0, scalars=scalars, mixed="last")
+    if any(i.dtype in ("mask", "bool", "bool_") for i in region.inputs):
+        yield Case(main, lead, scalars=scalars, masked=True)
 
 
 class Inputs:
@@ -362,19 +425,27 @@ class Inputs:
             drawn = mx.random.randint(0, top, shape, key=key)
             return drawn.astype(INTS.get(given.dtype, mx.int32))
         if given.dtype in ("bool", "bool_"):
-            return _keep_one(mx.random.bernoulli(0.7, shape, key=key))
+            kept = _keep_one(mx.random.bernoulli(0.7, shape, key=key))
+            return mx.where(_first_row(shape), False, kept) if case.masked else kept
         if given.dtype == "mask":
-            return _mask(shape, case.turn, key).astype(FLOATS[case.dtype])
+            mask = _mask(shape, case.turn, key)
+            return (mx.where(_first_row(shape), -1e9, mask) if case.masked else mask).astype(FLOATS[case.dtype])
         if given.dtype == "weight":
             drawn = 0.7 + 0.5 * mx.random.normal(shape, key=key)
             return drawn.astype(FLOATS[case.weight_dtype or case.dtype])
         if given.dtype != "activation" and given.dtype not in FLOATS:
             raise BadInput(f"{given.name} has the dtype {given.dtype}, which can't be made")
-        dtype = FLOATS[case.dtype if given.dtype == "activation" else given.dtype]
+        dtype = FLOATS[self._activation(given) if given.dtype == "activation" else given.dtype]
         drawn = _values(shape, case.style, key, eps_values(self._region)).astype(dtype)
         if case.layout == "broadcast" and drawn.ndim >= 2 and drawn.size:
             drawn = mx.contiguous(mx.broadcast_to(drawn[:1], drawn.shape))
         return drawn
+
+    def _activation(self, given: RegionInput) -> str:
+        """The dtype of an activation."""
+        others = [i.name for i in self._region.inputs if _is_array(i) and i.dtype == "activation"]
+        wide = {"": [], "second": others[1::2], "last": others[-1:]}[self.case.mixed]
+        return "float32" if given.name in wide else self.case.dtype
 
     @property
     def names(self) -> list[str]:
@@ -390,8 +461,10 @@ class Inputs:
     def fresh(self, kind: type | None = None) -> tuple[dict[str, Any], dict[str, mx.array]]:
         """The namespace of a run, and its arrays by input name, laid out as the case says."""
         given = {g.name: g for g in self._region.inputs}
+        layout = self.case.layout
         arrays = {
-            n: _lay(a, self.case.layout if given[n].dtype == "activation" else "plain") for n, a in self._arrays.items()
+            n: _lay(a, "plain" if layout == "broadcast" and given[n].dtype != "activation" else layout)
+            for n, a in self._arrays.items()
         }
         mx.eval(list(arrays.values()))
         dtype = FLOATS[self.case.weight_dtype or self.case.dtype]
@@ -463,7 +536,7 @@ Layer = Callable[[Any, Any, str], Any]
 
 
 def layer(given: RegionInput, sizes: Mapping[str, int]) -> Layer:
-    """A layer of mlx.nn from the text of its construction, such as `nn.Linear(D, 4 * D, bias=False)`."""
+    """A layer of mlx.nn from the text of its construction, such as `nn.Linear(D, 4 * D, bias=False)`, or `nn.silu`."""
     text = str(given.value)
     try:
         call = ast.parse(text, mode="eval").body
@@ -471,6 +544,12 @@ def layer(given: RegionInput, sizes: Mapping[str, int]) -> Layer:
         call = ast.Constant(None)
     name = ast.unparse(call.func) if isinstance(call, ast.Call) else ""
     op = ops.resolve_call(f"mlx.{name}") if name.startswith("nn.") else None
+    function = ops.resolve_call(f"mlx.{text}") if text.startswith("nn.") else None
+    if function is not None and function.kind == "activation":
+        import mlx.nn
+
+        found = getattr(mlx.nn, text.removeprefix("nn."))
+        return lambda stored, dtype, salt: found
     if not isinstance(call, ast.Call) or op is None or op.kind != "layer":
         raise BadInput(f"{given.name} is an object that can't be made here")
 
@@ -513,6 +592,11 @@ def _values(shape: list[int], style: Style, key: mx.array, eps: Iterable[float])
         return drawn
     if style == "large":
         return mx.clip(100 * drawn, -300, 300)
+    if style == "huge":  # close to what float16 can hold, with ordinary values beside
+        return mx.where(mx.arange(shape[-1]) % 3 == 0, mx.clip(20_000 * drawn, -60_000, 60_000), drawn)
+    if style == "tiny":  # subnormal in float16, and some in float32
+        scales = mx.array([1.0, 2e-6, 1e-40])[mx.arange(shape[-1]) % 3]
+        return drawn * scales
     if style == "offset":
         return 30 + drawn
     if style == "small rows":
@@ -548,16 +632,21 @@ def _keep_one(mask: mx.array) -> mx.array:
 
 
 def _mask(shape: list[int], turn: int, key: mx.array) -> mx.array:
-    """An additive mask: padding, causal, or a bias with values of its own."""
-    if turn % 3 == 2:
+    """An additive mask: padding of -1e9 or -inf, causal, or a bias with values of its own."""
+    if turn % 4 == 2:
         return mx.random.normal(shape, key=key)
-    if turn % 3 == 1 and len(shape) >= 2:
+    if turn % 4 == 1 and len(shape) >= 2:
         length, keys = shape[-2:]
         allowed = mx.arange(length)[:, None] + (keys - length) >= mx.arange(keys)[None]
         allowed = mx.broadcast_to(_keep_one(allowed), shape)
     else:
         allowed = _keep_one(mx.random.bernoulli(0.6, shape, key=key))
-    return mx.where(allowed, 0.0, -1e9)
+    return mx.where(allowed, 0.0, -mx.inf if turn % 4 == 3 else -1e9)
+
+
+def _first_row(shape: Sequence[int]) -> mx.array:
+    """True in the first row of each matrix; the whole of a mask of one axis."""
+    return mx.arange(shape[-2])[:, None] == 0 if len(shape) > 1 else mx.array(True)
 
 
 def _lay(a: mx.array, layout: Layout) -> mx.array:

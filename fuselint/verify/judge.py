@@ -9,6 +9,7 @@ import ast
 import contextlib
 import io
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import CodeType
@@ -39,6 +40,10 @@ GRADIENT = 1e-4
 """Largest difference of float32 gradients, relative to the largest; beyond it, both are held against float64."""
 ILL = 4
 """How many times the error of the gradient before, against the float64 one, its successor may have."""
+CANCELS, VANISHES = 0.1, 1e-2
+"""Beyond that error a gradient that small has no digits at all: it is zero at these sizes, up to rounding."""
+GRADIENT_SIZES = 4
+"""So many sizes are tried until gradients say something."""
 SAME_CODE = 1e-5
 """Largest difference between the float64 value of the graph and that of the source."""
 
@@ -53,9 +58,11 @@ class Tally:
     notes: dict[str, None] = field(default_factory=dict)
     gradient: float | None = None
 
-    def add(self, dtype: str, difference: compare.Difference) -> None:
+    def add(self, dtype: str, difference: compare.Difference, plain: bool) -> None:
+        """plain: whether the error is that of the result's dtype, and not of others that are mixed with it."""
         before, after = self.errors.get(dtype, (0.0, 0.0))
-        self.errors[dtype] = max(before, difference.before), max(after, difference.after)
+        if plain:
+            self.errors[dtype] = max(before, difference.before), max(after, difference.after)
         if difference.repaired:
             self.repaired[dtype] = self.repaired.get(dtype, 0) + difference.repaired
 
@@ -157,13 +164,13 @@ def judge(region: Region, seed: int, say: Callable[[str], None]) -> Verification
     try:
         _Judge(region, seed, say, tally).run()
     except Wrong as e:
-        return _outcome("failed", str(e), tally)
+        return _outcome("failed", str(e), tally, seed)
     except (Unfit, Barred, BadInput) as e:
-        return _outcome("not verifiable", str(e), tally)
-    return _outcome("passed", _summary(tally), tally)
+        return _outcome("not verifiable", str(e), tally, seed)
+    return _outcome("passed", _summary(tally), tally, seed)
 
 
-def _outcome(kind: Any, reason: str, tally: Tally) -> Verification:
+def _outcome(kind: Any, reason: str, tally: Tally, seed: int) -> Verification:
     worst = list(tally.errors.values())
     return Verification(
         kind,
@@ -173,6 +180,10 @@ def _outcome(kind: Any, reason: str, tally: Tally) -> Verification:
         error_before=max((b for b, _ in worst), default=None),
         error_after=max((a for _, a in worst), default=None),
         cases=tally.cases,
+        seed=seed,
+        ulp={d: (b / compare.ULP[d], a / compare.ULP[d]) for d, (b, a) in tally.errors.items() if d in compare.ULP},
+        gradient=tally.gradient,
+        repaired=sum(tally.repaired.values()),
     )
 
 
@@ -302,7 +313,11 @@ class _Judge:
             raise Unfit(
                 f"its inputs are in half precision, where the CPU's {', '.join(self.half_unjudged)} {_CPU_HALF}"
             )
-        self._gradients(Case(sizes[0], lead, scalars=scalars))
+        for one in sizes[:GRADIENT_SIZES]:
+            if self._gradients(Case(one, lead, scalars=scalars)):
+                break
+        else:
+            self.tally.notes["gradients not judged: they vanish at every size tried"] = None
         if self.compiled:
             self._compiled(Case(sizes[0], lead, scalars=scalars))
         for name in sorted(self.half_unjudged):
@@ -352,10 +367,11 @@ class _Judge:
         if why:
             raise Wrong(f"the fixed code raises: {why}{where}")
         declared = self.region.numerics == "different dtype"
-        mixed = bool(case.weight_dtype)
-        if wrong := compare.structure(before, after, dtypes=not declared):
-            if mixed and self.region.needs:
-                self.tally.notes[f"needed: with {case.weight_dtype} weights {wrong}"] = None
+        if wrong := compare.structure(before, after, dtypes="no wider" if declared else "same"):
+            only_dtype = not compare.structure(before, after, dtypes="any")
+            if (case.weight_dtype and self.region.needs) or (case.mixed and only_dtype):
+                other = f"{case.weight_dtype} weights" if case.weight_dtype else f"float32 beside {case.dtype}"
+                self.tally.notes[f"needed: with {other} {wrong}"] = None
                 return
             raise Wrong(wrong + where)
         for name, array in left.items():
@@ -366,31 +382,36 @@ class _Judge:
 
     def _values(self, case: Case, inputs: Inputs, before: Any, after: Any, where: str) -> None:
         reference, source = self._reference(inputs)
-        if wrong := compare.structure(before, reference, dtypes=False):
+        if wrong := compare.structure(before, reference, dtypes="any"):
             raise Wrong(f"the analysed code is not the source: {wrong}{where}")
         if source is not None and reference is not source:
             for (path, a), (_, b) in zip(compare.leaves(source), compare.leaves(reference), strict=True):
                 if isinstance(a, mx.array) and (gap := compare.relative(a, b)) > SAME_CODE:
                     raise Wrong(f"the analysed code is not the source: {path} differs by {gap:.1e}{where}")
         judged = not self.half_unjudged or all(inputs.array(n).dtype == mx.float32 for n in inputs.names)
-        if not judged and case.style == "large":
+        if not judged and case.style in ("large", "huge"):
             return  # overflows here, and not on a GPU
         for (path, a), (_, b), (_, r) in zip(
             compare.leaves(before), compare.leaves(after), compare.leaves(reference), strict=True
         ):
             if not isinstance(a, mx.array):
                 continue
-            difference = compare.values(a, b, r, judged=judged)
+            difference = compare.values(a, b, r, judged=judged, huge=case.style == "huge")
+            if difference.sooner:
+                self.tally.notes[f"{compare.short(b.dtype)} values of the last quarter of its range overflow now"] = (
+                    None
+                )
             if judged:
-                self.tally.add(compare.short(a.dtype), difference)
+                plain = not (case.mixed or case.weight_dtype or case.masked)
+                self.tally.add(compare.short(a.dtype), difference, plain)
             if difference.wrong:
                 raise Wrong(f"{path}: {difference.wrong}{where}")
 
-    def _gradients(self, case: Case) -> None:
-        """Gradients by every floating input, where the code before has one."""
+    def _gradients(self, case: Case) -> bool:
+        """Gradients by every floating input, where the code before has one. Whether they say anything."""
         inputs = Inputs(self.region, case, self.seed)
         if not inputs.names:
-            return
+            return True
 
         def gradient(program: Program, given: list[mx.array], wide: Any) -> list[mx.array]:
             def total(arrays: list[mx.array]) -> mx.array:
@@ -423,7 +444,7 @@ class _Judge:
         try:
             before = single("before")
         except Exception:
-            return
+            return True
         try:
             after = single("after")
         except Exception as e:
@@ -437,12 +458,16 @@ class _Judge:
             gap = compare.relative(a, b)
             if gap > GRADIENT:  # a gradient that nearly cancels has few digits in either
                 true = true or exact()
-                if true and compare.relative(true[at], b) <= GRADIENT + ILL * compare.relative(true[at], a):
+                off = compare.relative(true[at], a) if true else math.inf
+                if true and off < CANCELS and compare.relative(true[at], b) <= GRADIENT + ILL * off:
                     self.tally.notes["a gradient that nearly cancels was held against the float64 one"] = None
                     continue
+                if true and off >= CANCELS and mx.max(mx.abs(a)).item() < VANISHES:
+                    return False
                 raise Wrong(f"the gradient by {name} differs by {gap:.1e} of its largest value ({case})")
             worst = max(worst, gap)
         self.tally.gradient = worst
+        return True
 
     def _compiled(self, case: Case) -> None:
         """Whether mx.compile compiled: without g++ it does nothing on the CPU, and nothing was proved."""

@@ -82,6 +82,15 @@ def _lost(reason: str, by_fix: bool, version: str) -> Outcome:
     return Verification("not verifiable", reason, mlx=version), False
 
 
+def environment() -> dict[str, str]:
+    """That of a child that runs nothing of the user's module."""
+    out = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    out["PYTHONPATH"] = str(Path(fuselint.__file__).resolve().parent.parent)
+    out.pop("MLX_DISABLE_COMPILE", None)
+    out["MLX_ENABLE_TF32"] = "0"  # a float32 matmul in TF32 would hide or fake a difference
+    return out
+
+
 class _Child:
     """A process that judges regions, and the threads that read what it says."""
 
@@ -95,17 +104,13 @@ class _Child:
             "regions": [[i, asdict(r)] for i, r in regions],
         }
         self._folder = tempfile.TemporaryDirectory(prefix="fuselint-verify-")
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
-        environment["PYTHONPATH"] = str(Path(fuselint.__file__).resolve().parent.parent)
-        environment.pop("MLX_DISABLE_COMPILE", None)
-        environment["MLX_ENABLE_TF32"] = "0"  # a float32 matmul in TF32 would hide or fake a difference
         self._process = subprocess.Popen(
             [sys.executable, "-m", "fuselint.verify.child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=self._folder.name,  # empty: no file of the user's shadows a module
-            env=environment,
+            env=environment(),
             start_new_session=os.name == "posix",
         )
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()

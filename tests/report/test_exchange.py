@@ -33,7 +33,7 @@ FINDING = Finding(
     related=(Related("src/m.py", 1, "with `x`"),),
     fix=Fix("unsafe", "mx.fast.rms_norm(x)", (Edit(10, 17, "rms(x)"), Edit(19, 19, "# é\n")), ("a | b",)),
     obligations=(Obligation("weight is 1-D", "unknown", "no init"),),
-    traffic=Traffic({"T": "rows"}, "36*T*D", "4*T*D", 9, 1, "bf16", {"T": 2}, 268435456, 8, ("T",)),
+    traffic=Traffic({"T": "rows"}, "36*T*D", "4*T*D", 9, 1, "bf16", {"T": 2}, 268435456, assumed=("T",)),
     id="0123456789ab",
 )
 ADVICE = replace(

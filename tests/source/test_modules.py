@@ -169,8 +169,8 @@ def test_few_files_are_kept_and_the_analysed_one_among_them(tmp_path: Path, monk
     root = project(tmp_path, FILES)
     modules, here = Modules(), root / "pack/models/llama.py"
     text = "from .layers import Big\n\n\ndef unsaved():\n    return Big()\n"
-    file = FileText(str(here), text)
-    modules.know(file, summarise(file, ast.parse(text)))
+    analysed = FileText(str(here), text)
+    modules.know(analysed, summarise(analysed, ast.parse(text)))
     for name in FILES:
         if name != "pack/models/llama.py":
             modules.file(str(root / name))

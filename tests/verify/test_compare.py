@@ -26,7 +26,10 @@ def test_structure():
     assert "1 values instead of 2" in structure((x, x), (x,))
     assert "shape of result[0]" in structure((x,), (x[None],))
     assert "dtype of result is float16" in structure(x, x.astype(mx.float16))
-    assert structure(x, x.astype(mx.float16), dtypes=False) == ""
+    assert (
+        structure(x, x.astype(mx.float16), dtypes="any") == structure(x, x.astype(mx.float16), dtypes="no wider") == ""
+    )
+    assert "dtype of result is float32" in structure(x.astype(mx.float16), x, dtypes="no wider")
     assert "a float instead of an array" in structure(x, 1.0)
     assert "3 instead of 2" in structure(2, 3)
 

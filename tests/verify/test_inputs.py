@@ -1,5 +1,6 @@
 """The made-up inputs: sizes agree, values and layouts are what they say, the same seed gives the same."""
 
+import dataclasses
 import math
 
 import pytest
@@ -148,9 +149,61 @@ def test_cases_cover_what_they_should():
     given = region(X, weight)
     got = list(cases(given, assignments(given), {}, compiled=False))
     assert {c.dtype for c in got} == {"float32", "float16", "bfloat16"}
-    assert {c.style for c in got} == {"normal", "small rows", "large", "offset", "special"}
+    assert {c.style for c in got} == {"normal", "small rows", "large", "huge", "tiny", "offset", "special"}
     assert {c.layout for c in got} == {"plain", "transposed", "strided", "offset view", "broadcast"}
     assert any(c.weight_dtype == "float32" and c.dtype == "bfloat16" for c in got)
     assert any(0 in c.lead for c in got)
     assert len({tuple(c.sizes.items()) for c in got}) > 4
     assert len({c.turn % 2 for c in got if c.dtype == "float32"}) == 2
+
+
+def test_hostile_values():
+    def drawn(style, dtype="float16"):
+        return made(X, Case({"D": 9}, (4,), dtype, style=style)).astype(mx.float32)
+
+    assert 300 <= mx.abs(drawn("large")).max().item() <= 300
+    assert 10_000 < mx.abs(drawn("huge")).max().item() <= 60_000
+    tiny = mx.abs(drawn("tiny"))
+    assert mx.any((tiny > 0) & (tiny < 6.1e-5)).item()  # subnormal in float16
+    assert mx.any(tiny > 0.1).item()
+    special = made(X, Case({"D": 9}, (6,), style="special"))
+    assert mx.all(special[:2] == 0).item()
+    assert mx.all(1 / special[1] == -mx.inf).item()  # negative zeros
+    assert special[2].sum().item() == special[2].max().item() == 1
+
+
+def test_masks():
+    mask = RegionInput("m", "array", ("L", "S"), "mask")
+    bools = RegionInput("b", "array", ("L", "S"), "bool")
+    sizes = {"L": 4, "S": 6}
+    assert made(mask, Case(sizes, turn=3)).min().item() == -mx.inf
+    assert made(mask, Case(sizes, turn=0)).min().item() == -1e9
+    for given in (mask, bools):
+        whole = made(given, Case(sizes, masked=True))
+        let = whole if given is bools else whole == 0
+        assert not mx.any(let[0]).item()
+        assert mx.all(mx.any(let[1:], -1)).item()
+        assert mx.all(mx.any(made(given, Case(sizes)) == (0 if given is mask else True), -1)).item()
+
+
+def test_mixed_dtypes():
+    two = region(X, dataclasses.replace(X, name="y"))
+    for mixed, dtypes in (("second", (mx.bfloat16, mx.float32)), ("last", (mx.bfloat16, mx.float32)), ("", None)):
+        inputs = Inputs(two, Case({"D": 8}, (2,), "bfloat16", mixed=mixed), 0)
+        assert (inputs.array("x").dtype, inputs.array("y").dtype) == (dtypes or (mx.bfloat16,) * 2)
+
+
+def test_layouts_of_all_arrays():
+    weight = RegionInput("w", "array", ("D", "E"), "weight")
+    _, arrays = Inputs(region(X, weight), Case({"D": 8, "E": 4}, (2,), layout="transposed"), 0).fresh()
+    assert not memoryview(arrays["w"]).c_contiguous
+
+
+def test_only_a_batch_is_empty():
+    """An axis that is reduced must not be: MLX's layer_norm may hang on it."""
+    named = region(RegionInput("x", "array", ("B", "L", "C")))
+    assert [c.sizes for c in cases(named, [{"B": 2, "L": 4, "C": 6}], {}) if 0 in c.sizes.values()] == [
+        {"B": 0, "L": 4, "C": 6}
+    ]
+    other = region(RegionInput("x", "array", ("L", "C")))
+    assert not any(0 in c.sizes.values() for c in cases(other, [{"L": 4, "C": 6}], {}))

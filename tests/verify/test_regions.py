@@ -1,6 +1,7 @@
 """Regions as they are cut out of source: each can be run, and its fix passes."""
 
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -36,6 +37,28 @@ SOURCES = {
             dtype = mx.bfloat16
             scores = (mx.sigmoid(logits.astype(mx.float32)) * 2 + 1).astype(dtype)
             return scores @ scores.T
+        """,
+    "an activation that is a layer by default": """
+        class MLP(nn.Module):
+            def __init__(self, dims, act=nn.SiLU()):
+                super().__init__()
+                self.up = nn.Linear(dims, dims)
+                self.act = act
+
+            def __call__(self, gate, x):
+                up = self.up(x)
+                return self.act(gate) * up
+        """,
+    "an activation that is a function by default": """
+        class MLP(nn.Module):
+            def __init__(self, dims, act=nn.gelu_approx):
+                super().__init__()
+                self.up = nn.Linear(dims, dims)
+                self.act = act
+
+            def __call__(self, gate, x):
+                up = self.up(x)
+                return self.act(gate) * up
         """,
     "a constant beside a helper": """
         LIMIT = 30.0
@@ -102,3 +125,45 @@ def test_it_passes(name):
     assert found
     for region, outcome in zip(found, verify(found, device="cpu"), strict=True):
         assert outcome.outcome == "passed", (outcome, region)
+
+
+LAYERS = """
+import mlx.core as mx
+import mlx.nn as nn
+
+
+class Head(nn.Module):
+    def __init__(self, args):
+        super().__init__()
+        self.head = nn.Linear(args.dims, 4 * args.vocab_size, bias=False)
+
+    def __call__(self, x):
+        logits = self.head(x)
+        return logits[:, -1, :]
+"""
+
+
+def regions(text, code):
+    _, proposals = analyse(FileText("m.py", text), Settings(select=(code,)), lambda _: False)
+    return [p.region for p in proposals if p.region is not None and p.finding.fix.edits]
+
+
+def test_layers_get_weights_of_their_own():
+    """Stand-ins of mlx.nn, of the arguments that `__init__` gives them: nothing of the module runs."""
+    (last,) = regions(LAYERS, "FUS107")
+    (layer,) = (i for i in last.inputs if i.kind == "object")
+    assert (layer.name, layer.value) == (
+        "self.head",
+        "nn.Linear(input_dims=size0, output_dims=4 * size1, bias=False)",
+    )
+    (got,) = verify([last], device="cpu")
+    assert got.outcome == "passed", got
+    assert set(got.ulp) == {"float32", "float16", "bfloat16"}
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("-1", "0"), ("self.head(", "-self.head("), ("self.head(", "2 * (")])
+def test_a_wrong_fix_around_a_layer_is_caught(right, wrong):
+    (last,) = regions(LAYERS, "FUS107")
+    assert right in last.after
+    (got,) = verify([replace(last, after=last.after.replace(right, wrong))], device="cpu")
+    assert got.outcome == "failed", got

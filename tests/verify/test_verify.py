@@ -140,7 +140,75 @@ RIGHT["an offset that must be an int"] = region(
 RIGHT["sizes that can be negative"] = region(
     (array("a", "L - M - 90"), array("b", "M")), "result = a * b", "result = b * a"
 )
+RIGHT["a table of rows"] = region(
+    (array("ids"), RegionInput("self.embed", "object", value="nn.Embedding(V, D)")),
+    "h = self.embed(ids)\nresult = h * 2 + h",
+    "result = self.embed(ids) * 3",
+)
+RIGHT["an array by its shape"] = region(
+    (array("x", "...", "D"), RegionInput("q", "scalar")), "result = x * q.shape[-1]", "result = q.shape[-1] * x"
+)
+RIGHT["a condition"] = region(
+    (array("x", "...", "D"), RegionInput("keep", "scalar")),
+    "result = mx.where(keep, x, mx.zeros_like(x))",
+    "result = mx.where(keep, x, 0)",
+)
+RIGHT["an exact gelu"] = region(
+    (array("x", "...", "D"),), "result = x * (1 + mx.erf(x * 0.5**0.5)) * 0.5", "result = nn.gelu(x)"
+)
+RIGHT["a sum of exponentials that overflows"] = region(
+    (array("x", "...", "D"),),
+    "result = mx.log(mx.sum(mx.exp(x), -1))",
+    "result = mx.logsumexp(x, -1)",
+    needs=("x is not empty",),
+)
+RIGHT["no dtype of its own"] = region(
+    (array("x", "...", "D"),), "result = x * mx.array(0.5)", "result = x * 0.5", numerics="different dtype"
+)
+CAPTURED = """
+class Self:
+    def scaled(self, x):
+        return x * self.kept()[0]
+
+    def kept(self, kept=[]):
+        if not kept:
+            kept.append(self.weight)
+        return kept
+"""
 FAULTS = {
+    "the weights of the first call": region(
+        (array("x", "B", "L"), array("self.weight", dtype="weight")),
+        "result = x * self.weight.sum()",
+        "result = self.scaled(x)",
+        support_after=CAPTURED.replace("(self.weight)", "(self.weight.sum())"),
+    ),
+    "a condition forgotten": region(
+        (array("x", "...", "D"), RegionInput("keep", "scalar")), "result = mx.where(keep, x, 0.0)", "result = x"
+    ),
+    "no gradient where the reference needs one": region(
+        (array("x", "...", "D"),),
+        "result = x * (1 + mx.erf(x * 0.5**0.5)) * 0.5",
+        "result = mx.stop_gradient(nn.gelu(x))",
+    ),
+    "a wider dtype than before": region(
+        (array("x", "...", "D"),), "result = x + x", "result = (2 * x).astype(mx.float32)", numerics="different dtype"
+    ),
+    "another padding": region(
+        (array("s", "L", "S"), array("m", "L", "S", dtype="mask")),
+        "result = mx.softmax(s + m, -1, precise=True)",
+        "result = mx.softmax(mx.maximum(s + m, -9.0), -1, precise=True)",
+    ),
+    "a mask that is only right where something is let through": region(
+        (array("s", "L", "S"), array("m", "L", "S", dtype="bool")),
+        "result = mx.where(m, mx.abs(s), 0).sum(-1)",
+        "result = mx.where(m, mx.abs(s), 0).sum(-1) + mx.logical_not(m.any(-1))",
+    ),
+    "a branch for batches of none": region(
+        (array("x", "B", "D"),), "result = x.sum(0)", "result = x.sum(0) + (0 if x.size else 1)"
+    ),
+    "precision lost over wide rows only": region(
+        (array("s", "B", "L"),), "result = mx.softmax(s, axis=-1, precise=True)", "result = mx.softmax(s, axis=-1)"
+    ),
     "norm of a layer forgotten": region(LAYERS, "result = self.up(self.norm(x))", "result = self.up(x)"),
     "another weight of a layer": region(LAYERS, "result = self.norm(x)", "result = mx.fast.rms_norm(x, None, 1e-6)"),
     "eps dropped": region(NORM, LLAMA, "result = mx.fast.rms_norm(x, self.weight, 0.0)"),
@@ -230,6 +298,15 @@ def test_what_a_pass_says(outcomes):
     assert "scaled_dot_product_attention works in half precision" in outcomes["attention"].reason
 
 
+def test_what_a_repair_says(outcomes):
+    """The values that overflow by hand are right now, and nothing else is different."""
+    got = outcomes["norm in the dtype"]
+    assert got.repaired > 0
+    assert got.gradient is not None and got.gradient < 1e-4
+    assert got.ulp["float16"][1] <= 1 < got.ulp["float16"][0]
+    assert outcomes["bias"].repaired == 0
+
+
 def test_what_a_fault_says(outcomes):
     twice = outcomes["normalised twice"]
     assert "error" in twice.reason
@@ -275,6 +352,18 @@ def test_float32_weights_on_half_precision_activations():
     assert "dtype of result is bfloat16 instead of float32" in unneeded.reason
     assert needed.outcome == "passed", needed.reason
     assert "needed: with float32 weights the dtype" in needed.reason
+
+
+def test_activations_of_two_dtypes():
+    """The values are judged; a dtype that only they change is named."""
+    two = (array("q", "B", "L"), array("k", "B", "L"))
+    cast = region(two, "result = q * k.astype(q.dtype)", "result = q * k")
+    wrong = region(two, "result = q + k", "result = q + k * (1 if q.dtype == k.dtype else 2)")
+    named, caught = verify([cast, wrong], device="cpu")
+    assert named.outcome == "passed", named.reason
+    assert "needed: with float32 beside bfloat16 the dtype of result is float32 instead of bfloat16" in named.reason
+    assert caught.outcome == "failed"
+    assert "beside float32" in caught.reason
 
 
 LIMITS = Limits(seconds=10, memory=3 << 28)
@@ -377,3 +466,15 @@ def test_without_a_compiler(monkeypatch, tmp_path):
     (got,) = verify([RIGHT["swiglu"]], device="cpu")
     assert got.outcome == "not verifiable"
     assert "no-op" in got.reason
+
+
+def test_gradients_that_vanish_at_some_sizes():
+    """Two values without their mean, over their deviation, are 1 and -1 whatever they are: the next size tells."""
+    before = "d = x - x.mean(0, keepdims=True)\nresult = d / mx.sqrt((d * d).mean(0, keepdims=True))"
+    after = "result = mx.fast.layer_norm(x.T, None, None, 0.0).T"
+    right = region((array("x", "L", "C"),), before, after)
+    wrong = dataclasses.replace(right, after=f"{after} + 0\nresult = mx.stop_gradient(result)")
+    good, bad = verify([right, wrong], device="cpu")
+    assert good.outcome == "passed", good.reason
+    assert good.gradient is not None
+    assert bad.outcome == "failed" and "gradient by x" in bad.reason
