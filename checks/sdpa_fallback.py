@@ -151,7 +151,7 @@ def _of(run: Run) -> _Heads | None:
 
 def _match(node: Node, heads: _Heads, target: Version) -> Match:
     many, few = (heads_taken(n, target) for n in (MANY, 1))
-    what = "prefill" if heads.is_fused(1, target) else "attention"
+    what, which = ("prefill", " of many queries") if heads.is_fused(1, target) else ("attention", "")
     likely = bool(heads.rests or heads.calls)
     where = f" ({heads.owners})" if likely else ""
     related: list[tuple[Node | Place, str]] = [
@@ -162,8 +162,8 @@ def _match(node: Node, heads: _Heads, target: Version) -> Match:
         code=CODE,
         root=node,
         holes={},
-        message=f"{what} falls back to its steps on Metal: no fused kernel takes a head dimension of {heads.size}"
-        + where,
+        message=f"{what} falls back to its steps on Metal: no fused kernel{which} takes a head dimension of "
+        f"{heads.size}{where}",
         obligations=[
             Obligation(
                 f"the head dimension is {heads.size}",
@@ -177,8 +177,9 @@ def _match(node: Node, heads: _Heads, target: Version) -> Match:
             ),
         ],
         region=frozenset({node}),
+        numerics="reassociated",
         related=related,
-        data={"head": heads.head, "value_head": heads.values or heads.head},
+        data={"head": heads.head, "value_head": heads.values},
         has_traffic=False,
     )
 

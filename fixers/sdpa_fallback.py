@@ -14,7 +14,7 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     forced = target >= ARGUMENTS["scaled_dot_product_attention", "force_fused"]
     if head == value_head and head in FORCED and forced:
         return NoFix(f"force_fused=True takes the kernel for {head} since MLX 0.32.2, and raises where there is none")
-    larger = [size for size in sorted(heads_taken(MANY, target)) if size >= max(head, value_head)]
+    larger = [size for size in sorted(heads_taken(MANY, target)) if size >= max(head, value_head or 0)]
     if larger:
         return NoFix(f"pad queries, keys and values with zeros to a head dimension of {larger[0]}, and keep the scale")
     return NoFix("no kernel is as large: cut the queries into chunks to keep the scores small")

@@ -14,9 +14,10 @@ from functools import cache
 from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
-from fuselint.source.modules import Definition, Modules
+from fuselint.source.modules import Definition, Modules, package_folder
 from fuselint.source.project import ClassSummary, ModuleSummary
 from fuselint.source.text import FileText
+from fuselint.source.values import TESTS
 
 SHARED = 16
 """Files whose graphs are kept for the next file that asks for them."""
@@ -41,6 +42,11 @@ class Elsewhere:
         self.function = cache(self.modules.function)
         self.classes = cache(self._classes)
         self.graph = cache(self._graph)
+
+    def is_test(self, graph: Graph) -> bool:
+        """Whether a function stands in a file of tests of the package."""
+        top = package_folder(os.path.dirname(self.path))
+        return TESTS.search(os.path.relpath(self.path_of(graph), top)) is not None
 
     def program(self, path: str) -> Program | None:
         """The functions of a file of the package."""

@@ -54,6 +54,8 @@ def _ways(
     elsewhere: Elsewhere, found: Definition, ask: Callable[[Inside], T | None], chain: tuple[Definition, ...]
 ) -> Iterator[tuple[T, tuple[Place, ...]]]:
     for caller, call in islice(elsewhere.uses(found), MOST):
+        if elsewhere.is_test(caller):
+            continue  # its sizes are small, and no model's
         place = elsewhere.place_of(caller, call)
         inside = _made(Facts(caller, Reach(usual=True, elsewhere=elsewhere)), found, call)
         answer = None if inside is None else ask(inside)

@@ -181,6 +181,10 @@ def test_the_head_dimension_comes_from_other_files(
             "layer.py": MAKER + "    def __init__(self):\n        self.attention = Attention(512)\n",
         },
         {"attention.py": attention(), "base.py": BASE.replace("mx.fast.scaled", "mx.slow.scaled")},
+        {
+            "attention.py": attention(**BY_NUMBERS),
+            "test_layer.py": MAKER + "    def __init__(self):\n        self.attention = Attention(96)\n",
+        },
     ],
 )
 def test_no_head_dimension_is_made_up(tmp_path: Path, files: dict[str, str]) -> None:
