@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("mlx.core")
 
+from fuselint.config import Settings
+from fuselint.page import gather
 from fuselint.record import observer
 from fuselint.recorded import find, load, merged
 
@@ -258,6 +260,38 @@ def test_a_file_that_was_moved_beside_the_code(recorded, fuselint, tmp_path):
     assert findings(fuselint, "--facts", "facts.json")[0]["FUS211"]["traffic"]["calls"] == 3
     (tmp_path / "pyproject.toml").write_text('[tool.fuselint]\nfacts = "facts.json"\n')
     assert findings(fuselint)[0]["FUS211"]["traffic"]["calls"] == 3
+
+
+def test_the_nearest_file_is_the_lowest_layer(recorded, fuselint, tmp_path):
+    """A configuration file goes over it, options over both; --isolated reads neither."""
+    recorded()
+    nearest = tmp_path / ".fuselint" / "facts.json"
+
+    def counts(*options):
+        shown = json.loads(fuselint("config", "--format", "json", *options).out)["facts"]
+        return shown["value"], shown["from"]
+
+    assert counts() == (".fuselint/facts.json", [".fuselint/facts.json"])
+    assert counts("--isolated") == ("", ["default"])
+    assert counts("--no-facts") == ("", ["--facts"])
+    (tmp_path / "other.json").write_text(nearest.read_text())
+    assert counts("--facts", "other.json") == ("other.json", ["--facts"])
+    (tmp_path / "fuselint.toml").write_text('facts = "other.json"\n')
+    assert counts() == ("other.json", ["fuselint.toml:1"])
+    (tmp_path / "fuselint.toml").write_text('facts = ""\n')
+    assert findings(fuselint)[0]["FUS211"]["traffic"]["calls"] is None
+    (tmp_path / "fuselint.toml").write_text("facts = 3\n")
+    ran = fuselint("check", "model.py")
+    assert ran.code == 2 and 'fuselint.toml:1: "facts" is the path of a file of `fuselint record`' in ran.err
+
+
+def test_the_page_counts_what_was_recorded(recorded, fuselint, tmp_path):
+    """The kernels that are drawn of a finding have its sizes."""
+    recorded()
+    settings = Settings(facts=str(tmp_path / ".fuselint" / "facts.json"), select=("FUS211",))
+    (shown,) = gather(["model.py"], settings, verify=False).shown
+    assert shown.finding.traffic.calls == 3
+    assert shown.before.bytes - shown.after.bytes == shown.finding.traffic.saved_at
 
 
 def test_the_nearest_file(tmp_path):
