@@ -262,9 +262,8 @@ class _Reading:
             return False  # a loss (under a gradient nothing compiled is fused), angles of a rotation, coordinates
         if self.is_normalisation(found):
             return False  # an image or a latent, once
-        if is_few(self.graph, root) or is_rare(self.graph, self.chain.nodes, gated=self.is_gated()):
-            return False
-        if is_beside_layers(self.graph, root):
+        rare = is_few(self.graph, root) or is_rare(self.graph, self.chain.nodes, gated=self.is_gated())
+        if (rare or is_beside_layers(self.graph, root)) and not self.graph.context.hot:
             return False
         if self.origins.of(root) == {"identity"} or counts(self.graph, self.chain.nodes):
             return False  # lengths and positions

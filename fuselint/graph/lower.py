@@ -55,6 +55,7 @@ def _context(source: FunctionSource, module: ModuleSummary) -> Context:
         compiled is not None and compiled.shapeless,
         module.partly.get(source.qualname, ""),
         module.cold.get(source.qualname, ""),
+        source.qualname in module.hot,
     )
 
 

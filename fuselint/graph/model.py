@@ -211,6 +211,7 @@ class Context:
     shapeless: bool = False
     partly: str = ""  # where it runs compiled and where not, if both
     cold: str = ""  # why its work is not on the hot path ("__init__", "sanitize", "weight conversion"), or ""
+    hot: bool = False  # the user says that it is on the hot path
 
 
 @dataclass(eq=False)

@@ -77,7 +77,7 @@ def overridden(module: ModuleSummary, hot: Sequence[str], cold: Sequence[str]) -
     loading = {q for q, why in out.items() if why == _LOADING}
     escaping = {t for targets in module.references.values() for t in targets} | set(stated)
     _spread(out, loading, module.calls, _users(module.calls), escaping)
-    return replace(module, cold=out)
+    return replace(module, cold=out, hot=frozenset(q for q, why in stated.items() if not why))
 
 
 def _named(qualname: str, patterns: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fuselint.config import Settings
-from fuselint.engine import FixedFile, fix_text
+from fuselint.engine import FixedFile, check_file, fix_text
 from fuselint.rulebook import Match
 from fuselint.rulebook import rules as all_rules
 from fuselint.source.text import FileText
@@ -649,3 +649,13 @@ def test_other_given_activations_are_advice(default: str, product: str) -> None:
 def test_a_choice_by_the_activation_is_left_alone() -> None:
     choice = "nn.silu(gate) if isinstance(self.act, nn.SiLU) else self.act(gate) * up"
     assert reported(gated("nn.SiLU()", choice), "M.__call__") == []
+
+
+def test_what_runs_once_is_told_of_where_the_user_says_that_it_is_hot() -> None:
+    source = (
+        f"{HEAD}class Scheduler:\n    def __init__(self):\n        self.sigmas = mx.linspace(1.0, 0.0, 50)\n\n"
+        "    def step(self, x: mx.array, v: mx.array, i: int):\n"
+        "        sigma = self.sigmas[i]\n        return (x + v * sigma) * 0.5 - x * sigma\n"
+    )
+    found = [check_file(FileText("m.py", source), Settings(select=("FUS301",), hot=h)).findings for h in ((), ("*",))]
+    assert [len(f) for f in found] == [0, 1]
