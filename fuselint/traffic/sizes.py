@@ -244,8 +244,8 @@ class Sizes:
 
     # -- numbers ------------------------------------------------------------------------------------------------------
 
-    def number(self, name: str, known: Known) -> Number:
-        """The number that a name stands for, and where it comes from."""
+    def number(self, name: str, known: Known, within: frozenset[str] = frozenset()) -> Number:
+        """The number that a name stands for, and where it comes from. within: names that are made of this one."""
         meaning = self.meanings.get(name)
         said = known.number(name)
         if said is not None and said[1] == "recorded" and meaning is not None and name not in meaning.names:
@@ -256,18 +256,18 @@ class Sizes:
         if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
             # The rule knows what the axis is for, the code has no name for it.
             return _evaluated(meaning, known) or known.of_role(LETTERS[name])
-        if meaning is not None and name not in meaning.names:
-            return self._meant(meaning, known) or known.of_role(self._role(name))
+        if meaning is not None and meaning.names.isdisjoint(within | {name}):
+            return self._meant(meaning, known, within | {name}) or known.of_role(self._role(name))
         return known.of_role(self._role(name))
 
     def _role(self, name: str) -> str:
         return self.roles.get(name) or role(name)
 
-    def _meant(self, meaning: Expr, known: Known) -> Number | None:
+    def _meant(self, meaning: Expr, known: Known, within: frozenset[str]) -> Number | None:
         """The number of what a name means, itself made of names."""
         if any(known.number(n) is None and self._role(n) == "other" for n in meaning.names):
             return None
-        parts = {n: self.number(n, known) for n in meaning.names}
+        parts = {n: self.number(n, known, within) for n in meaning.names}
         value = meaning.substitute({n: number for n, (number, _) in parts.items()}).value()
         if value is None or value < 1:
             return None

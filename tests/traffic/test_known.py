@@ -161,3 +161,9 @@ def test_shapes_that_nobody_states_are_followed_once() -> None:
     source = f"import mlx.core as mx\n\n\ndef f(x, y: mx.array, c0, c1, c2):\n{steps}    return mx.exp(x * y) + 1\n"
     result = check_file(FileText("m.py", source), Settings(select=("FUS301",)))
     assert [f.code for f in result.findings][-1:] == ["FUS301"]
+
+
+def test_names_that_mean_each_other_have_the_number_of_their_role() -> None:
+    sizes = Sizes.plain([Shape.of(Expr.name("a"), Expr.name("b"))])
+    sizes.meanings.update({"a": Expr.name("b") * 2, "b": Expr.name("a") // 2})
+    assert sizes.number("a", Known())[0] >= 1
