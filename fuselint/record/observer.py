@@ -189,8 +189,11 @@ class Observer:
             known["calls"] += found.calls
             known["signatures"] += signatures
         target = os.path.join(self.folder, f"{os.getpid()}.json")
-        with open(target, "w", encoding="utf-8") as file:
-            json.dump({"files": files}, file)
+        try:
+            with open(target, "w", encoding="utf-8") as file:
+                json.dump({"files": files}, file)
+        except OSError:
+            return  # a process that outlived the recording
 
 
 def qualname(path: str, code: CodeType) -> str:

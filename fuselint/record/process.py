@@ -53,7 +53,8 @@ def record(command: Sequence[str], paths: Sequence[str], root: Path) -> Recordin
     for given, found in zip(paths, roots, strict=True):
         if not os.path.exists(found):
             raise ConfigError(f"record: there is no {given}")
-    with tempfile.TemporaryDirectory(prefix="fuselint-record-") as folder:
+    # What the command leaves running, such as multiprocessing's tracker, may still write while the folder goes.
+    with tempfile.TemporaryDirectory(prefix="fuselint-record-", ignore_cleanup_errors=True) as folder:
         hook = Path(folder) / "hook"
         hook.mkdir()
         start = START.format(folder=str(hook), observer=os.path.abspath(observer.__file__))
