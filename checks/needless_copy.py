@@ -11,9 +11,10 @@ Traffic: one launch and two passes over an activation less for the zeros; two la
 the casts (half precision).
 
 When not to: where the zeros are read elsewhere too, which then are written anyway, or have another dtype or shape than
-the operand. Casts to a narrower dtype and back round, and stay. A view keeps
-the whole array alive, so `x[0]` is left where the entry is returned, stored or handed on, and so it is where a reshape
-would copy the view. Shapeless compiled code accepts a gather and refuses a slice.
+the operand. A method that makes the input of a prompt or an image runs once, and its zeros stay. Casts to a narrower
+dtype and back round, and stay. A view keeps the whole array alive, so `x[0]` is left where the entry is returned,
+stored or handed on, and so it is where a reshape would copy the view. Shapeless compiled code accepts a gather and
+refuses a slice.
 
 Fix safety: safe. The same bits: a Python zero takes the dtype of the array, and widening loses nothing.
 """

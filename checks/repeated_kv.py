@@ -131,7 +131,6 @@ def _match(
         region=frozenset(inside),
         also=(v_root,),
         shapes={"k": names.grouped, "v": names.grouped},
-        sizes={k_root: names.repeated, v_root: names.repeated},
         scalars=names.scalars(k_root),
         probe=names.probe if repeated(graph, k_root, HEADS) else None,
         numerics="bit-identical",
@@ -156,7 +155,6 @@ class _Names:
         n = "n" if times.number is None else str(int(times.number))
         self.heads = f"{n}*G"
         self.grouped = (batch, "G", length, "D")
-        self.repeated = (batch, "H", length, "D")
         queries = RegionInput("query", "array", (batch, self.heads, length, "D"))
         attend = "mx.fast.scaled_dot_product_attention(query, {}, {}, scale=0.125)"
         twice = [f"mx.concatenate([result[{i}], result[{i}]], axis=2)" for i in (0, 1)]

@@ -111,8 +111,7 @@ class Match:
     region: what the match owns (see `claim`): by default the slice from root down to the holes.
     also: further values of the region that the replacement computes, besides the root.
     shapes: example shapes of the array holes, for verification: symbol names or numbers, "..." for free leading axes.
-    sizes: shapes of other nodes of the region in the same names, for its traffic.
-    scalars: sizes that scalars of the region have in those names, by their canonical value: `self.n_heads` is "n*G".
+    scalars: sizes that scalars of the region have in these names, by their canonical value: `self.n_heads` is "n*G".
     probe: how to compare, where the value itself changes by design.
     dtypes: example dtypes of holes where not "activation": "weight", "mask", "int", "bool" or a fixed one.
     data: the rule's own notes for its fixer.
@@ -131,7 +130,6 @@ class Match:
     also: tuple[Node, ...] = ()
     shapes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
-    sizes: dict[Node, tuple[str, ...]] = field(default_factory=dict)
     scalars: dict[Value, str] = field(default_factory=dict)
     probe: Probe | None = None
     numerics: Numerics = "bit-identical"

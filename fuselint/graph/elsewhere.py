@@ -17,7 +17,7 @@ from fuselint.graph.program import Program
 from fuselint.source.modules import Definition, Modules, package_folder
 from fuselint.source.project import ClassSummary, ModuleSummary
 from fuselint.source.text import FileText
-from fuselint.source.values import TESTS
+from fuselint.source.values import is_test
 
 SHARED = 16
 """Files whose graphs are kept for the next file that asks for them."""
@@ -45,8 +45,7 @@ class Elsewhere:
 
     def is_test(self, graph: Graph) -> bool:
         """Whether a function stands in a file of tests of the package."""
-        top = package_folder(os.path.dirname(self.path))
-        return TESTS.search(os.path.relpath(self.path_of(graph), top)) is not None
+        return is_test(self.path_of(graph), package_folder(os.path.dirname(self.path)))
 
     def program(self, path: str) -> Program | None:
         """The functions of a file of the package."""

@@ -21,7 +21,6 @@ from typing import Any
 from fuselint.errors import FuselintError, UnreadableFile
 from fuselint.source.text import FileText
 
-SUFFIX = ".ipynb"
 FORMAT = 4
 """The notebook format that is read; those before it keep their cells elsewhere."""
 

@@ -28,7 +28,6 @@ LEAVES = frozenset({"param", "attr"})
 KNOWN_MODULES = {"mx": "mlx.core", "nn": "mlx.nn", "math": "math", "partial": "functools.partial"}
 
 
-PACKAGES = frozenset({"mlx", "math", "functools"})
 MODULES = frozenset({"mlx.core", "mlx.nn", "math", *(f"mlx.core.{m}" for m in ("fast", "linalg", "random", "fft"))})
 
 

@@ -26,6 +26,12 @@ TESTS = re.compile(
 )
 """Paths of files whose calls don't count."""
 
+
+def is_test(path: str, top: str) -> bool:
+    """Whether a file of the package in the folder `top` holds tests, benchmarks or examples."""
+    return TESTS.search(os.path.relpath(path, top)) is not None
+
+
 ONE = re.compile(r"^(?:typing\.)?(?:Optional|Annotated|Final|ClassVar)\[(.*)\]$")
 SEVERAL = re.compile(r"^(?:typing\.|collections\.abc\.)?(?:[Ll]ist|[Tt]uple|Sequence|Iterable|Iterator)\[(.*)\]$")
 
@@ -214,7 +220,7 @@ class Evaluation:
 
     def is_test(self, path: str) -> bool:
         """Whether the calls of a file don't count."""
-        return TESTS.search(os.path.relpath(path, self._top)) is not None
+        return is_test(path, self._top)
 
     def owner(self, path: str, scope: str) -> Definition | None:
         """The class whose method a function is or lies in."""
