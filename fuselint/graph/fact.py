@@ -41,9 +41,6 @@ FITS = "an operand of unknown shape adds no axes to the other"
 MAX_TERMS = 64
 """Of the product of two sizes."""
 
-ACTIVATION = "activation"
-"""The one dtype symbol that activation_dtype puts for all others."""
-
 
 @dataclass(frozen=True, slots=True)
 class Place:

@@ -14,7 +14,7 @@ from typing import Any
 from fuselint.graph import dtypes
 from fuselint.graph.across import MARK, Across, Inside, Instance, Reach
 from fuselint.graph.dtypes import DType
-from fuselint.graph.fact import ACTIVATION, FLOATING, MISSING, Default, Fact, Kind, scalar_fact
+from fuselint.graph.fact import FLOATING, MISSING, Default, Fact, Kind, scalar_fact
 from fuselint.graph.model import FOREIGN, Graph, Node, operands
 from fuselint.graph.op import Call, Op
 from fuselint.graph.shapes import SCALAR, Shape
@@ -83,18 +83,6 @@ class KnownFacts:
         if isinstance(value, Node):
             return self.of(value).extent
         return self._extent(value) if isinstance(value, tuple) else None
-
-    def activation_dtype(self, node: Node) -> DType:
-        """The dtype under the house assumption that activations of one function have one dtype.
-
-        Facts keep `x.dtype` and `self.weight.dtype` apart, because code may be called with different ones and a rule
-        that says "the dtype stays" must see that. Where only the size of an element is wanted, or where a rule states
-        the assumption, all symbols are one: `activation`.
-        """
-        d = self.of(node).dtype
-        if not d.symbols:
-            return d
-        return DType(n for n in d if n not in d.symbols) | DType({ACTIVATION}) if d - d.symbols else DType({ACTIVATION})
 
     def usual(self, size: Expr | None) -> tuple[int | None, frozenset[Default]]:
         """A size as a number, by the defaults of configurations where these facts count them; and by which ones."""

@@ -241,13 +241,6 @@ def test_an_object_that_is_no_module_keeps_its_arrays_dtype() -> None:
     assert dtype(graph) == "float32"
 
 
-def test_activation_dtype_is_one_symbol() -> None:
-    graph = module(LAYERS, "return self.q_proj(x) * self.weight, x.astype(mx.float32)", "x: mx.array")
-    product, cast = result(graph).inputs
-    assert graph.facts.activation_dtype(product) == {"activation"}
-    assert graph.facts.activation_dtype(cast) == {"float32"}
-
-
 # -- dtypes -----------------------------------------------------------------------------------------------------------
 
 STAYS = """

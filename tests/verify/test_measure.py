@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from support import NORM
+
 mx = pytest.importorskip("mlx.core")
 
 from fuselint.analysis import analyse  # noqa: E402
@@ -17,21 +19,6 @@ from fuselint.verify.measure import NO_CPU, Choice, measure  # noqa: E402
 from fuselint.verify.phases import sizes  # noqa: E402
 from fuselint.verify.timing import faster, fastest, interleaved  # noqa: E402
 
-NORM = """import mlx.core as mx
-import mlx.nn as nn
-
-
-class Norm(nn.Module):
-    def __init__(self, dims: int, eps: float = 1e-5):
-        super().__init__()
-        self.weight = mx.ones((dims,))
-        self.eps = eps
-
-    def __call__(self, x):
-        h = x.astype(mx.float32)
-        h = h * mx.rsqrt(mx.mean(mx.square(h), axis=-1, keepdims=True) + self.eps)
-        return self.weight * h.astype(x.dtype)
-"""
 SMALL = Settings(shape={"T": 32, "D": 64, "dims": 64, "L": 8}, dtype="f32")
 
 
