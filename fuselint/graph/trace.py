@@ -97,7 +97,7 @@ class Trace:
         """A value that the traced nodes don't compute."""
         if node.op == "const":
             return _scalar(node.attrs.get("value"))
-        if self.facts.kind(node) == "scalar":
+        if self.facts.kind(node) == "scalar" or _is_configured(node, self.facts):
             return self.number(node)
         if self.facts.kind(node) in ("array", "unknown"):
             made = self.tracer.input(self.shape(node), self.dtype(node))
@@ -367,7 +367,7 @@ def trace(
     """
     ordered = sorted(nodes, key=lambda n: n.id)
     gates = gates or Gates()
-    out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts), gates, eager)
+    out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts, gates.given), gates, eager)
     for node in ordered:
         if not made(out, node):
             taken = (instead or {}).get(node, node)
@@ -389,6 +389,16 @@ NOTHING = _scalar(None)
 
 def _is_operator(node: Node) -> bool:
     return isinstance(node.cst, (cst.BinaryOperation, cst.AugAssign))
+
+
+def _is_configured(node: Node, facts: KnownFacts) -> bool:
+    """`self.scale` where the constructor assigns `config.scale`, of which nothing is known: a number."""
+    made = node.attrs.get("init") if node.op == "attr" else None
+    if not isinstance(made, Node) or made.op != "attr" or facts.kind(node) != "unknown":
+        return False
+    while made.op == "attr" and made.inputs:
+        made = made.inputs[0]
+    return made.op == "param"
 
 
 def _frozen(value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
+from fuselint.graph.callers import given_dtypes
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
@@ -21,6 +22,7 @@ from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
 from fuselint.traffic import chips
+from fuselint.traffic.apart import apart
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known
@@ -77,13 +79,14 @@ def saves_where_compiled(graph: Graph, match: Match) -> bool:
 
 def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Region:
     facts, letters = _stated(graph, match)
-    gates = gates_of(settings, known)
+    gates = replace(gates_of(settings, known), given=given_dtypes(graph, graph.facts))
     traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
-    shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
+    own = apart(traced, match.region, (match.root, *match.also))
+    shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a) is None]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
-    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays))
+    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own)
     sizes.meanings.update(letters)
     return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]))
 

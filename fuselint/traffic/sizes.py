@@ -14,6 +14,8 @@ from functools import reduce
 from fuselint.finding import Source
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
+from fuselint.graph.tape import Array
+from fuselint.traffic.apart import Apart, Operand
 from fuselint.traffic.known import BY_RANK, HEADED, LETTER_OF, LETTERS, Known, Number, role
 
 ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
@@ -38,6 +40,7 @@ class Sizes:
     roles: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, Expr] = field(default_factory=dict)  # of names that aren't the code's own
     same: list[Pair] = field(default_factory=list)  # sizes that are equal, because arrays meet there
+    apart: Apart | None = None  # operands of unknown shape with a size of their own
     contracted: frozenset[Expr] = frozenset()  # last axes that products sum over: another width than that of results
 
     @classmethod
@@ -47,19 +50,21 @@ class Sizes:
         equal: Iterable[tuple[Shape | None, Shape | None]] = (),
         same: Iterable[Pair] = (),
         summed: Iterable[Pair] = (),
+        apart: Apart | None = None,
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
         """
-        out = cls(same=list(same))
+        out = cls(same=list(same), apart=apart)
         for operand, result in equal:
             out._equate(operand, result)
         out._note_contracted(summed)
         listed = [None if s is None else out._renamed(s) for s in shapes]
         out._note_whole(listed)
-        free = [s for s in listed if s is None or s.lead is not None]
+        ordinary = [s for s in listed if out._apart(s) is None]
+        free = [s for s in ordinary if s is None or s.lead is not None]
         if free:
-            out._name_rows(free, listed)
+            out._name_rows(free, ordinary)
         out.renamed = {name: size.substitute(out.renamed) for name, size in out.renamed.items()}
         for shape in listed:
             if shape is not None:
@@ -186,7 +191,25 @@ class Sizes:
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
+    def elements_of(self, array: Array) -> Expr:
+        """Those that an array holds."""
+        own = None if self.apart is None else self.apart.of(array)
+        return self.elements(array.shape) if own is None else self._own_elements(own, array.shape)
+
+    def _apart(self, shape: Shape | None) -> Operand | None:
+        return None if self.apart is None else self.apart.of_shape(shape)
+
+    def _own_elements(self, own: Operand, shape: Shape | None) -> Expr:
+        """All of an operand of unknown shape, or what its last axes were made."""
+        if shape is None or not shape.dims:
+            return own.size
+        gone = product(Expr.name(f"{own.lead}.shape[{-i}]") for i in range(1, _cut_off(shape) + 1))
+        return own.size * product(shape.dims) / gone if gone.divides(product(shape.dims)) else own.size
+
     def elements(self, shape: Shape | None) -> Expr:
+        own = self._apart(shape)
+        if own is not None:
+            return self._own_elements(own, shape)
         if shape is None:
             return Expr.name(ROWS) * self._last(None)
         count = product(map(self._named, shape.dims))
@@ -250,7 +273,7 @@ class Sizes:
         said = known.number(name)
         if said is not None and said[1] == "recorded" and meaning is not None and name not in meaning.names:
             said = None  # the code calls something else so
-        said = said or self._met(name, known)
+        said = said or self._met(name, known) or self._of_operand(name, known, within)
         if said is not None:
             return said
         if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
@@ -259,6 +282,20 @@ class Sizes:
         if meaning is not None and meaning.names.isdisjoint(within | {name}):
             return self._meant(meaning, known, within | {name}) or known.of_role(self._role(name))
         return known.of_role(self._role(name))
+
+    def _of_operand(self, name: str, known: Known, within: frozenset[str]) -> Number | None:
+        """The elements of an operand of unknown shape, by what it is for."""
+        held = () if self.apart is None else self.apart.operands.values()
+        own = next((o for o in held if name in o.size.names), None)
+        if own is None or self.apart is None:
+            return None
+        if own.use == "vector":
+            return known.of_role("features")[0], "assumed"
+        if own.use == "table":
+            return known.of_role("length")[0] * known.of_role("pairs")[0], "assumed"
+        like = self.elements(self.apart.like) if self._apart(self.apart.like) is None else self.elements(None)
+        numbers = {n: self.number(n, known, within | {name})[0] for n in like.names - within - {name}}
+        return like.substitute(numbers).value() or 1, "assumed"
 
     def _role(self, name: str) -> str:
         return self.roles.get(name) or role(name)
@@ -287,6 +324,12 @@ class Sizes:
     def numbers(self, formula: Expr, known: Known) -> dict[str, Number]:
         """A number for each name of the formula, and where it comes from."""
         return {name: self.number(name, known) for name in sorted(formula.names)}
+
+
+def _cut_off(shape: Shape) -> int:
+    """How many last axes of the array that a shape is named after stand no more in it."""
+    cut = re.search(r"\[:-(\d+)\]$", shape.lead or "")
+    return int(cut.group(1)) if cut else 0
 
 
 def _obscurity(size: Expr) -> int:
