@@ -1,25 +1,28 @@
 """The dtypes that the package gives a function's arguments: what costs count them as, and no proof.
 
-A table made of `mx.cos` is float32 wherever it comes from, though the function that multiplies by it doesn't say so. So the
-calls of the function in the package are looked at, in turn with their own callers, and also the places where a helper is
-inlined. An argument that all calls of which something is known give one dtype has that dtype.
+A table made of `mx.cos` is float32 wherever it comes from, though the function that multiplies by it doesn't say so.
+So the calls of the function in the package are looked at, in turn with their own callers, and also the places where a
+helper is inlined. An argument has the dtype that all calls of which something is known give it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
-from fuselint.graph.across import bind, call_arguments
+from fuselint.graph.across import Reach, bind, call_arguments
 from fuselint.graph.dtypes import DType
+from fuselint.graph.elsewhere import Elsewhere
+from fuselint.graph.facts import Facts
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
+from fuselint.graph.unstated import FROM_OUTSIDE
 from fuselint.source.modules import Definition
 
 if TYPE_CHECKING:
-    from fuselint.graph.elsewhere import Elsewhere
     from fuselint.graph.known import KnownFacts
 
 DEEPEST = 3
@@ -38,21 +41,53 @@ Given = tuple[Node, Node]
 """A value of the function, and the one of its caller that it is."""
 
 
-def given_dtypes(graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
-    """By the symbol of an argument's dtype: the dtype that the package's calls give it, or MODEL."""
-    if depth >= DEEPEST or graph.program is None:
+class Callers:
+    """What the callers of functions say, as one file's analysis asks: each is looked at once."""
+
+    def __init__(self, elsewhere: Elsewhere) -> None:
+        self.elsewhere = elsewhere
+        self._usual: dict[Graph, KnownFacts] = {}
+        self._given: dict[tuple[Graph, int], dict[str, str]] = {}
+
+    def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
+        """By the symbol of an argument's dtype: the dtype that the package's calls give it, or MODEL."""
+        if depth >= DEEPEST:
+            return {}
+        if (graph, depth) not in self._given:
+            self._given[graph, depth] = self._dtypes(graph, facts, depth)
+        return self._given[graph, depth]
+
+    def _dtypes(self, graph: Graph, facts: KnownFacts, depth: int) -> dict[str, str]:
+        found: dict[str, set[str]] = {}
+        for caller, pairs in islice(_calls(self.elsewhere, graph, self._facts), MOST):
+            outer = self._facts(caller)
+            known = self.dtypes(caller, outer, depth + 1)
+            free = {s for n in caller.nodes if n.op in FROM_OUTSIDE for s in outer.dtype(n).symbols}
+            for own, argument in pairs:
+                for symbol, dtype in _stated(facts, own, outer, argument):
+                    said = _said(dtype.bound(known), free)
+                    if said:
+                        found.setdefault(symbol, set()).add(said)
+        return {symbol: next(iter(said)) for symbol, said in found.items() if len(said) == 1}
+
+    def _facts(self, graph: Graph) -> KnownFacts:
+        if graph not in self._usual:
+            self._usual[graph] = Facts(graph, Reach(usual=True, elsewhere=self.elsewhere))
+        return self._usual[graph]
+
+
+def given_dtypes(graph: Graph) -> dict[str, str]:
+    """By the symbol of an argument's dtype: the dtype that the package's calls of the function give it, or MODEL."""
+    if graph.program is None:
         return {}
-    found: dict[str, set[str]] = {}
-    for caller, pairs in islice(_calls(graph), MOST):
-        outer = caller.usual
-        known = given_dtypes(caller, outer, depth + 1)
-        free = {s for n in caller.nodes if n.op in ("param", "call", "global") for s in outer.dtype(n).symbols}
-        for own, argument in pairs:
-            for symbol, dtype in _stated(facts, own, outer, argument):
-                said = _said(dtype.bound(known), free)
-                if said:
-                    found.setdefault(symbol, set()).add(said)
-    return {symbol: next(iter(said)) for symbol, said in found.items() if len(said) == 1}
+    elsewhere = graph.program.elsewhere
+    callers = _known.get(elsewhere)
+    if callers is None:
+        callers = _known[elsewhere] = Callers(elsewhere)
+    return callers.dtypes(graph, graph.facts)
+
+
+_known: WeakKeyDictionary[Elsewhere, Callers] = WeakKeyDictionary()
 
 
 def _said(dtype: DType, free: set[str]) -> str | None:
@@ -80,10 +115,10 @@ def _symbol(facts: KnownFacts, own: Node, dtype: DType) -> Iterator[tuple[str, D
         yield next(iter(mine)), dtype
 
 
-def _calls(graph: Graph) -> Iterator[tuple[Graph, list[Given]]]:
+def _calls(
+    elsewhere: Elsewhere, graph: Graph, facts: Callable[[Graph], KnownFacts]
+) -> Iterator[tuple[Graph, list[Given]]]:
     """The calls of a function in the package, each with what it gives the function."""
-    assert graph.program is not None
-    elsewhere = graph.program.elsewhere
     found = Definition(elsewhere.path_of(graph), graph.context.qualname)
     summary = elsewhere.function(found)
     if summary is None:
@@ -96,7 +131,11 @@ def _calls(graph: Graph) -> Iterator[tuple[Graph, list[Given]]]:
         if pairs:
             yield caller, pairs
         for node in caller.nodes:
-            given = call_arguments(node) if node.op == "call" and _calls_it(elsewhere, caller, node, found, graph) else None
+            given = (
+                call_arguments(node)
+                if node.op == "call" and _calls_it(elsewhere, facts(caller), node, found, graph)
+                else None
+            )
             bound = None if given is None else bind(parameters, *given)
             if bound:
                 yield caller, [(graph.params[k], n) for k, n in bound.items() if k in graph.params]
@@ -104,26 +143,33 @@ def _calls(graph: Graph) -> Iterator[tuple[Graph, list[Given]]]:
 
 def _inlined(graph: Graph, caller: Graph) -> list[Given]:
     """The operands of a helper's operations where the caller has them inlined."""
-    ours = {n.cst: n for n in graph.nodes if n.cst is not None and n.op in TABLE}
+    inside = [n for n in caller.nodes if n.frame.qualname == graph.context.qualname and n.op in TABLE]
+    ours = {(_span(n), n.op): n for n in graph.nodes if n.op in TABLE} if inside else {}
     out: list[Given] = []
-    for theirs in caller.nodes:
-        own = ours.get(theirs.cst) if theirs.frame.qualname == graph.context.qualname else None
-        if own is not None and own.op == theirs.op and len(own.inputs) == len(theirs.inputs):
+    for theirs in inside:
+        own = ours.get((_span(theirs), theirs.op))
+        if own is not None and len(own.inputs) == len(theirs.inputs):
             out += zip(own.inputs, theirs.inputs, strict=True)
     return out
 
 
-def _calls_it(elsewhere: Elsewhere, caller: Graph, node: Node, found: Definition, graph: Graph) -> bool:
+def _span(node: Node) -> tuple[str, int, int] | None:
+    """Where the expression of a value stands."""
+    source = node.frame.source
+    return None if source is None or node.cst is None else (source.file.path, *source.span(node.cst))
+
+
+def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Definition, graph: Graph) -> bool:
     target, name = node.attrs.get("target"), found.name.rpartition(".")[2]
-    if isinstance(target, str) and elsewhere.resolve(caller, target) == found:
+    if isinstance(target, str) and elsewhere.resolve(facts.graph, target) == found:
         return True
     if graph.context.class_name is None:
         return False
     callee = node.attrs.get("callee")
     called = callee.attrs.get("name") if isinstance(callee, Node) and callee.op == "attr" else None
-    if name != "__call__" and called != name:
+    if name not in ("__call__", called):
         return False
-    objects = [c.found for c in caller.usual.callees(node) if c.found is not None]
+    objects = [c.found for c in facts.callees(node) if c.found is not None]
     return any(elsewhere.method(o, name) == found for o in objects)
 
 
@@ -135,8 +181,11 @@ def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterat
         program = elsewhere.program(path)
         if program is None:
             continue
-        words = _held(elsewhere, path, owner) if name == "__call__" else {name, *_renamed(program.summary.imports, name)}
-        pattern = re.compile(rf"\b({'|'.join(map(re.escape, sorted(words)))})\s*\(") if words else None
+        if name == "__call__":
+            words = [rf"\.{re.escape(w)}\b" for w in sorted(_held(elsewhere, path, owner))]
+        else:
+            words = [rf"\b{re.escape(w)}\s*\(" for w in sorted({name, *_renamed(program.summary.imports, name)})]
+        pattern = re.compile("|".join(words)) if words else None
         for qualname, function in program.summary.functions.items():
             text = program.file.text[function.span.start : function.span.end]
             if pattern is None or not pattern.search(text) or qualname.startswith(f"{found.name}."):
@@ -151,12 +200,11 @@ def _renamed(imports: Mapping[str, str], name: str) -> set[str]:
 
 
 def _held(elsewhere: Elsewhere, path: str, owner: Definition) -> set[str]:
-    """The attributes of a file's classes that hold objects of a class."""
+    """The attributes of a file's classes that hold an object of a class, or several."""
     summary = elsewhere.modules.summary(path)
-    classes = summary.classes.values() if summary is not None else ()
     return {
         name
-        for c in classes
+        for c in (summary.classes.values() if summary is not None else ())
         for name, made in c.attributes.items()
-        if not made.endswith("[]") and elsewhere.resolved(path, made) == owner
+        if elsewhere.resolved(path, made.removesuffix("[]")) == owner
     }

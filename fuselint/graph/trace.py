@@ -392,13 +392,18 @@ def _is_operator(node: Node) -> bool:
 
 
 def _is_configured(node: Node, facts: KnownFacts) -> bool:
-    """`self.scale` where the constructor assigns `config.scale`, of which nothing is known: a number."""
-    made = node.attrs.get("init") if node.op == "attr" else None
-    if not isinstance(made, Node) or made.op != "attr" or facts.kind(node) != "unknown":
+    """`self.scale` where the constructor assigns `config.scale`, or `self.config.scale`: of what nothing is known but
+    that it is an argument's of the constructor, a number."""
+    if node.op != "attr" or facts.kind(node) != "unknown":
         return False
-    while made.op == "attr" and made.inputs:
-        made = made.inputs[0]
-    return made.op == "param"
+    at, inside = node, False
+    while at.op == "attr" and at.inputs:
+        made = at.attrs.get("init")
+        inside |= at is not node
+        at = made if isinstance(made, Node) else at.inputs[0]
+        if isinstance(made, Node):
+            inside |= made.op == "attr"
+    return inside and at.op == "param" and at.attrs.get("name") != "self"
 
 
 def _frozen(value: Any) -> str:

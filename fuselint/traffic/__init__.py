@@ -18,7 +18,7 @@ from fuselint.graph.likely import likely
 from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
-from fuselint.graph.tape import Array
+from fuselint.graph.tape import ACTIVATION, Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
 from fuselint.traffic import chips
@@ -48,6 +48,7 @@ class Region:
     before: list[Kernel]
     after: list[Kernel]
     bytes: Bytes
+    assumes_dtype: bool = False  # of some array nothing says the dtype
 
     @property
     def formulas(self) -> tuple[Expr, Expr]:
@@ -79,7 +80,7 @@ def saves_where_compiled(graph: Graph, match: Match) -> bool:
 
 def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Region:
     facts, letters = _stated(graph, match)
-    gates = replace(gates_of(settings, known), given=given_dtypes(graph, graph.facts))
+    gates = replace(gates_of(settings, known), given=given_dtypes(graph))
     traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
@@ -88,7 +89,9 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own)
     sizes.meanings.update(letters)
-    return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]))
+    moved = (a for k in (*before, *after) for a in (*k.reads, *k.writes))
+    assumed = any(a.dtype == ACTIVATION for a in moved) or not traced.counted.keys() <= gates.given.keys()
+    return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]), assumed and settings.dtype == Settings().dtype)
 
 
 def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[list[Kernel], list[Kernel]]:
@@ -277,7 +280,10 @@ def report(counted: Region, settings: Settings, known: Known) -> Traffic:
         at=at,
         saved_at=saved,
         launches_fewer=fewer,
-        assumed=tuple(name for name, (_, source) in numbers.items() if source == "assumed"),
+        assumed=(
+            *(name for name, (_, source) in numbers.items() if source == "assumed"),
+            *["dtype"] * counted.assumes_dtype,
+        ),
         sources={name: source for name, (_, source) in numbers.items()},
         chip=chip.key,
         phase=settings.phase or "prefill",

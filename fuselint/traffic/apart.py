@@ -1,7 +1,7 @@
 """Operands whose shape nobody states: each has a size of its own, `cos.size`, unless the result has its shape.
 
-What such an operand holds is assumed by what it is for: an attribute of an object is a weight as long as an axis, a table
-of angles has a row for each position, and anything else is as large as the result.
+What such an operand holds is assumed by what it is for: an attribute of an object is a weight as long as an axis, a
+table of angles has a row for each position, and anything else is as large as the result.
 """
 
 from __future__ import annotations
@@ -100,12 +100,18 @@ def _shape(traced: Trace, node: Node) -> Shape | None:
 
 
 def _whole(node: Node) -> Node:
-    """What a value is a view of with all its elements: `expand_dims(cos, 0)`, `cos[:, None]` and `cos.reshape(n, -1)`."""
+    """What a value is a view of, with all its elements: cos of `expand_dims(cos, 0)` and of `cos[:, None]`."""
     while node.inputs:
         op, parts = TABLE.get(node.op), node.attrs.get("index")
         parts = parts if isinstance(parts, tuple) else (parts,)
-        grows = node.op == "index" and all(p is None or p is ... or (isinstance(p, Slice) and p.takes_all) for p in parts)
-        if not grows and node.op != "astype" and not (op is not None and KEEPING.issuperset(op.primitives) and op.primitives):
+        grows = node.op == "index" and all(
+            p is None or p is ... or (isinstance(p, Slice) and p.takes_all) for p in parts
+        )
+        if (
+            not grows
+            and node.op != "astype"
+            and not (op is not None and KEEPING.issuperset(op.primitives) and op.primitives)
+        ):
             break
         node = node.inputs[0]
     return node
