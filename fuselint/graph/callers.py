@@ -92,9 +92,9 @@ _known: WeakKeyDictionary[Elsewhere, Callers] = WeakKeyDictionary()
 
 def _said(dtype: DType, free: set[str]) -> str | None:
     """A dtype by its name; MODEL for that of a weight, None where nothing is known."""
-    if dtype.name is not None:
-        return dtype.name
-    return MODEL if dtype and not dtype.weak and dtype.symbols - free else None
+    if dtype.name is not None or dtype.weak:
+        return dtype.name or min(dtype)
+    return MODEL if dtype.symbols - free else None
 
 
 def _stated(facts: KnownFacts, own: Node, outer: KnownFacts, argument: Node) -> Iterator[tuple[str, DType]]:
@@ -105,7 +105,7 @@ def _stated(facts: KnownFacts, own: Node, outer: KnownFacts, argument: Node) -> 
             index = item.attrs.get("index")
             if item.op == "item" and item.inputs[0] is own and isinstance(index, int) and 0 <= index < len(parts):
                 yield from _symbol(facts, item, parts[index].dtype)
-    elif outer.kind(argument) in ("array", "unknown"):
+    elif outer.kind(argument) in ("array", "unknown", "scalar"):
         yield from _symbol(facts, own, outer.dtype(argument))
 
 

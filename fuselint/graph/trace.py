@@ -11,6 +11,7 @@ import libcst as cst
 from fuselint.graph import expand_fused, expand_index, expand_losses, expand_products, expand_reduce, expand_views
 from fuselint.graph import ops_rules as rules
 from fuselint.graph import tape_views as v
+from fuselint.graph.dtypes import DType
 from fuselint.graph.expand import Applied, Expand, Result
 from fuselint.graph.fuse import compiled
 from fuselint.graph.gates import Gates
@@ -99,6 +100,9 @@ class Trace:
             return _scalar(node.attrs.get("value"))
         if self.facts.kind(node) == "scalar" or _is_configured(node, self.facts):
             return self.number(node)
+        given = self.facts.dtype(node).bound(self.counted)
+        if self.facts.kind(node) == "unknown" and given.weak:  # as the package's calls give it
+            return Scalar(node, "int" if given == DType({"weak int"}) else "float")
         if self.facts.kind(node) in ("array", "unknown"):
             made = self.tracer.input(self.shape(node), self.dtype(node))
             made.node = node
@@ -199,6 +203,10 @@ class Trace:
             return self.opaque((), node)
         if op.name == "array":
             return self.constant(node)
+        numbers = [x for x in given if isinstance(x, Scalar) and x != NOTHING]
+        if op.operator is not None and given and len(numbers) == len(given):
+            whole = op.name != "divide" and all(x.kind == "int" for x in numbers)
+            return Scalar(node, "int" if whole else "float")
         unknown = None in known  # neither an array nor a number
         if is_compiled(node) and self.eager and not unknown:
             return self.own_kernels(node, op, given)

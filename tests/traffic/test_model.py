@@ -85,7 +85,7 @@ def test_decode_counts_one_token(check: Check) -> None:
     (prefill, _), (decode, said) = (check("--model-config", "config.json", "--phase", p) for p in ("prefill", "decode"))
     assert decode[0]["traffic"]["saved_at"] * 2048 == prefill[0]["traffic"]["saved_at"]
     assert decode[0]["traffic"]["sources"] == {"D": "config", "T": "phase"}
-    assert decode[0]["traffic"]["assumed"] == []
+    assert decode[0]["traffic"]["assumed"] == ["dtype"]
     assert " a token in 5 classes" in said
 
 
