@@ -32,11 +32,14 @@ USES: tuple[tuple[str, Use], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An operand of unknown shape. lead: what shapes made of its own are called after; size: its elements."""
+    """An operand of unknown shape. lead: what shapes made of its own are called after; size: its elements.
+
+    shape: its own, where its last axes are known."""
 
     lead: str
     size: Expr
     use: Use
+    shape: Shape | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +78,10 @@ def apart(traced: Trace, region: Collection[Node], results: Iterable[Node]) -> A
         name = traced.facts.name_of(node)
         lead = name if array.shape is None else _base(array.shape.lead or "")
         whole = _whole(node)
-        text = _readable(whole, traced.facts.name_of(whole) if whole is not node else lead)
+        cut = array.shape if array.shape is not None and array.shape.dims else None
+        text = _readable(whole, lead if whole is node and cut is None else traced.facts.name_of(whole))
         if text:
-            found.setdefault(lead, Operand(lead, Expr.name(f"{text}.size"), _use(whole, text)))
+            found.setdefault(lead, Operand(lead, Expr.name(f"{text}.size"), _use(whole, text), cut))
             arrays[array] = found[lead]
     if any(s is None or s.lead is not None for s in shapes):
         for lead in _mains(shapes, found):

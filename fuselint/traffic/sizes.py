@@ -201,10 +201,13 @@ class Sizes:
 
     def _own_elements(self, own: Operand, shape: Shape | None) -> Expr:
         """All of an operand of unknown shape, or what its last axes were made."""
-        if shape is None or not shape.dims:
+        if shape is None or shape == own.shape or not shape.dims:
             return own.size
         gone = product(Expr.name(f"{own.lead}.shape[{-i}]") for i in range(1, _cut_off(shape) + 1))
-        return own.size * product(shape.dims) / gone if gone.divides(product(shape.dims)) else own.size
+        if own.shape is not None and own.shape.lead == shape.lead:
+            gone = product(map(self._named, own.shape.dims))
+        dims = product(map(self._named, shape.dims))
+        return own.size * dims / gone if gone.divides(dims) else own.size // gone * dims
 
     def elements(self, shape: Shape | None) -> Expr:
         own = self._apart(shape)
