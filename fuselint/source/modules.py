@@ -6,6 +6,7 @@ then at those above it, up to the project's root. The summary of a module is mad
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import os
@@ -25,7 +26,9 @@ from fuselint.source.text import FileText, read
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict
+    from fuselint.source.frequency import Frequencies
     from fuselint.source.links import Links
+    from fuselint.source.mentions import Mentions
     from fuselint.source.scopes import Scopes
 
 HIGHEST = 6
@@ -71,6 +74,8 @@ class Modules:
         self._indices: dict[str, Index] = {}
         self._links: dict[str, Links | None] = {}
         self._compiled: dict[str, Compiled] = {}
+        self._mentions: dict[str, Mentions | None] = {}
+        self._frequencies: dict[str, Frequencies] = {}
         self._notes: Notes | None = None
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -326,6 +331,32 @@ class Modules:
         self._note(f"compiled in {path}", repr(found))
         return found
 
+    # -- how often ----------------------------------------------------------------------------------------------------
+
+    def mentions(self, path: str) -> Mentions | None:
+        """The places of a file that read names; None where it can't be read."""
+        if path not in self._mentions:
+            file = self.file(path)
+            self._mentions[path] = None if file is None else _mentions(file.path, file.text)
+        return self._mentions[path]
+
+    def with_word(self, folder: str, word: str) -> list[str]:
+        """The files of a package that hold a word."""
+        return self._index(folder).words.get(word, [])
+
+    def frequencies(self, path: str) -> Frequencies:
+        """How often the functions of the file's package run."""
+        from fuselint.source.frequency import Frequencies
+
+        top = package_folder(os.path.dirname(path))
+        if top not in self._frequencies:
+            self._frequencies[top] = Frequencies(self, top)
+        return self._frequencies[top]
+
+    def note_answer(self, question: str, answer: str) -> None:
+        """An answer that rests on a whole package."""
+        self._note(question, answer)
+
     # -- users --------------------------------------------------------------------------------------------------------
 
     def users(self, found: Definition) -> list[str]:
@@ -366,6 +397,15 @@ class Index:
                     words = part.decode("utf-8", "replace").split()
                     if words:
                         out.setdefault(words[0], {}).setdefault(path, []).append(m[1].decode())
+        return out
+
+    @cached_property
+    def words(self) -> dict[str, list[str]]:
+        """Word -> the files that hold it, in order."""
+        out: dict[str, list[str]] = {}
+        for path in python_files(self._folder):
+            for word in set(_WORD.findall(self._data(path))):
+                out.setdefault(word.decode("utf-8", "replace"), []).append(path)
         return out
 
     @cached_property
@@ -466,6 +506,16 @@ def _links(path: str, text: str) -> Links | None:
     module, known = _summary(path, text), _scoped(path, text)
     with contextlib.suppress(RecursionError, MemoryError):
         return None if module is None or known is None else links(known, module)
+    return None
+
+
+@lru_cache(maxsize=2048)
+def _mentions(path: str, text: str) -> Mentions | None:
+    from fuselint.source.mentions import mentions
+
+    known = _scoped(path, text)
+    with contextlib.suppress(RecursionError, MemoryError):
+        return mentions(known.module.node) if known is not None and isinstance(known.module.node, ast.Module) else None
     return None
 
 
