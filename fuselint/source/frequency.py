@@ -28,7 +28,12 @@ DEEPEST = 12
 """Classes inside one another, and values that depend on one another."""
 
 CALLS = frozenset({"call", "kept"})
-PASSIVE = frozenset({"type", "base", "import", "text"})
+PASSIVE = frozenset({"type", "import", "string", "exported", "alias"})
+"""Mentions that run nothing by themselves."""
+
+ELSEWHERE = frozenset({"text", "string", "exported"})
+"""Strings: they say no more than a name."""
+
 PLAIN = frozenset({"property", "staticmethod", "classmethod", "dataclasses.dataclass", "abc.abstractmethod"})
 """Decorators that hand nothing on."""
 
@@ -67,6 +72,7 @@ class Frequencies:
         self._known: dict[Definition, Frequency] = {}
         self._models: dict[Definition, bool] = {}
         self._many: dict[Definition, bool] = {}
+        self._passing: dict[Definition, bool] = {}
         self._unused: dict[Definition, bool] = {}
         self._mentioned: dict[Definition, list[tuple[str, Mention]]] = {}
         self._deciding = 0
@@ -117,6 +123,9 @@ class Frequencies:
                 if self._prepares(owner):
                     ends.append(f"{owner.name} prepares an input")
                     continue
+            if self.makes_pass(at):
+                ends.append(f"{at.name} calls a whole model")
+                continue
             edges = list(self._edges(at, owner))
             if passed and owner is not None:
                 ends.append(f"{owner.name} is a model, and calls it once a pass" if at == found else at.name)
@@ -165,6 +174,38 @@ class Frequencies:
                     if m.role == "kept" and m.name[:1].isalpha() and m.name[:1].isupper():
                         yield m, self._class_named(at.path, m)
 
+    def kept(self, owner: Definition, name: str) -> Iterator[Definition]:
+        """The classes of the package that an attribute of an object may be of, as far as the text says."""
+        for m, made in self.parts(owner):
+            if m.kept == name and not m.loops and made is not None:
+                yield made
+        for at in self.modules.lineage(owner)[0]:
+            held = self.modules.mentions(at.path)
+            for by, value in held.stored.get(name, ()) if held is not None else ():
+                if by.startswith(f"{at.name}.") and isinstance(value, ast.Name):
+                    yield from self._stated(Definition(at.path, by), value.id)
+
+    def _stated(self, by: Definition, name: str) -> Iterator[Definition]:
+        """The class that an annotation gives a parameter, or a call of the package."""
+        function, summary = self.modules.function(by), self.modules.summary(by.path)
+        for p in function.parameters if function is not None and summary is not None else ():
+            if p.name == name and p.annotation and summary is not None:
+                stated = summary.resolve(p.annotation.strip("\"'"), by.name)
+                found = self.modules.resolve(by.path, stated) if stated else None
+                if found is not None and self.modules.class_(found) is not None:
+                    yield found
+        if by.name.endswith(".__init__"):
+            yield from self._given_objects(Definition(by.path, by.name.removesuffix(".__init__")), name)
+
+    def _given_objects(self, owner: Definition, name: str) -> Iterator[Definition]:
+        """The classes of what is made for a parameter where an object is made: `Sampler(model=Model(...))`."""
+        for path, m in self.mentioned(owner):
+            value = (m.given or {}).get(name)
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+                found = self._class_named(path, Mention(m.by, value.func.id, value.func.id, "call"))
+                if found is not None:
+                    yield found
+
     def _class_named(self, path: str, m: Mention) -> Definition | None:
         summary = self.modules.summary(path)
         name = summary.resolve(m.text, m.by) if summary is not None else None
@@ -175,14 +216,20 @@ class Frequencies:
         """Whether a class keeps a list of layers, or an object that does."""
         if owner not in self._models:
             self._models[owner] = False  # while it is worked out
-            self._models[owner] = any(
-                made is not None and made != owner and (self._is_layer(made) if m.loops else self.is_model(made))
-                for m, made in self.parts(owner)
-            )
+            layers = any(m.loops and made not in (None, owner) and self._is_layer(made) for m, made in self.parts(owner))
+            self._models[owner] = layers or any(self.is_model(made) for made in self._all_kept(owner))
         return self._models[owner]
 
-    def _is_layer(self, made: Definition) -> bool:
-        return len({m.kept for m, _ in self.parts(made)}) >= PARTS
+    def _all_kept(self, owner: Definition) -> Iterator[Definition]:
+        for at in self.modules.lineage(owner)[0]:
+            held = self.modules.mentions(at.path)
+            names = held.stored if held is not None else {}
+            for name, stores in names.items():
+                if any(by.startswith(f"{at.name}.") for by, _ in stores):
+                    yield from self.kept(owner, name)
+
+    def _is_layer(self, made: Definition | None) -> bool:
+        return made is not None and len({m.kept for m, _ in self.parts(made)}) >= PARTS
 
     def is_many(self, owner: Definition) -> bool:
         """Whether a model has many objects of a class, or it can't be told."""
@@ -197,7 +244,7 @@ class Frequencies:
                 derived = Definition(path, m.inside)
                 if derived != owner and self.is_many(derived):
                     return True
-            elif m.role in ("text", "type", "import") or self._is_off(path, m):
+            elif m.role in PASSIVE or m.role in ("text", "through") or self._is_off(path, m):
                 continue
             elif m.role == "named":
                 return True
@@ -240,16 +287,29 @@ class Frequencies:
             summary = self.modules.summary(path)
             if summary is None:
                 continue
-            if m.role == "text":
-                yield path, m
+            if m.role in ELSEWHERE:
+                if m.role == "text" or path == found.path:
+                    yield path, m
                 continue
             if m.text.startswith(("?.", "self.", "cls.", "super.")):
                 continue
             name = m.text if m.role == "import" and path == found.path else summary.resolve(m.text, m.by)
-            if m.role == "import":
-                name = summary.imports.get(last) or summary.function_imports.get(m.by, {}).get(last)
+            if m.role == "import" or m.kept and m.role == "alias":
+                bound = m.kept or last
+                name = summary.imports.get(bound) or summary.function_imports.get(m.by, {}).get(bound)
             if name and self.modules.resolve(path, name) == found:
                 yield path, m
+                if m.role == "alias" and m.kept:
+                    yield from self._by_another_name(path, m.kept, found)
+
+    def _by_another_name(self, path: str, last: str, found: Definition) -> Iterator[tuple[str, Mention]]:
+        """The places of a file that name what it imports under another name."""
+        held, summary = self.modules.mentions(path), self.modules.summary(path)
+        for m in held.by_name.get(last, ()) if held is not None and summary is not None else ():
+            if m.text == last and m.role not in (*ELSEWHERE, "text", "import") and summary is not None:
+                name = summary.resolve(last, m.by)
+                if name and self.modules.resolve(path, name) == found:
+                    yield path, m
 
     def named(self, last: str) -> Iterator[tuple[str, Mention]]:
         """The places of the package, tests apart, whose name ends so."""
@@ -289,7 +349,7 @@ class Frequencies:
 
     def _plain_edges(self, at: Definition) -> Iterator[_Edge]:
         for path, m in self.mentioned(at):
-            if m.role not in ("type", "import") and m.by != at.name and not self._is_off(path, m):
+            if m.role not in PASSIVE - {"alias"} and m.by != at.name and not self._is_off(path, m):
                 yield self._edge(path, m, at)
 
     def _edge(self, path: str, m: Mention, at: Definition, own: bool = False) -> _Edge:
@@ -304,7 +364,7 @@ class Frequencies:
     def _method_edges(self, at: Definition, owner: Definition, name: str) -> Iterator[_Edge]:
         """The calls of a method, by its name: on `self`, only in its own class and those of its line."""
         for path, m in self.named(name):
-            if m.role in ("type", "import", "base") or self._is_off(path, m):
+            if m.role in PASSIVE or m.role == "base" or self._is_off(path, m):
                 continue
             head = m.text.partition(".")[0]
             if m.text in (f"self.{name}", f"cls.{name}", f"super.{name}"):
@@ -346,11 +406,8 @@ class Frequencies:
                 held = self.modules.class_(derived)
                 if derived != owner and held is not None and "__call__" not in held.methods:
                     yield from self._object_edges(derived)
-            elif m.role in ("type", "import") or self._is_off(path, m):
+            elif m.role in PASSIVE - {"alias"} or self._is_off(path, m):
                 continue
-            elif m.role == "text":
-                if not path.endswith("__init__.py"):
-                    yield UNKNOWN
             elif m.role != "kept" or m.by == MODULE:
                 yield UNKNOWN
             else:
@@ -360,7 +417,7 @@ class Frequencies:
         """Who calls what is kept in an attribute: `self.kept(x)`, or `model.kept(x)` elsewhere."""
         holder, found = self.owner(Definition(path, made.by)), False
         for at, m in self.named(made.kept):
-            if m.role in ("type", "import", "base", "through", "text") or "." not in m.text:
+            if m.role in PASSIVE or m.role in ("base", "through", "text") or "." not in m.text:
                 continue
             if m.text == f"self.{made.kept}":
                 own = holder is not None and self._is_of_line(self.owner(Definition(at, m.by)), holder)
@@ -385,27 +442,48 @@ class Frequencies:
         """Whether a loop calls a whole model in each round, as one that generates does: one round is a pass."""
         held = self.modules.mentions(by.path)
         for m in held.by_function.get(by.name, ()) if held is not None else ():
-            if m.role == "call" and loop in m.loops and m.loops[-1] == loop and self._passes(by, m):
+            if m.role in CALLS and loop in m.loops and self._passes(by, m):
                 return True
         return False
 
     def _passes(self, by: Definition, m: Mention) -> bool:
+        """Whether a call is a pass of a whole model."""
         owner = self.owner(by)
         parts = m.text.split(".")
         if owner is not None and m.text == "self":
-            return self.is_model(owner)
-        if owner is not None and parts[0] == "self" and len(parts) == 2:
-            made = [c for p, c in self.parts(owner) if p.kept == parts[1] and not p.loops]
-            return any(c is not None and self.is_model(c) and not self.is_many(c) for c in made)
-        function = self.modules.function(by)
-        stated = [p.annotation for p in function.parameters if p.name == m.text] if function is not None else []
-        summary = self.modules.summary(by.path)
-        for text in stated:
-            name = summary.resolve(text.strip("\"'"), by.name) if summary is not None and text else None
-            found = self.modules.resolve(by.path, name) if name else None
-            if found is not None and self.modules.class_(found) is not None and self.is_model(found):
-                return True
+            return self.is_model(owner) and not by.name.endswith(".__call__")
+        if owner is not None and parts[0] == "self":
+            holders = {owner}
+            for part in parts[1:-1]:
+                holders = {c for h in holders for c in self.kept(h, part)}
+            return any(self._passes_by(by, h, parts[-1]) for h in holders)
+        if len(parts) == 1:
+            outer = by
+            while "<locals>" in outer.name:
+                outer = Definition(by.path, outer.name.rpartition(".<locals>.")[0])
+            return any(self.is_model(c) for c in self._stated(outer, m.text))
         return False
+
+    def _passes_by(self, by: Definition, holder: Definition, name: str) -> bool:
+        """Whether `holder.name(...)` is a pass of a whole model: a method that makes one, or the model."""
+        method = self.modules.method(holder, name)
+        if method is not None:
+            return method != by and self.makes_pass(method)
+        return any(self.is_model(c) and not self.is_many(c) for c in self.kept(holder, name))
+
+    def makes_pass(self, found: Definition) -> bool:
+        """Whether a function calls a whole model, itself or in a loop of its own, so that it runs once a pass."""
+        if found not in self._passing:
+            self._passing[found] = False
+            held = self.modules.mentions(found.path)
+            inner = held.by_function.items() if held is not None else ()
+            self._passing[found] = any(
+                m.role in CALLS and self._passes(Definition(found.path, by), m)
+                for by, all_ in inner
+                if by == found.name or by.startswith(f"{found.name}.<locals>.")
+                for m in all_
+            )
+        return self._passing[found]
 
     # -- what never runs ----------------------------------------------------------------------------------------------
 
@@ -445,8 +523,19 @@ class Frequencies:
     def _naming(self, found: Definition) -> Iterator[tuple[str, Mention]]:
         """What may speak of a name of this file: its own names, and attributes and strings anywhere."""
         for path, m in self.named(found.name):
-            if path == found.path or "." in m.text or m.role in ("text", "import"):
+            if path == found.path:
+                if m.text.partition(".")[0] not in ("self", "super"):
+                    yield path, m
+            elif m.role in ("text", "string") or ("." in m.text and m.role != "import" and self._may_be(found, path, m)):
                 yield path, m
+
+    def _may_be(self, found: Definition, path: str, m: Mention) -> bool:
+        """Whether `a.name` is that of a module which nobody knows, or of the one that has it."""
+        head, summary = m.text.partition(".")[0], self.modules.summary(path)
+        if head in ("self", "cls", "super") or summary is None:
+            return False
+        name = summary.resolve(m.text, m.by)
+        return name is None or self.modules.resolve(path, name) == found
 
     def _is_its_own(self, found: Definition, path: str, m: Mention) -> bool:
         """Whether the place that names it is part of it, or never runs itself."""
@@ -562,9 +651,9 @@ class Frequencies:
             found = self.mentioned(owner)
         else:
             return self._calls_of_method(by, function, name)
-        exported = any(m.role in ("text", "named", "base", "through") for _, m in found)
-        exported |= any(m.role == "import" and path.endswith("__init__.py") for path, m in found)
-        return () if exported else [(p, m) for p, m in found if m.role in CALLS]
+        exported = any(m.role in ("text", "named", "alias", "base", "through") for _, m in found)
+        top = os.path.join(self.top, "__init__.py")
+        return () if exported or any(path == top for path, _ in found) else [(p, m) for p, m in found if m.role in CALLS]
 
     def _calls_of_method(
         self, by: Definition, function: FunctionSummary, name: str

@@ -38,8 +38,9 @@ class Mention:
     """A place in the function `by` that reads a name whose last part is `name`; text: all of it, "" where it is more.
 
     role: "call"; "kept" for a call whose result becomes (a part of) the attribute `kept` of self; "base" of a class;
-    "type" in an annotation, or where something is only asked about it; "through" for `a` in `a.b`; "import"; "text" for a string;
-    "named" for anything else. inside: for "base", the class. loops: those around it. tests: what decides whether it is
+    "type" in an annotation, or where something is only asked about it; "through" for `a` in `a.b`; "import"; "text" for a string
+    that something is looked up by; "string" for another, "exported" for one in `__all__`; "alias" for
+    `name = other` and `import other as name`, the latter with that name in `kept`; "named" for anything else. inside: for "base", the class. loops: those around it. tests: what decides whether it is
     reached. given: of a call, its arguments by position or name; no entry where they can't be told.
     """
 
@@ -105,7 +106,7 @@ class _At:
     tests: tuple[Test, ...] = ()
     kept: str = ""
     inside: str = ""  # "many" for an element of what is kept
-    role: str = ""  # "type" inside an annotation
+    role: str = ""  # what for: "type" inside an annotation, "text" where something is looked up, "exported", "alias"
 
 
 class _Walker:
@@ -229,7 +230,7 @@ class _Walker:
             self.visit(node.value, replace(at, kept=first.attr))
         else:
             self._all(node.targets, at)
-            self.visit(node.value, at)
+            self.visit(node.value, replace(at, role=_of_module(first, node.value) if at.by == MODULE else at.role))
 
     def _AnnAssign(self, node: ast.AnnAssign, at: _At) -> None:
         self.visit(node.annotation, replace(at, role="type"))
@@ -239,7 +240,9 @@ class _Walker:
     def _Import(self, node: ast.Import | ast.ImportFrom, at: _At) -> None:
         for alias in node.names:
             last = alias.name.rpartition(".")[2]
-            self._mention(node, alias.name, at, "named" if alias.asname not in (None, last) else "import")
+            renamed = alias.asname if alias.asname not in (None, last) else None
+            inner = at if renamed is None else replace(at, kept=renamed)
+            self._mention(node, alias.name, inner, "import" if renamed is None else "alias")
 
     _ImportFrom = _Import
 
@@ -284,6 +287,8 @@ class _Walker:
         if name in ("isinstance", "issubclass") and len(node.args) == 2:
             self.visit(node.args[0], at)
             self.visit(node.args[1], replace(at, role="type"))
+        elif name in ("getattr", "hasattr"):
+            self._all(arguments, replace(at, kept="", inside="", role="text"))
         elif last in HOLDERS and at.kept:
             self._all(arguments, replace(at, inside="many"))
         elif last in ADDING and name.startswith("self.") and name.count(".") == 2:
@@ -334,16 +339,29 @@ class _Walker:
 
     def _Constant(self, node: ast.Constant, at: _At) -> None:
         if isinstance(node.value, str) and node.value.isidentifier():
-            self._mention(node, node.value, at, "text")
+            role = at.role if at.role in ("text", "exported") else "string"
+            self._mention(node, node.value, at, role)
 
     def _mention(
         self, node: ast.AST, text: str, at: _At, role: str, given: dict[int | str, ast.expr] | None = None
     ) -> None:
-        role = "type" if at.role == "type" and role in ("named", "through", "text") else role
+        if at.role == "type" and role in ("named", "through", "string"):
+            role = "type"
+        elif at.role == "alias" and role == "named":
+            role = "alias"
         line = getattr(node, "lineno", 0)
         last = text.rpartition(".")[2]
-        kept = at.kept if role == "kept" else ""
+        kept = at.kept if role in ("kept", "alias") else ""
         self.found.append(Mention(at.by, last, text, role, kept, at.inside, at.loops, at.tests, given, line))
+
+
+def _of_module(target: ast.expr, value: ast.expr) -> str:
+    """What the names and strings are for that stand in an assignment of a module."""
+    if isinstance(target, ast.Name) and target.id == "__all__":
+        return "exported"
+    if isinstance(value, (ast.Dict, ast.List, ast.Tuple, ast.Set)):
+        return "text"  # a table of names
+    return "alias" if isinstance(target, ast.Name) and isinstance(value, ast.Name) else ""
 
 
 def _name(node: ast.expr) -> str:
