@@ -12,6 +12,7 @@ import ast
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from fuselint.source.mentions import Loop, Mention, Mentions, Test
 from fuselint.source.modules import Definition, Modules
@@ -126,7 +127,7 @@ class Frequencies:
             if self.makes_pass(at):
                 ends.append(f"{at.name} calls a whole model")
                 continue
-            edges = list(self._edges(at, owner))
+            edges = list(self._edges(at, owner, passed))
             if passed and owner is not None:
                 ends.append(f"{owner.name} is a model, and calls it once a pass" if at == found else at.name)
             elif not edges or any(e.by is None for e in edges):
@@ -283,7 +284,7 @@ class Frequencies:
 
     def _mentions_of(self, found: Definition) -> Iterator[tuple[str, Mention]]:
         last = found.name.rpartition(".")[2]
-        for path, m in self.named(last):
+        for path, m in self.named(last, self._reaching(found)):
             summary = self.modules.summary(path)
             if summary is None:
                 continue
@@ -311,17 +312,27 @@ class Frequencies:
                 if name and self.modules.resolve(path, name) == found:
                     yield path, m
 
-    def named(self, last: str) -> Iterator[tuple[str, Mention]]:
+    def _reaching(self, found: Definition) -> set[str]:
+        """The files that may name a definition: its own, those that import it, and those that import its module."""
+        stem = PurePath(found.path).stem
+        stem = PurePath(found.path).parent.name if stem == "__init__" else stem
+        return {found.path, *self.modules.users(found), *self.modules.with_word(self.top, stem)}
+
+    def named(self, last: str, among: set[str] | None = None) -> Iterator[tuple[str, Mention]]:
         """The places of the package, tests apart, whose name ends so."""
         for path in self.modules.with_word(self.top, last):
-            held = None if is_test(path, self.top) else self.modules.mentions(path)
-            for m in held.by_name.get(last, ()) if held is not None else ():
-                yield path, m
+            if (among is not None and path not in among) or is_test(path, self.top):
+                continue
+            held = self.modules.mentions(path)
+            yield from ((path, m) for m in (held.by_name.get(last, ()) if held is not None else ()))
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
-    def _edges(self, at: Definition, owner: Definition | None) -> Iterator[_Edge]:
-        """Who calls a function. A class whose objects are handed on may be called by anyone."""
+    def _edges(self, at: Definition, owner: Definition | None, passed: bool) -> Iterator[_Edge]:
+        """Who calls a function. A class whose objects are handed on may be called by anyone.
+
+        passed: a model was met on the way, so that only calls on `self` matter.
+        """
         function = self.modules.function(at)
         if function is None:
             yield UNKNOWN
@@ -333,8 +344,8 @@ class Frequencies:
             name = at.name.rpartition(".")[2]
             if function.kind == "property" or self._decorated(function):
                 yield UNKNOWN
-            yield from self._method_edges(at, owner, name)
-            if name == "__call__":
+            yield from self._method_edges(at, owner, name, passed)
+            if name == "__call__" and not passed:
                 yield from self._object_edges(owner)
 
     def _decorated(self, function: FunctionSummary) -> bool:
@@ -361,9 +372,10 @@ class Frequencies:
         driven = [self.is_driving(by, loop) for loop in m.loops]
         return _Edge(by, not all(driven), own, bool(driven) and all(driven))
 
-    def _method_edges(self, at: Definition, owner: Definition, name: str) -> Iterator[_Edge]:
+    def _method_edges(self, at: Definition, owner: Definition, name: str, passed: bool) -> Iterator[_Edge]:
         """The calls of a method, by its name: on `self`, only in its own class and those of its line."""
-        for path, m in self.named(name):
+        among = self._reaching(owner) if passed or name == "__call__" else None
+        for path, m in self.named(name, among):
             if m.role in PASSIVE or m.role == "base" or self._is_off(path, m):
                 continue
             head = m.text.partition(".")[0]

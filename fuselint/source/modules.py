@@ -6,7 +6,6 @@ then at those above it, up to the project's root. The summary of a module is mad
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import hashlib
 import os
@@ -513,9 +512,8 @@ def _links(path: str, text: str) -> Links | None:
 def _mentions(path: str, text: str) -> Mentions | None:
     from fuselint.source.mentions import mentions
 
-    known = _scoped(path, text)
-    with contextlib.suppress(RecursionError, MemoryError):
-        return mentions(known.module.node) if known is not None and isinstance(known.module.node, ast.Module) else None
+    with contextlib.suppress(UnreadableFile, RecursionError, MemoryError):
+        return mentions(parse(FileText(path, text)))
     return None
 
 
