@@ -14,10 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from fuselint.source.mentions import Loop, Mention, Mentions, Test
-from fuselint.source.modules import Definition, Modules
+from fuselint.source.mentions import Loop, Mention, Test
+from fuselint.source.modules import Definition, Modules, is_test, python_files
 from fuselint.source.project import MISSING, MODULE, FunctionSummary
-from fuselint.source.values import is_test
 
 PARTS = 2
 """A layer is made of so many modules at least: a list of convolutions is none of layers."""
@@ -37,6 +36,9 @@ ELSEWHERE = frozenset({"text", "string", "exported"})
 
 PLAIN = frozenset({"property", "staticmethod", "classmethod", "dataclasses.dataclass", "abc.abstractmethod"})
 """Decorators that hand nothing on."""
+
+FEW = 3
+"""Files in a folder, without `__init__.py`, that say nothing of how another one there is used."""
 
 PROCESSING = ("Processor", "ProcessorMixin", "FeatureExtractor", "Tokenizer")
 """How transformers calls the classes that prepare one input: what they hold runs before the model."""
@@ -188,11 +190,10 @@ class Frequencies:
 
     def _stated(self, by: Definition, name: str) -> Iterator[Definition]:
         """The class that an annotation gives a parameter, or a call of the package."""
-        function, summary = self.modules.function(by), self.modules.summary(by.path)
-        for p in function.parameters if function is not None and summary is not None else ():
-            if p.name == name and p.annotation and summary is not None:
-                stated = summary.resolve(p.annotation.strip("\"'"), by.name)
-                found = self.modules.resolve(by.path, stated) if stated else None
+        function = self.modules.function(by)
+        for p in function.parameters if function is not None else ():
+            if p.name == name and p.annotation:
+                found = self.modules.resolve(by.path, p.annotation.strip("\"'"))
                 if found is not None and self.modules.class_(found) is not None:
                     yield found
         if by.name.endswith(".__init__"):
@@ -217,7 +218,8 @@ class Frequencies:
         """Whether a class keeps a list of layers, or an object that does."""
         if owner not in self._models:
             self._models[owner] = False  # while it is worked out
-            layers = any(m.loops and made not in (None, owner) and self._is_layer(made) for m, made in self.parts(owner))
+            lists = (made for m, made in self.parts(owner) if m.loops and made != owner)
+            layers = any(made is not None and self._is_layer(made) for made in lists)
             self._models[owner] = layers or any(self.is_model(made) for made in self._all_kept(owner))
         return self._models[owner]
 
@@ -229,8 +231,8 @@ class Frequencies:
                 if any(by.startswith(f"{at.name}.") for by, _ in stores):
                     yield from self.kept(owner, name)
 
-    def _is_layer(self, made: Definition | None) -> bool:
-        return made is not None and len({m.kept for m, _ in self.parts(made)}) >= PARTS
+    def _is_layer(self, made: Definition) -> bool:
+        return len({m.kept for m, _ in self.parts(made)}) >= PARTS
 
     def is_many(self, owner: Definition) -> bool:
         """Whether a model has many objects of a class, or it can't be told."""
@@ -247,9 +249,7 @@ class Frequencies:
                     return True
             elif m.role in PASSIVE or m.role in ("text", "through") or self._is_off(path, m):
                 continue
-            elif m.role == "named":
-                return True
-            elif m.loops and not self._is_main(m):
+            elif m.role == "named" or (m.loops and not self._is_main(m)):
                 return True
             elif m.by != MODULE:
                 by = Definition(path, m.by)
@@ -295,7 +295,7 @@ class Frequencies:
             if m.text.startswith(("?.", "self.", "cls.", "super.")):
                 continue
             name = m.text if m.role == "import" and path == found.path else summary.resolve(m.text, m.by)
-            if m.role == "import" or m.kept and m.role == "alias":
+            if m.role == "import" or (m.kept and m.role == "alias"):
                 bound = m.kept or last
                 name = summary.imports.get(bound) or summary.function_imports.get(m.by, {}).get(bound)
             if name and self.modules.resolve(path, name) == found:
@@ -509,15 +509,28 @@ class Frequencies:
         owner = Definition(found.path, function.class_name)
         return "." not in owner.name and self._is_unnamed(owner)
 
+    def _is_entry(self, path: str) -> bool:
+        """Whether a file that no other imports may be loaded by its name, or be meant for users.
+
+        Not so among files of which most are imported.
+        """
+        imported = self.modules.imported(self.top)
+        if path in imported:
+            return False
+        beside = [p for p in python_files(self.top) if os.path.dirname(p) == os.path.dirname(path) and p != path]
+        beside = [p for p in beside if not p.endswith("__init__.py")]
+        return len(beside) < FEW or 2 * sum(p in imported for p in beside) <= len(beside)
+
     def _is_package(self) -> bool:
         return os.path.isfile(os.path.join(self.top, "__init__.py"))
 
     def _is_unnamed(self, found: Definition) -> bool:
         if found not in self._unused:
             self._unused[found] = False
-            self._unused[found] = not self._is_imported(found) and all(
+            unnamed = not self._is_imported(found) and all(
                 self._is_its_own(found, path, m) for path, m in self._naming(found)
             )
+            self._unused[found] = unnamed and not self._is_entry(found.path)
         return self._unused[found]
 
     def _is_imported(self, found: Definition) -> bool:
@@ -538,7 +551,9 @@ class Frequencies:
             if path == found.path:
                 if m.text.partition(".")[0] not in ("self", "super"):
                     yield path, m
-            elif m.role in ("text", "string") or ("." in m.text and m.role != "import" and self._may_be(found, path, m)):
+            elif m.role in ("text", "string") or (
+                "." in m.text and m.role != "import" and self._may_be(found, path, m)
+            ):
                 yield path, m
 
     def _may_be(self, found: Definition, path: str, m: Mention) -> bool:
@@ -552,8 +567,7 @@ class Frequencies:
     def _is_its_own(self, found: Definition, path: str, m: Mention) -> bool:
         """Whether the place that names it is part of it, or never runs itself."""
         if path != found.path or m.by == MODULE:
-            inside = m.role == "base" and path == found.path and self._is_unnamed(Definition(path, m.inside))
-            return inside
+            return m.role == "base" and path == found.path and self._is_unnamed(Definition(path, m.inside))
         if m.by == found.name or m.by.startswith(f"{found.name}."):
             return True
         if self._is_off(path, m):
@@ -665,11 +679,11 @@ class Frequencies:
             return self._calls_of_method(by, function, name)
         exported = any(m.role in ("text", "named", "alias", "base", "through") for _, m in found)
         top = os.path.join(self.top, "__init__.py")
-        return () if exported or any(path == top for path, _ in found) else [(p, m) for p, m in found if m.role in CALLS]
+        return (
+            () if exported or any(path == top for path, _ in found) else [(p, m) for p, m in found if m.role in CALLS]
+        )
 
-    def _calls_of_method(
-        self, by: Definition, function: FunctionSummary, name: str
-    ) -> Sequence[tuple[str, Mention]]:
+    def _calls_of_method(self, by: Definition, function: FunctionSummary, name: str) -> Sequence[tuple[str, Mention]]:
         """The calls of a private method on `self`."""
         if not name.startswith("_") or name.startswith("__"):
             return ()

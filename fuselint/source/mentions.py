@@ -38,10 +38,11 @@ class Mention:
     """A place in the function `by` that reads a name whose last part is `name`; text: all of it, "" where it is more.
 
     role: "call"; "kept" for a call whose result becomes (a part of) the attribute `kept` of self; "base" of a class;
-    "type" in an annotation, or where something is only asked about it; "through" for `a` in `a.b`; "import"; "text" for a string
-    that something is looked up by; "string" for another, "exported" for one in `__all__`; "alias" for
-    `name = other` and `import other as name`, the latter with that name in `kept`; "named" for anything else. inside: for "base", the class. loops: those around it. tests: what decides whether it is
-    reached. given: of a call, its arguments by position or name; no entry where they can't be told.
+    "type" in an annotation, or where something is only asked about it; "through" for `a` in `a.b`; "import"; "text" for
+    a string that something is looked up by; "string" for another, "exported" for one in `__all__`; "alias" for
+    `name = other` and `import other as name`, the latter with that name in `kept`; "named" for anything else.
+    inside: for "base", the class. loops: those around it. tests: what decides whether it is reached. given: of a call,
+    its arguments by position or name; None where they can't be told.
     """
 
     by: str

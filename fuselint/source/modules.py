@@ -46,6 +46,17 @@ ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 OUTSIDE = ("mlx.", "abc.", "typing.", "builtins.", "object", "enum.", "collections.", "Protocol", "Generic")
 """What bases start with that are of no package that is analysed."""
 
+TESTS = re.compile(
+    r"(^|[/\\])(tests?|testing|benchmarks?|examples?|conftest\.py|test_[^/\\]*\.py|bench[^/\\]*\.py|[^/\\]*_test\.py)([/\\]|$)"
+)
+"""Paths of files whose calls don't count."""
+
+
+def is_test(path: str, top: str) -> bool:
+    """Whether a file of the package in the folder `top` holds tests, benchmarks or examples."""
+    return TESTS.search(os.path.relpath(path, top)) is not None
+
+
 Notes = dict[str, str]
 """What was read of other files: a path, or a question to the whole package -> the hash of the answer, "" for none."""
 
@@ -75,6 +86,7 @@ class Modules:
         self._compiled: dict[str, Compiled] = {}
         self._mentions: dict[str, Mentions | None] = {}
         self._frequencies: dict[str, Frequencies] = {}
+        self._imported: dict[str, frozenset[str]] = {}
         self._notes: Notes | None = None
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -352,6 +364,12 @@ class Modules:
             self._frequencies[top] = Frequencies(self, top)
         return self._frequencies[top]
 
+    def imported(self, folder: str) -> frozenset[str]:
+        """The files of a package that another one imports, or imports something from."""
+        if folder not in self._imported:
+            self._imported[folder] = self._index(folder).imported(self)
+        return self._imported[folder]
+
     def note_answer(self, question: str, answer: str) -> None:
         """An answer that rests on a whole package."""
         self._note(question, answer)
@@ -406,6 +424,19 @@ class Index:
             for word in set(_WORD.findall(self._data(path))):
                 out.setdefault(word.decode("utf-8", "replace"), []).append(path)
         return out
+
+    def imported(self, modules: Modules) -> frozenset[str]:
+        """The files that another one, tests apart, imports or imports something from."""
+        stems = {os.path.splitext(os.path.basename(p))[0] for p in python_files(self._folder)}
+        out = set()
+        for name, files in self._imports.items():
+            for path, sources in files.items():
+                if is_test(path, self._folder):
+                    continue
+                for source in sources:
+                    inner = f"{source}{'' if source.endswith('.') else '.'}{name}" if name in stems else source
+                    out |= {f for f in (modules.module(source, path), modules.module(inner, path)) if f and f != path}
+        return frozenset(out)
 
     @cached_property
     def compiling(self) -> list[str]:
