@@ -269,7 +269,7 @@ def test_what_only_a_branch_makes_that_is_never_taken(package: Path) -> None:
                 return self.part(x)
     """
     user = "from .other import Base\ndef make(d):\n    return [Base(d{}) for _ in range(3)]\n"
-    write(package, other=GATE.format(name="Old") + text, user=user.format(""))
+    write(package, other=textwrap.dedent(GATE.format(name="Old")) + textwrap.dedent(text), user=user.format(""))
     assert how(package, "other", "Old.__call__") == "never"
     write(package, user=user.format(", old=True"))
     assert how(package, "other", "Old.__call__") == "often"
