@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fuselint.graph.model import Graph
 from fuselint.rulebook import Match
-from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequencies, Frequency
+from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
 from fuselint.source.modules import Definition, Modules
 from fuselint.source.text import FileText
 
@@ -26,15 +26,13 @@ HowOften = Callable[[Graph, Match, tuple[int, int]], Frequency]
 def how_often(file: FileText, modules: Modules) -> HowOften:
     """How often the code of a file runs. What a user calls hot runs often."""
     path = os.path.abspath(file.path)
-    known: list[Frequencies] = []
 
     def asked(graph: Graph, match: Match, lines: tuple[int, int]) -> Frequency:
         if graph.context.hot:
             return Frequency(OFTEN, "a setting")
-        if not known:
-            known.append(modules.frequencies(path))
         found = Definition(path, graph.context.qualname)
-        answer = known[0].at(found, *lines, beside_innermost=match.code in LOOPS)
+        with modules.noting():  # the answer stands for all that was read for it
+            answer = modules.frequencies(path).at(found, *lines, beside_innermost=match.code in LOOPS)
         modules.note_answer(f"how often {found} runs at {lines}", repr(answer))
         return answer
 
