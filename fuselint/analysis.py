@@ -27,6 +27,7 @@ from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
+from fuselint.hot import HowOften, how_often, is_idle
 from fuselint.recorded import loaded
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
 from fuselint.source.cold import overridden
@@ -56,6 +57,7 @@ class FileResult:
 
     functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
     model: what a pass of the model moves in the file's classes, where a configuration is given.
+    idle: findings that are silent, since what they find never runs in the package, or too seldom for what it saves.
     cells: of a notebook, what each cell with a finding holds, in place of `text`.
     errors: one message each, its first line for everyone, the rest a trace.
     reads: what was read of other files, with its hash: with the file's own text, the settings and the version it
@@ -69,6 +71,7 @@ class FileResult:
     functions: int = 0
     not_understood: tuple[tuple[str, str], ...] = ()
     below_min_saving: int = 0
+    idle: int = 0
     errors: tuple[str, ...] = ()
     model: ModelTraffic | None = None
     reads: tuple[tuple[str, str], ...] = ()
@@ -114,9 +117,10 @@ def analyse(
     program.target = version_of(settings.target_mlx)
     try:
         with modules.noting() as notes:
-            analysis = Analysis(file, settings, is_read, program, screened.tree, as_recorded(program, settings))
+            often = how_often(file, modules)
+            analysis = Analysis(file, settings, is_read, program, screened.tree, as_recorded(program, settings), often)
             result, proposals = analysis.run(qualnames)
-            told = result.findings or result.near_misses or result.below_min_saving
+            told = result.findings or result.near_misses or result.below_min_saving or result.idle
             if told or any(c.how == "called" for c in summary.compiled.values()):  # elsewhere it can't matter
                 known = analysis.in_package(summary, modules)
                 result = replace(result, errors=tuple(analysis.errors))
@@ -124,7 +128,7 @@ def analyse(
                     inside = Program(file, known)
                     inside.elsewhere, inside.target = Elsewhere(inside, modules), program.target
                     ran = as_recorded(inside, settings)
-                    analysis = Analysis(file, settings, is_read, inside, screened.tree, ran)
+                    analysis = Analysis(file, settings, is_read, inside, screened.tree, ran, often)
                     result, proposals = analysis.run(qualnames)
     finally:
         program.rest()
@@ -147,6 +151,7 @@ class Analysis:
     program: Program
     tree: ast.Module | None = None
     ran: AsRecorded | None = None
+    often: HowOften | None = None
     by_code: Mapping[str, Rule] = field(default_factory=lambda: {r.code: r for r in rules()})
     not_understood: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -164,6 +169,8 @@ class Analysis:
         contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
         suppressions = Suppressions.of(self.file)
         kept = list(self.chosen(standing(claimed, contradicted, self.program, self.is_fixed), suppressions))
+        idle = [(g, m) for g, m in kept if self.is_idle(g, m)]
+        kept = [(g, m) for g, m in kept if (g, m) not in idle]
         if self.model is not None:
             self.model.matches = kept
         proposals = [p for g, m in kept if (p := self.proposal(g, m))]
@@ -186,6 +193,7 @@ class Analysis:
                 functions=len(qualnames),
                 not_understood=tuple(self.not_understood),
                 below_min_saving=len(proposals) - len(shown),
+                idle=len(idle),
                 errors=tuple(self.errors),
                 model=self.model.total if self.model is not None and proposals else None,
             ),
@@ -248,6 +256,18 @@ class Analysis:
                 continue
             if not self.is_short(match):
                 yield graph, match
+
+    def is_idle(self, graph: Graph, match: Match) -> bool:
+        """Whether what a match finds never runs in the package, or too seldom for what it saves."""
+        if self.often is None:
+            return False
+        start, end = span_of(graph, match.root)
+        lines = self.file.position(start)[0], self.file.position(end)[0]
+        try:
+            return is_idle(graph, match, self.often(graph, match, lines))
+        except Exception as e:
+            self.fault(f"asking how often {graph.context.qualname} runs", e)
+            return False
 
     def lines_not_understood(self) -> list[range]:
         """The lines of functions whose findings are not known."""
