@@ -294,7 +294,7 @@ class Analysis:
         return range(first, self.program.summary.functions[graph.context.qualname].span.line + 1)
 
     def is_small(self, traffic: Traffic | None) -> bool:
-        if traffic is None or traffic.saved_at is None or traffic.assumed:
+        if traffic is None or traffic.saved_at is None or traffic.assumes_sizes:
             return False  # an unknown size is never hidden
         return traffic.saved_at < self.settings.min_saving
 

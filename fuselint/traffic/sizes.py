@@ -162,7 +162,7 @@ class Sizes:
         for d, place in zip(dims, places, strict=True):
             size = d.substitute(self.renamed)
             alone = len(size.names) == 1 and len(list(size.terms)) == 1  # `2 * width` is a width, too
-            for name in size.names:
+            for name in sorted(size.names):  # letters are given in this order
                 self.roles.setdefault(name, role(name, place if alone else "other"))
 
     def _note_heads(self, shape: Shape) -> None:
