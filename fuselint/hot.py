@@ -46,7 +46,19 @@ def is_idle(graph: Graph, match: Match, often: Frequency) -> bool:
     return often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match)
 
 
+LARGEST = 200
+"""Values that are looked at for logits, at most."""
+
+
 def _is_of_a_vocabulary(graph: Graph, match: Match) -> bool:
-    """Whether a value has an entry for each word: logits are as large as all the activations of a step."""
-    shape = graph.facts.shape(match.root)
-    return shape is not None and "vocab" in str(shape).rpartition(",")[2]
+    """Whether a value is made of logits, with an entry for each word: as large as all the activations of a step."""
+    waiting, seen = [match.root], {match.root}
+    while waiting and len(seen) < LARGEST:
+        node = waiting.pop()
+        shape = graph.facts.shape(node) if graph.facts.kind(node) == "array" else None
+        if node.op == "nn.Embedding.as_linear" or (shape is not None and shape.dims and "vocab" in str(shape.dims[-1])):
+            return True
+        new = [k for k in node.inputs if k not in seen]
+        seen.update(new)
+        waiting += new
+    return False

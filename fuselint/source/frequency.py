@@ -284,7 +284,10 @@ class Frequencies:
 
     def _mentions_of(self, found: Definition) -> Iterator[tuple[str, Mention]]:
         last = found.name.rpartition(".")[2]
+        importing = {found.path, *self.modules.users(found)}
         for path, m in self.named(last, self._reaching(found)):
+            if path not in importing and m.role != "text" and not self._is_of_import(path, m):
+                continue
             summary = self.modules.summary(path)
             if summary is None:
                 continue
@@ -302,6 +305,13 @@ class Frequencies:
                 yield path, m
                 if m.role == "alias" and m.kept:
                     yield from self._by_another_name(path, m.kept, found)
+
+    def _is_of_import(self, path: str, m: Mention) -> bool:
+        """Whether the head of a dotted name is imported."""
+        head, dot, _ = m.text.partition(".")
+        held = self.modules.mentions(path)
+        named = held.by_name.get(head, ()) if dot and held is not None else ()
+        return any(n.role == "import" for n in named) or (held is not None and bool(dot) and head in held.renamed)
 
     def _by_another_name(self, path: str, last: str, found: Definition) -> Iterator[tuple[str, Mention]]:
         """The places of a file that name what it imports under another name."""

@@ -63,6 +63,7 @@ class Mentions:
 
     stored: what is assigned to each attribute, by which function; None where that is no plain assignment to one of
     self's. assigned: the names that each function binds itself.
+    renamed: the names that imports give to what is called otherwise.
     """
 
     all: Sequence[Mention]
@@ -73,6 +74,7 @@ class Mentions:
     by_function: dict[str, list[Mention]]
     stored: dict[str, list[tuple[str, ast.expr | None]]]
     assigned: dict[str, set[str]]
+    renamed: frozenset[str]
 
 
 def mentions(tree: ast.Module) -> Mentions:
@@ -86,7 +88,8 @@ def mentions(tree: ast.Module) -> Mentions:
         by_name.setdefault(m.name, []).append(m)
         by_function.setdefault(m.by, []).append(m)
     suites = walker.loops, walker.branches, walker.handlers
-    return Mentions(found, *suites, by_name, by_function, walker.stored, walker.assigned)
+    renamed = frozenset(m.kept for m in found if m.role == "alias" and m.kept)
+    return Mentions(found, *suites, by_name, by_function, walker.stored, walker.assigned, renamed)
 
 
 def _repeated(found: list[Mention]) -> list[Mention]:

@@ -187,6 +187,33 @@ def test_logits_are_reported_once_a_pass_too(package: Path) -> None:
     assert told(package, "lm") == ([], 1)
 
 
+@pytest.mark.parametrize("cap", ["30.0", "self.cap"])
+def test_logits_by_the_embedding_or_a_head_of_its_own_are_reported(package: Path, cap: str) -> None:
+    text = f"""
+        from .model import Model
+
+
+        class LM(nn.Module):
+            def __init__(self, args):
+                super().__init__()
+                self.model = Model(args.d, args.n)
+                self.words = nn.Embedding(args.vocab_size, args.d)
+                self.tied, self.cap = args.tied, args.cap
+                if not args.tied:
+                    self.head = nn.Linear(args.d, args.vocab_size)
+
+            def __call__(self, x):
+                out = self.model(x)
+                if self.tied:
+                    out = self.words.as_linear(out)
+                else:
+                    out = self.head(out)
+                return mx.tanh(out / {cap}) * {cap}
+    """
+    write(package, lm=text, user="from .lm import LM\n")
+    assert told(package, "lm") == (["LM.__call__"], 0)
+
+
 def test_big_savings_are_reported_once_a_pass_too(package: Path) -> None:
     norm = "x * mx.rsqrt(mx.mean(mx.square(x), axis=-1, keepdims=True) + 1e-5) * self.layers[0].norm.weight"
     model(package, body=f"return {norm}")
