@@ -68,7 +68,9 @@ def _style(old: str, new: str) -> Iterator[str]:
     quotes = [{q for q in "'\"" if any(q in line for line in some)} for some in (old.splitlines(), lines)]
     if len(quotes[0]) == 1 and not quotes[1] <= quotes[0]:
         yield "other quotes"
-    if max(map(len, lines), default=0) > max(88, *map(len, kept)):
+    widest = max(map(len, kept), default=0)
+    allowed = next((w for w in (88, 100, 120) if widest <= w), widest)
+    if max(map(len, lines), default=0) > allowed:
         yield f"a longer line than any before: {max(lines, key=len).strip()}"
 
 
@@ -114,7 +116,7 @@ def _elsewhere(old: str, new: str, applied: Sequence[Finding]) -> Iterator[str]:
     before, after = _parts(old), _parts(new)
     fixed = {f.function.split(".<locals>")[0] for f in applied}
     messages = " ".join(f.fix.message for f in applied if f.fix)
-    goes = set(re.findall(r"`(?:self\.)?([\w ]+)` goes", messages))
+    goes = set(re.findall(r"`(?:self\.)?([\w ]+)` goes", messages))  # names, and whole imports
     for name, code in before.functions.items():
         last = name.rpartition(".")[2]
         if name not in after.functions:

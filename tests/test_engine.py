@@ -241,6 +241,27 @@ def step(noise: mx.array, latents: mx.array, s: mx.array, t: mx.array):
     assert len(fixed.applied) == 2 and "sample" not in fixed.after
 
 
+@pytest.mark.parametrize("then", ["", ".astype(k.dtype)", ".reshape(k.shape)"])
+def test_a_second_round_makes_what_waited_for_a_helper_of_the_first(then: str) -> None:
+    text = f"""\
+import mlx.core as mx
+
+
+def half_turned(x):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([-b, a], axis=-1)
+
+
+def turned(q, k, cos, sin):
+    q_out = (q * cos) + (half_turned(q) * sin)
+    k_out = (k * cos) + (half_turned(k) * sin)
+    return q_out, k_out{then}
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True))
+    assert len(fixed.applied) == 2 and fixed.after.count("sum_of_products(") == 3
+    assert not fixed.remaining.findings
+
+
 def test_code_that_may_raise_is_not_computed_twice() -> None:
     text = """\
 import mlx.core as mx

@@ -137,7 +137,6 @@ class _Placing:
             gone=self.dead,
             inserted=frozenset(s.name for s in saved if s.before is not None),
             rewritten=frozenset(s.instead for s in saved if s.instead is not None),
-            helper=self.wording.helper[0] if self.replacement.helper is not None else "",
         )
 
     def _check_walrus(self, removed: list[cst.CSTNode]) -> None:
