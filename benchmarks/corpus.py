@@ -3,8 +3,8 @@
     python benchmarks/corpus.py CACHE [--only mlx-lm mflux==0.24.0] [--python VENV/bin/python] [--verify]
 
 The packages are the pinned ones of packages.py: CACHE keeps what was downloaded. Each is checked, a copy gets the
-safe fixes, another all. Of every changed file the invariants of invariants.py are looked at, and a second run may
-change nothing. `--python` names an interpreter with MLX, and whatever else the packages import: a module that it
+safe fixes, another all. Of every changed file the invariants of invariants.py are looked at, and a second run of all
+may change nothing. `--python` names an interpreter with MLX, and whatever else the packages import: a module that it
 imports before has to import after. The copies stay under CACHE/fixed. Exit code 1 where anything is violated.
 """
 
@@ -88,8 +88,8 @@ def fixed(source: Path, folder: Path, *, unsafe: bool, verify: bool) -> Fixed:
     for f, path in zip(out.changed, out.paths, strict=True):
         found = of_file((source / path).read_bytes(), (folder / path).read_bytes(), f.applied)
         out.violations += [f"{path}: {v}" for v in found]
-    again = [f for f in _fix(folder, unsafe, verify=False) if f.applied or f.before != f.after]
-    if not verify:
+    if unsafe and not verify:
+        again = [f for f in _fix(folder, unsafe, verify) if f.applied or f.before != f.after]
         out.violations += [f"{f.path}: the second run changes it" for f in again]
     out.violations += [f"ruff: {v}" for v in linted(source, folder, out.paths)]
     out.formatted, bad = unformatted(source, folder, out.paths)
