@@ -48,11 +48,12 @@ LANGUAGE: dict[str, dict[str, dict[str, Any]]] = {
         "qwen2_moe": {**MOE, "shared_expert_intermediate_size": 32, "decoder_sparse_step": 1, "norm_topk_prob": True},
     },
     "mlx_lm-0.32.2": {
-        "gemma": {}, "gemma2": {}, "gemma3_text": {"num_hidden_layers": 6, "sliding_window": 8, "sliding_window_pattern": 3},
+        "gemma": {}, "gemma2": {},
+        "gemma3_text": {"num_hidden_layers": 6, "sliding_window": 8, "sliding_window_pattern": 3},
         "afmoe": {**MOE, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
                   "num_dense_layers": 1, "sliding_window": 8},
-        "baichuan_m1": {"tie_word_embeddings": False, "sliding_window": 8, "sliding_window_layers": [1], "conv_window": 2,
-                        "num_swa_attention_heads": 4, "num_swa_key_value_heads": 2},
+        "baichuan_m1": {"tie_word_embeddings": False, "sliding_window": 8, "sliding_window_layers": [1],
+                        "conv_window": 2, "num_swa_attention_heads": 4, "num_swa_key_value_heads": 2},
         "mamba": {"state_size": 8, "conv_kernel": 4, "use_bias": True, "use_conv_bias": True, "time_step_rank": 4},
         "qwen2_moe": {**MOE, "shared_expert_intermediate_size": 32},
         "qwen3_next": {**MOE, "shared_expert_intermediate_size": 32, "linear_num_value_heads": 4,
@@ -64,8 +65,8 @@ LANGUAGE: dict[str, dict[str, dict[str, Any]]] = {
                             "block_types": ["recurrent", "recurrent", "attention"]},
         "rwkv7": {"norm_eps": 1e-5, "head_dim": 16, "a_low_rank_dim": 8, "v_low_rank_dim": 8, "gate_low_rank_dim": 8,
                   "decay_low_rank_dim": 8},
-        "phi3small": {"vocab_size": 100352, "dense_attention_every_n_layers": 1, "ff_intermediate_size": 64, "gegelu_limit": 20.0,
-                      "layer_norm_epsilon": 1e-5},
+        "phi3small": {"vocab_size": 100352, "dense_attention_every_n_layers": 1, "ff_intermediate_size": 64,
+                      "gegelu_limit": 20.0, "layer_norm_epsilon": 1e-5},
         "laguna": {}, "muse_glimmer": {}, "talkie": {},
         "kimi_linear": {**MOE, "kv_lora_rank": 16, "model_max_length": 256, "linear_attn_config": {
             "kda_layers": [1, 2], "full_attn_layers": [3], "num_heads": 4, "head_dim": 16, "short_conv_kernel_size": 4},
@@ -137,7 +138,8 @@ CLASSES: dict[str, list[tuple[str, str, str]]] = {
         ("models.common_models.qwen3_vl.qwen3_vl_mlp:Qwen3VLMLP", "64, 96", X),
         ("models.fibo.model.fibo_transformer.fibo_ada_layer_norm_zero:FiboAdaLayerNormZero", "64", X + ", r(2, 64)"),
         ("models.flux.model.flux_text_encoder.t5_encoder.t5_self_attention:T5SelfAttention", "", "r(1, 6, 4096)"),
-        ("models.flux.model.flux_transformer.ada_layer_norm_zero_single:AdaLayerNormZeroSingle", "64", X + ", r(2, 64)"),
+        ("models.flux.model.flux_transformer.ada_layer_norm_zero_single:AdaLayerNormZeroSingle", "64",
+         X + ", r(2, 64)"),
         ("models.flux3.model.flux3_transformer.flux3_feed_forward:Flux3FeedForward", "64", X),
         ("models.ideogram4.model.ideogram4_text_encoder.attention:Qwen3VLAttention", "64, 4, 2, 16",
          X + ", None, (r(2, 12, 16), r(2, 12, 16))"),
@@ -315,7 +317,7 @@ def compared(cache: Path, folder: str, python: str) -> list[tuple[str, str, str,
                     elif leaf.wrong:
                         wrong.append(f"{dtype} {leaf.path}: {leaf.wrong}")
                 worst = max(leaves, key=lambda leaf: (leaf.gap or 0) / (leaf.allowed or 1), default=None)
-                gaps.append(((worst.gap or 0.0, worst.allowed or 0.0) if worst else (0.0, 0.0)))
+                gaps.append((worst.gap or 0.0, worst.allowed or 0.0) if worst else (0.0, 0.0))
             shown = [f"{gap:.1e}" for gap, _ in gaps] + ["", ""]
             allowed = f"{gaps[1][1]:.1e}" if len(gaps) > 1 else ""
             rows.append((name, shown[0], shown[1], allowed, "; ".join(dict.fromkeys(wrong))))

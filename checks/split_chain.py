@@ -317,7 +317,9 @@ EXAMPLES = [
     ),
     Example(
         HEAD + GEGLU.format(name="_geglu") + QUERIES,
-        fixed=PLAIN + GEGLU.format(name="_geglu").replace("partial(mx.compile, shapeless=True)", "mx.compile") + QUERIES,
+        fixed=PLAIN
+        + GEGLU.format(name="_geglu").replace("partial(mx.compile, shapeless=True)", "mx.compile")
+        + QUERIES,
         why="every call of the file gives it arrays of one size, and other files leave it alone",
     ),
     Example(

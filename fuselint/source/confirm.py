@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -71,13 +71,14 @@ class Changes:
     """What a fix says that it does to a function.
 
     gone: the statements that it deletes. inserted: names that new statements `name = value` bind. rewritten: the
-    statements that now bind their name to something else.
+    statements that now bind their name to something else. narrowed: the names that statements bind no more.
     """
 
     slots: Sequence[Slot]
     gone: Collection[cst.CSTNode]
     inserted: frozenset[str] = frozenset()
     rewritten: frozenset[cst.CSTNode] = frozenset()
+    narrowed: Mapping[cst.Assign, frozenset[str]] = field(default_factory=dict)
 
 
 class _Different(Exception):
@@ -294,7 +295,8 @@ class _Comparison:
         if a.block.owner is not None and self.partner.get(a.block.owner.index) is not b.block.owner:
             raise _Different("a statement is in another suite")
         ours, theirs = _bound(self.old, a), _bound(self.new, b)
-        if not site and set(ours) != set(theirs):
+        gone = self.changes.narrowed.get(a.cst, frozenset()) if isinstance(a.cst, cst.Assign) else frozenset()
+        if not site and set(ours) - gone != set(theirs):
             raise _Different("a statement binds other names")
         for name in () if rewritten else theirs:
             self._same(f"`{name}`", ours.get(name, []), theirs[name])
