@@ -241,6 +241,84 @@ def step(noise: mx.array, latents: mx.array, s: mx.array, t: mx.array):
     assert len(fixed.applied) == 2 and "sample" not in fixed.after
 
 
+@pytest.mark.parametrize("then", ["", ".astype(k.dtype)", ".reshape(k.shape)"])
+def test_a_second_round_makes_what_waited_for_a_helper_of_the_first(then: str) -> None:
+    text = f"""\
+import mlx.core as mx
+
+
+def half_turned(x):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([-b, a], axis=-1)
+
+
+def turned(q, k, cos, sin):
+    q_out = (q * cos) + (half_turned(q) * sin)
+    k_out = (k * cos) + (half_turned(k) * sin)
+    return q_out, k_out{then}
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True))
+    assert len(fixed.applied) == 2 and fixed.after.count("sum_of_products(") == 3
+    assert not fixed.remaining.findings
+
+
+def test_a_name_of_several_that_nobody_reads_any_more_goes() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def pair(a: mx.array, b: mx.array, w: mx.array):
+    t = a * 3
+    x, y = mx.exp(t) * 2 + b, a @ w
+    return mx.tanh(x) * b, y
+
+
+def calls(a: mx.array, b: mx.array, store):
+    x, y = a, store.next()
+    z, u = a, b @ b
+    return mx.tanh(x) * b + x, y, u
+
+
+def stays(a: mx.array, b: mx.array, w: mx.array):
+    x, unused = mx.exp(a) * 2 + b, a @ w
+    return mx.tanh(x) * b
+"""
+    fixed = fix_text(FileText("m.py", text), Settings())
+    assert "    y = a @ w\n    return fused_pair(a, b), y\n" in fixed.after  # `t` too
+    assert "    y = store.next()\n" in fixed.after
+    assert "    z, u = a, b @ b\n" in fixed.after  # nobody read it before
+    assert fixed.after.count("mx.exp") == 2 and not fixed.remaining.findings
+
+
+def test_what_a_loop_hands_on_dies_with_the_value_that_is_replaced() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def steps(x, w, hidden, cell):
+    out = []
+    for t in range(x.shape[1]):
+        i, f, g, o = mx.split(x[:, t] @ w, 4, axis=-1)
+        i = mx.sigmoid(i)
+        f = mx.sigmoid(f)
+        g = mx.tanh(g)
+        o = mx.sigmoid(o)
+        cell = f * cell + i * g
+        hidden = o * mx.tanh(cell)
+        out.append(hidden)
+    return mx.stack(out, axis=1)
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True))
+    assert len(fixed.applied) == 2 and "raw_" not in fixed.after and not fixed.remaining.findings
+    assert fixed.after.endswith("""\
+        i, f, g, o = mx.split(x[:, t] @ w, 4, axis=-1)
+        cell = fused_steps(f, cell, i, g)
+        hidden = sigmoid_tanh_multiply(o, cell)
+        out.append(hidden)
+    return mx.stack(out, axis=1)
+""")
+
+
 def test_code_that_may_raise_is_not_computed_twice() -> None:
     text = """\
 import mlx.core as mx

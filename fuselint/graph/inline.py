@@ -194,10 +194,14 @@ class Inline(Names):
             "keywords": tuple(args.keywords),
             "starred": args.starred,
         }
-        if target is not None and target in self.module.functions and self.program.makes_array(target):
+        ours = target is not None and target in self.module.functions
+        if ours and target and self.program.makes_array(target):
             attrs["fresh"] = True
         node = self.emit("call", inputs, attrs, at)
-        if target is None or not target.startswith(("builtins.", "mlx.core.")):
+        harmless = target and (
+            self.program.changes_nothing(target) if ours else target.startswith(("builtins.", "mlx.core."))
+        )
+        if not harmless:
             self.handed_on(inputs)
         return node
 
