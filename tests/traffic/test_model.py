@@ -224,21 +224,48 @@ def test_a_function_that_no_pass_runs_saves_nothing_in_a_pass(fuselint: Run, tmp
     assert found["MLP.__call__"]["objects"] == 2
 
 
-def test_a_share_is_never_more_than_all(fuselint: Run, tmp_path: Path) -> None:
-    """Where the graph knows nothing of attention's operands, the rule does: the total is counted with its sizes."""
+def with_attention_helper(source: str) -> str:
+    """Attention by hand in a helper, whose graph knows nothing of its operands."""
     call = "    def __call__(self, x: mx.array) -> mx.array:\n        B, L, _ = x.shape"
     helper = (
         "    def attend(self, q, k, v):\n"
         "        return mx.softmax(q @ k.swapaxes(-1, -2) * self.scale, axis=-1) @ v\n\n"
     )
     fused = 'mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale, mask="causal")'
-    source = LLAMA.replace(call, helper + call).replace(fused, "self.attend(q, k, v)")
-    (tmp_path / "model.py").write_text(source.replace("num_key_value_heads\n", "num_attention_heads\n"))
+    source = source.replace(call, helper + call).replace(fused, "self.attend(q, k, v)")
+    return source.replace("num_key_value_heads\n", "num_attention_heads\n")
+
+
+def test_a_share_is_never_more_than_all(fuselint: Run, tmp_path: Path) -> None:
+    """Where the graph knows nothing of attention's operands, the rule does: the total is counted with its sizes."""
+    (tmp_path / "model.py").write_text(with_attention_helper(LLAMA))
     (tmp_path / "config.json").write_text(json.dumps(KEYS))
     ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json")
     (attention,) = [f["traffic"]["model"] for f in json.loads(ran.out) if f["code"] == "FUS211"]
     assert attention["objects"] == 2
     assert 0 < attention["share"] < 1
+
+
+def test_shares_do_not_depend_on_which_helper_was_asked_for_first(fuselint: Run, tmp_path: Path) -> None:
+    """Whether a helper's finding stands at its calls is asked before all matches are known."""
+    call = "    def __call__(self, x: mx.array) -> mx.array:\n        y = x.astype(mx.float32)\n"
+    helped = (
+        "    def _norm(self, x):\n        return x * mx.rsqrt(x.square().mean(-1, keepdims=True) + self.eps)\n\n"
+        "    def __call__(self, x: mx.array) -> mx.array:\n"
+        "        return self.weight * self._norm(x.astype(mx.float32)).astype(x.dtype)\n"
+    )
+    start = UNFUSED.index(call)
+    end = UNFUSED.index("\n\n\n", start)
+    source = UNFUSED[:start] + helped + UNFUSED[end + 1 :]
+    (tmp_path / "model.py").write_text(with_attention_helper(source))
+    (tmp_path / "config.json").write_text(json.dumps({**KEYS, "num_key_value_heads": 4}))
+    said = ("--output-format", "json", "--model-config", "config.json", "--chip", "m3-max")
+    found = [f for f in json.loads(fuselint("check", "model.py", *said).out) if f["traffic"]]
+    alone = json.loads(fuselint("check", "model.py", *said, "--select", "FUS211").out)
+    assert {f["code"] for f in found} == {"FUS201", "FUS211", "FUS301"}
+    assert sum(f["traffic"]["model"]["share"] for f in found) < 1
+    moved = {f["traffic"]["model"]["moved"] for f in (*found, *alone)}
+    assert max(moved) - min(moved) < 0.02 * max(moved)
 
 
 BASE = """
