@@ -257,7 +257,11 @@ def test_shares_do_not_depend_on_which_helper_was_asked_for_first(fuselint: Run,
     start = UNFUSED.index(call)
     end = UNFUSED.index("\n\n\n", start)
     source = UNFUSED[:start] + helped + UNFUSED[end + 1 :]
-    (tmp_path / "model.py").write_text(with_attention_helper(source))
+    attend = "        out = self.attend(q, k, v)\n"
+    grow = "        if cache is not None:\n            k = mx.concatenate([cache[0], k], axis=2)\n            v = mx.concatenate([cache[1], v], axis=2)\n"
+    source = with_attention_helper(source).replace(attend, grow + attend)
+    source = source.replace("x: mx.array) -> mx.array:\n        B, L", "x: mx.array, cache=None):\n        B, L")
+    (tmp_path / "model.py").write_text(source)
     (tmp_path / "config.json").write_text(json.dumps({**KEYS, "num_key_value_heads": 4}))
     said = ("--output-format", "json", "--model-config", "config.json", "--chip", "m3-max")
     found = [f for f in json.loads(fuselint("check", "model.py", *said).out) if f["traffic"]]
