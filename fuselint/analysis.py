@@ -167,9 +167,10 @@ class Analysis:
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
         contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
         suppressions = Suppressions.of(self.file)
-        kept = list(self.chosen(standing(claimed, contradicted, self.program, self.is_fixed), suppressions))
+        stands = standing(claimed, contradicted, self.program, self.is_fixed)
+        kept = list(self.chosen(stands, suppressions))
         if self.tree is not None and self.settings.model_config is not None:
-            self.model = Model(self.program, self.tree, self.settings, kept)
+            self.model = Model(self.program, self.tree, self.settings, stands)
         proposals = [p for g, m in kept if (p := self.proposal(g, m))]
         if not self.errors:
             proposals += idle_comments(self.file, self.settings, suppressions, self.lines_not_understood())

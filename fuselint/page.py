@@ -12,7 +12,7 @@ from fuselint.analysis import Analysis, FileResult, as_recorded, program_in_pack
 from fuselint.config import Configuration, Settings
 from fuselint.engine import fix_paths, localised
 from fuselint.errors import UnreadableFile
-from fuselint.finding import Fix, Finding, Traffic, Verification
+from fuselint.finding import Finding, Fix, Verification
 from fuselint.graph.model import Graph
 from fuselint.package import Package
 from fuselint.rulebook import Match, chosen_codes
