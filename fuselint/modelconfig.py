@@ -17,7 +17,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_text_layer", "n_audio_layer"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "n_text_head", "n_audio_head"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_attention_heads", "n_head", "n_heads"),
-    "head": ("head_dim",),
+    "head": ("head_dim", "kv_channels", "d_kv"),
     "inner": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "hidden_dim"),
     "vocabulary": ("vocab_size", "n_vocab"),
     "experts": ("num_experts", "num_local_experts", "n_routed_experts"),

@@ -258,7 +258,8 @@ def test_totals_depend_neither_on_who_asks_first_nor_on_what_is_selected(fuselin
     end = UNFUSED.index("\n\n\n", start)
     source = UNFUSED[:start] + helped + UNFUSED[end + 1 :]
     attend = "        out = self.attend(q, k, v)\n"
-    grow = "        if cache is not None:\n            k = mx.concatenate([cache[0], k], axis=2)\n            v = mx.concatenate([cache[1], v], axis=2)\n"
+    grow = "".join(f"            {x} = mx.concatenate([cache[{i}], {x}], axis=2)\n" for i, x in enumerate("kv"))
+    grow = f"        if cache is not None:\n{grow}"
     source = with_attention_helper(source).replace(attend, grow + attend)
     source = source.replace("x: mx.array) -> mx.array:\n        B, L", "x: mx.array, cache=None):\n        B, L")
     (tmp_path / "model.py").write_text(source)
