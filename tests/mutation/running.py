@@ -26,7 +26,7 @@ from fuselint.verify import compare, exact
 
 ARITHMETIC = (
     "add subtract multiply divide power maximum minimum where outer floor_divide remainder clip square sqrt rsqrt abs "
-    "negative reciprocal tanh log log1p expm1 mean logaddexp"
+    "negative reciprocal tanh log log1p expm1 logaddexp"
 ).split()
 OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -117,11 +117,50 @@ def _take_along_axis(x: mx.array, indices: mx.array, axis: int | None = None) ->
     return mx.take_along_axis(x, indices, axis=axis)
 
 
+def _reshape(x: mx.array, *shape: Any) -> mx.array:
+    """MLX takes two negative lengths whose product fits, and the process ends."""
+    lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+    if any(n < -1 for n in lengths):
+        raise ValueError(f"a shape of {lengths}")
+    return mx.reshape(x, lengths)
+
+
+def _astype(x: mx.array, dtype: mx.Dtype) -> mx.array:
+    """What NaN or a number out of range becomes as an integer is nobody's promise."""
+    rounds = mx.issubdtype(dtype, mx.integer) and not _is_integral(x)
+    if rounds and not mx.all(mx.isfinite(x) & (mx.abs(x) < exact.real(2.0**31))).item():
+        raise ValueError("no integer")
+    return x.astype(dtype)
+
+
+def _of_floats(name: str) -> Callable[..., Any]:
+    """A mean or variance, which MLX computes in float32 for integers."""
+
+    def call(x: mx.array, *args: Any, **keywords: Any) -> mx.array:
+        x = x.astype(mx.float64) if _is_integral(x) else x
+        return getattr(mx, name)(x, *args, **keywords)  # type: ignore[no-any-return]
+
+    return call
+
+
+GUARDED: dict[str, Callable[..., Any]] = {
+    "reshape": _reshape, "astype": _astype, **{n: _of_floats(n) for n in ("mean", "var", "std")},
+}  # fmt: skip
+"""Array methods that end the process, promise nothing, or compute in float32."""
+
+
+def _method(name: str, target: Any, *args: Any, **options: Any) -> Any:
+    if isinstance(target, mx.array) and name in GUARDED:
+        return GUARDED[name](target, *args, **options)
+    return exact.method(name, target, *args, **options)
+
+
 def _modules() -> dict[str, Any]:
     """Stand-ins by qualified name: those of fuselint.verify.exact, with literals in float64."""
     modules = dict(exact.modules())
     core = exact.CORE | {n: _wide(exact.CORE.get(n, getattr(mx, n))) for n in ARITHMETIC}
     core |= {"divide": partial(_binary, operator.truediv), "take": _take, "take_along_axis": _take_along_axis}
+    core |= {n: f for n, f in GUARDED.items() if n != "astype"}
     modules["mlx.core"] = exact.Module(mx, core | {"fast": modules["mlx.core.fast"]}, ["random", "quantize"])
     return modules
 
@@ -162,7 +201,7 @@ class _Double(ast.NodeTransformer):
         is_module = (
             isinstance(f, ast.Attribute) and isinstance(f.value, ast.Name) and f.value.id in ("mx", "nn", "math")
         )
-        if isinstance(f, ast.Attribute) and f.attr in exact.METHODS and not is_module:
+        if isinstance(f, ast.Attribute) and f.attr in (*exact.METHODS, *GUARDED) and not is_module:
             return ast.Call(ast.Name("_method", ast.Load()), [ast.Constant(f.attr), f.value, *node.args], node.keywords)
         return node
 
@@ -184,7 +223,7 @@ def _beside(target: Any, value: Any) -> Any:
 def load(source: str, noisy: bool = False) -> dict[str, Any]:
     """The namespace of a module's text, in float64. noisy: with arithmetic that is a little off."""
     tree = ast.parse(source)
-    space: dict[str, Any] = {"__name__": "mutant", "_beside": _beside, "_method": exact.method, "_item": _item}
+    space: dict[str, Any] = {"__name__": "mutant", "_beside": _beside, "_method": _method, "_item": _item}
     space["_binary"] = _noisy(_binary) if noisy else _binary
     space |= {f"_{kind.__name__}": f for kind, f in OPERATORS.items()}
     for node in ast.walk(tree):
