@@ -173,7 +173,7 @@ class _Work:
             if graph is None or graph.not_understood or graph.context.cold:
                 continue
             parts.update(f.qualname for f in graph.frames[1:])
-            moved = census(graph, self.settings)
+            moved = census(graph, self.settings, across=False)  # a helper's file has blocks of its own
             if moved is not None:
                 out[name] = self.file.position(graph.source.start)[0], moved.bytes, moved.launches
         return {name: counted for name, counted in out.items() if name not in parts}

@@ -42,9 +42,9 @@ class Census:
     lines: tuple[LineCount, ...]
 
 
-def census(graph: Graph, settings: Settings) -> Census | None:
-    """None for a function that launches nothing of its own."""
-    found = list(_launched(Inside(graph, graph.facts)))
+def census(graph: Graph, settings: Settings, across: bool = True) -> Census | None:
+    """None for a function that launches nothing of its own. across: with the functions of other files that it calls."""
+    found = list(_launched(Inside(graph, graph.facts), across))
     if not found:
         return None
     launched = [k for k, _ in found]
@@ -93,7 +93,7 @@ def _stable_names(names: Iterable[str]) -> dict[str, str]:
     return out
 
 
-def _launched(inside: Inside) -> Iterator[tuple[Kernel, Node | None]]:
+def _launched(inside: Inside, across: bool) -> Iterator[tuple[Kernel, Node | None]]:
     """The kernels, each with the value of this function that launches it: for those of other functions, the call."""
     graph, facts = inside.graph, inside.facts
     roots = [n for n in graph.nodes if n in graph.escaping or n.op == "call"]
@@ -104,8 +104,8 @@ def _launched(inside: Inside) -> Iterator[tuple[Kernel, Node | None]]:
         own = kernels(nodes, facts)
     yield from ((k, k.node) for k in own)
     for call in nodes:
-        called = facts.into(call) if call.op == "call" else ()
-        ways = [list(_launched(f)) for f in called if f.graph.context.class_name is None]
+        called = facts.into(call) if across and call.op == "call" else ()
+        ways = [list(_launched(f, across)) for f in called if f.graph.context.class_name is None]
         if ways and len(ways) == len(called):
             yield from ((k, call) for k, _ in min(ways, key=len))
 
