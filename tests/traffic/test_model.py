@@ -290,7 +290,10 @@ class Squared(nn.Module):
         self.weight = mx.ones((dims,))
 
     def __call__(self, x):
-        return mx.square(x) * self.weight
+        x = mx.square(x) * self.weight
+        if "bias" in self:
+            x = x + self.bias
+        return x
 """
 
 OTHER_FILES = LLAMA.replace("import mlx.nn as nn\n", "import mlx.nn as nn\n\nfrom .base import Squared, halved\n", 1)
@@ -322,6 +325,24 @@ def test_calls_into_other_files_count(fuselint: Run, tmp_path: Path) -> None:
     elements = 2048 * 64
     assert after - before == 2 * (2 * elements * 2 + (2 * elements + 64) * 2 + 2 * elements * 2)
     assert "not counted" not in said
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_an_object_of_the_file_has_is_known(fuselint: Run, tmp_path: Path, biased: bool) -> None:
+    """`"bias" in self` is asked of the object that the constructor made."""
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+
+    def moved(call: str) -> int:
+        norm = "    def __init__(self, dims: int, eps: float = 1e-5):\n        super().__init__()\n"
+        source = UNFUSED.replace(norm, f"{norm}        if {biased}:\n            self.bias = mx.zeros((dims,))\n")
+        assert source != UNFUSED
+        (tmp_path / "model.py").write_text(source.replace("        return self.weight * y.astype(x.dtype)\n", call))
+        ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json", "--no-cache")
+        return next(f["traffic"]["model"]["moved"] for f in json.loads(ran.out) if f["code"] == "FUS301")
+
+    plain = "        z = self.weight * y.astype(x.dtype)\n"
+    asked = f'{plain}        if "bias" in self:\n            z = z + self.bias\n        return z\n'
+    assert (moved(asked) > moved(f"{plain}        return z\n")) is biased
 
 
 def test_of_the_two_sides_of_an_if_the_larger_counts() -> None:
