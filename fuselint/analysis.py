@@ -143,6 +143,10 @@ def program_in_package(file: FileText, tree: ast.Module, settings: Settings, mod
     return program
 
 
+Fixed = tuple[Fix, Region | None, tuple[tuple[int, int], ...]]
+"""A fix, its two runnable texts, and the statements that it changes."""
+
+
 @dataclass(slots=True)
 class Analysis:
     file: FileText
@@ -155,8 +159,8 @@ class Analysis:
     by_code: Mapping[str, Rule] = field(default_factory=lambda: {r.code: r for r in rules()})
     not_understood: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    made_model: Model | None = None
-    proposals: dict[Match, Proposal | None] = field(default_factory=dict)
+    model: Model | None = None  # of the matches that stand
+    fixes: dict[Match, Fixed | None] = field(default_factory=dict)
 
     def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
@@ -168,11 +172,12 @@ class Analysis:
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
         contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
         suppressions = Suppressions.of(self.file)
-        kept = list(self.chosen(standing(claimed, contradicted, self.program, self.is_fixed), suppressions))
+        stands = standing(claimed, contradicted, self.program, self.is_fixed)
+        kept = list(self.chosen(stands, suppressions))
         idle = [(g, m) for g, m in kept if self.is_idle(g, m)]
         kept = [(g, m) for g, m in kept if (g, m) not in idle]
-        if self.model is not None:
-            self.model.matches = kept
+        if self.tree is not None and self.settings.model_config is not None:
+            self.model = Model(self.program, self.tree, self.settings, stands)
         proposals = [p for g, m in kept if (p := self.proposal(g, m))]
         if not self.errors:
             proposals += idle_comments(self.file, self.settings, suppressions, self.lines_not_understood())
@@ -304,22 +309,29 @@ class Analysis:
             return True
         if self.is_short(match):
             return False
-        found = self.proposal(graph, match)
-        return found is not None and found.finding.fix is not None and found.finding.fix.applicability != "none"
+        found = self.fixed(graph, match)
+        return found is not None and found[0].applicability != "none"
+
+    def fixed(self, graph: Graph, match: Match) -> Fixed | None:
+        if match not in self.fixes:
+            try:
+                self.fixes[match] = self.fix(graph, match)
+            except Exception as e:
+                self.fixes[match] = None
+                self.fault(f"the fix of {match.code} on {graph.context.qualname}", e)
+        return self.fixes[match]
 
     def proposal(self, graph: Graph, match: Match) -> Proposal | None:
-        if match not in self.proposals:
-            self.proposals[match] = self.proposed(graph, match)
-        return self.proposals[match]
-
-    def proposed(self, graph: Graph, match: Match) -> Proposal | None:
+        fixed = self.fixed(graph, match)
+        if fixed is None:
+            return None
+        fix, region, statements = fixed
         try:
-            fix, region, statements = self.fix(graph, match)
             kept = _computing(graph, match, statements) if fix.edits else frozenset()
             files = frozenset(os.path.abspath(p.path) for p in places_of(graph, match))
             return Proposal(self.finding(graph, match, fix), region, statements, kept, files)
         except Exception as e:
-            self.fault(f"the fix of {match.code} on {graph.context.qualname}", e)
+            self.fault(f"the finding of {match.code} in {graph.context.qualname}", e)
             return None
 
     def near_miss(self, graph: Graph, match: Match) -> Finding:
@@ -380,12 +392,6 @@ class Analysis:
             traffic=traffic,
         )
 
-    @property
-    def model(self) -> Model | None:
-        if self.made_model is None and self.tree is not None and self.settings.model_config is not None:
-            self.made_model = Model(self.program, self.tree, self.settings)
-        return self.made_model
-
     def traffic(self, graph: Graph, match: Match) -> Traffic:
         if self.ran is None or graph.context.qualname not in self.ran:
             return saving(graph, match, self.settings) if self.model is None else self.model.saving(graph, match)
@@ -409,7 +415,7 @@ class Analysis:
                 source = at.frame.source
                 yield Related(source.file.path, source.file.position(source.span(at.cst)[0])[0], text)
 
-    def fix(self, graph: Graph, match: Match) -> tuple[Fix, Region | None, tuple[tuple[int, int], ...]]:
+    def fix(self, graph: Graph, match: Match) -> Fixed:
         rule = self.by_code[match.code]
         wanted = rule.fix(graph, match) if rule.fix else NoFix("this rule advises only")
         if isinstance(wanted, NoFix):

@@ -12,7 +12,7 @@ from fuselint.analysis import Analysis, FileResult, as_recorded, program_in_pack
 from fuselint.config import Configuration, Settings
 from fuselint.engine import fix_paths, localised
 from fuselint.errors import UnreadableFile
-from fuselint.finding import Finding, Traffic, Verification
+from fuselint.finding import Finding, Fix, Verification
 from fuselint.graph.model import Graph
 from fuselint.package import Package
 from fuselint.rulebook import Match, chosen_codes
@@ -113,12 +113,14 @@ def gather(files: Sequence[str], configuration: Configuration, verify: bool) -> 
 class _Recording(Analysis):
     """An analysis that keeps the regions whose traffic it counts."""
 
-    regions: dict[Match, tuple[Region, Known]] = field(default_factory=dict)
+    regions: dict[tuple[object, ...], tuple[Region, Known]] = field(default_factory=dict)  # by their places
 
-    def traffic(self, graph: Graph, match: Match) -> Traffic:
-        known = self.known(graph, match)
-        self.regions[match] = count(graph, match, self.settings, known), known
-        return Analysis.traffic(self, graph, match)
+    def finding(self, graph: Graph, match: Match, fix: Fix) -> Finding:
+        found = Analysis.finding(self, graph, match, fix)
+        if found.traffic is not None:
+            known = self.known(graph, match)
+            self.regions[_place(found)] = count(graph, match, self.settings, known), known
+        return found
 
 
 @dataclass(slots=True)
@@ -153,11 +155,7 @@ class _Work:
 
     def shown(self, chip: chips.Chip) -> Iterator[Shown]:
         """The findings with their regions."""
-        regions: dict[tuple[object, ...], tuple[Region, Known]] = {}
-        if self.analysis is not None:
-            for match, proposal in self.analysis.proposals.items():
-                if proposal is not None and match in self.analysis.regions:
-                    regions[_place(proposal.finding)] = self.analysis.regions[match]
+        regions = {} if self.analysis is None else self.analysis.regions
         placed = localised(self.result, self.file)
         for joined, f in zip(self.result.findings, placed.findings, strict=True):
             found = regions.get(_place(joined))
@@ -175,7 +173,7 @@ class _Work:
             if graph is None or graph.not_understood or graph.context.cold:
                 continue
             parts.update(f.qualname for f in graph.frames[1:])
-            moved = census(graph, self.settings)
+            moved = census(graph, self.settings, across=False)  # a helper's file has blocks of its own
             if moved is not None:
                 out[name] = self.file.position(graph.source.start)[0], moved.bytes, moved.launches
         return {name: counted for name, counted in out.items() if name not in parts}

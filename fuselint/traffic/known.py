@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fuselint.config import PHASES, Settings
 from fuselint.finding import Source
+from fuselint.graph.known import unmarked
 from fuselint.modelconfig import ModelConfig
 
 Number = tuple[int, Source]
@@ -59,6 +60,7 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"kernel|conv.*(size|width|dim)|(patch|group|buffer|cache|image|grid)_?size|stride", "other"),
     (r"kv.*heads?$|key_value_heads|heads?_kv|^n?_?kv$", "kv_heads"),
     (r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head", "head"),
+    (r"kv_channels$|^d_kv$", "head"),
     (r"heads?$|n_?head", "heads"),
     (r"rep(eat)?s?$|group|n_rep|gqa", "group"),
     (r"vocab", "vocabulary"),
@@ -87,6 +89,7 @@ PAST = re.compile(r"(.*[._])?((k|v|keys?|values?)(_\w+)?|.*cache.*|past.*|.*cont
 
 def role(name: str, at: str = "other") -> str:
     """What a name's size is for. at: what its place in a shape says."""
+    name = unmarked(name)
     if ".shape[" in name:
         return _of_axis(name, at)
     last = name.rstrip("'").rsplit(".", 1)[-1]
@@ -103,9 +106,12 @@ HEADED = frozenset({"heads", "kv_heads", "group", "head"})
 def _of_axis(name: str, at: str) -> str:
     """Of `x.shape[1]`, of which the code says no more."""
     axis = name.rstrip("]'").rsplit("[", 1)[-1]
+    past = axis in ("2", "-2") and PAST.match(name) is not None
+    if past and at == "head":
+        return "keys"  # the scores of what is attended to
     if at in HEADED:
         return at
-    if axis in ("2", "-2") and PAST.match(name):
+    if past:
         return "keys"
     return {"0": "batch", "1": "length", "-1": "features", "-2": "length", "-3": "batch"}.get(axis, at)
 

@@ -119,7 +119,7 @@ class Sizes:
     def _name_rows(self, free: list[Shape | None], listed: list[Shape | None]) -> None:
         first = next((s.lead for s in free if s is not None and s.lead is not None), "")
         self.rows = (first or "").split("[", 1)[0].split(" & ", 1)[0]
-        lasts = [a for s in listed if s is not None and (a := s.axis(-1)) is not None and (s.lead or s.rank == 1)]
+        lasts = [a for s in listed if s is not None and (a := s.axis(-1)) is not None and (s.lead or _is_vector(s))]
         named = [a for a in lasts if a.value() is None and self._named(a) not in self.contracted]
         stated = [a for a in named if ".shape[" not in str(a)]
         # An axis of the code's own (a weight's size) says more than `x.shape[-1]`; a number says most.
@@ -333,6 +333,11 @@ def _cut_off(shape: Shape) -> int:
     """How many last axes of the array that a shape is named after stand no more in it."""
     cut = re.search(r"\[:-(\d+)\]$", shape.lead or "")
     return int(cut.group(1)) if cut else 0
+
+
+def _is_vector(shape: Shape) -> bool:
+    """Of one axis, which is not said to be an inner one of another array: positions, of as many as `x.shape[1]`."""
+    return shape.rank == 1 and re.search(r"\.shape\[[1-9]\]", str(shape.axis(-1))) is None
 
 
 def _obscurity(size: Expr) -> int:
