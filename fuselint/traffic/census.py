@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from fuselint.config import DTYPES, Settings
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.symbols import Expr
+from fuselint.traffic import met
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, kernels
 from fuselint.traffic.known import known
 from fuselint.traffic.sizes import Sizes
@@ -44,9 +45,8 @@ def census(graph: Graph, settings: Settings) -> Census | None:
     launched = _launched(graph)
     if not launched:
         return None
-    shapes = [a.shape for k in launched for a in (*k.reads, *k.writes)]
-    equal = [(r.shape, w.shape) for k in launched for w in k.writes for r in k.reads if w.fusable]
-    moved = Bytes(Sizes.of(shapes, equal), DTYPES[settings.dtype])
+    arrays = [a for k in launched for a in (*k.reads, *k.writes)]
+    moved = Bytes(Sizes.plain([a.shape for a in arrays], met(arrays), letters=True), DTYPES[settings.dtype])
     total = moved.total(launched)
     formula = moved.sizes.leading(total)
     numbers = moved.sizes.numbers(total, known(settings, graph.context.qualname))

@@ -57,8 +57,9 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"batch|^bsz$|^bs$|^bsize$", "batch"),
     (r"(window|chunk|block|context|segment)_?size|^chunk(_len(gth)?)?$", "span"),
     (r"kernel|conv.*(size|width|dim)|(patch|group|buffer|cache|image|grid)_?size|stride", "other"),
+    (r"shared_?heads?$", "group"),
     (r"kv.*heads?$|key_value_heads|heads?_kv|^n?_?kv$", "kv_heads"),
-    (r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head", "head"),
+    (r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head|kv_?channels", "head"),
     (r"heads?$|n_?head", "heads"),
     (r"rep(eat)?s?$|group|n_rep|gqa", "group"),
     (r"vocab", "vocabulary"),
@@ -103,9 +104,10 @@ HEADED = frozenset({"heads", "kv_heads", "group", "head"})
 def _of_axis(name: str, at: str) -> str:
     """Of `x.shape[1]`, of which the code says no more."""
     axis = name.rstrip("]'").rsplit("[", 1)[-1]
-    if at in HEADED:
+    is_past = axis in ("2", "-2") and PAST.match(name) is not None
+    if at in HEADED and not (is_past and at == "head"):  # `k.shape[2]` ends k's transpose, and the scores
         return at
-    if axis in ("2", "-2") and PAST.match(name):
+    if is_past:
         return "keys"
     return {"0": "batch", "1": "length", "-1": "features", "-2": "length", "-3": "batch"}.get(axis, at)
 
