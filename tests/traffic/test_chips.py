@@ -7,7 +7,7 @@ import pytest
 from fuselint.config import CHIP_NAMES, DEFAULT_CHIP, chip_name
 from fuselint.errors import ConfigError
 from fuselint.traffic import chips
-from fuselint.traffic.chips import CHIPS, chip_of, chosen, fits, seconds
+from fuselint.traffic.chips import CHIPS, chip_of, chosen, computing, fits, seconds
 
 
 def test_every_chip_has_a_bandwidth_that_its_maker_states() -> None:
@@ -17,6 +17,15 @@ def test_every_chip_has_a_bandwidth_that_its_maker_states() -> None:
     for family in ("m1", "m2", "m3", "m4", "m5"):
         rising = [c.bandwidth for c in CHIPS.values() if c.key.split("-")[0] == family]
         assert rising == sorted(rising)
+
+
+def test_peaks() -> None:
+    assert CHIPS["m1-max"].peak.half == CHIPS["m1-max"].peak.f32 == 10.6
+    assert (CHIPS["h200"].peak.products("bf16"), CHIPS["h200"].peak.products("f32")) == (989, 495)
+    for chip in CHIPS.values():
+        assert 0 < chip.peak.vector <= chip.peak.f32 <= chip.peak.half
+    h200 = CHIPS["h200"]
+    assert computing(989e12, 0, h200, "f16") == 1 and computing(0, 134e12, h200, "f16") == 2
 
 
 @pytest.mark.parametrize(
