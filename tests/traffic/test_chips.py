@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from fuselint.config import CHIP_NAMES, DEFAULT_CHIP, chip_name
@@ -77,3 +80,11 @@ def test_what_stays_in_the_cache_may_cost_half() -> None:
     assert not fits(1, CHIPS["m3-max"])  # no reliable figure
     cold, warm = seconds(20e6, 0, chip), seconds(20e6, 0, chip, cached=20e6)
     assert (warm.low, warm.estimate, warm.high) == (pytest.approx(cold.low / 2), cold.estimate, cold.high)
+
+
+def test_the_table_of_peaks_is_fresh() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "traffic.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", page, re.M)
+    assert [r for r in rows if r[0] in CHIPS] == [
+        (c.key, f"{c.peak.half:g}", f"{c.peak.f32:g}", f"{c.peak.vector:g}") for c in CHIPS.values()
+    ]
