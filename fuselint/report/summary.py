@@ -159,7 +159,8 @@ def statistics(findings: Iterable[Finding], form: str = "full") -> str:
         return "".join(escape.dumps(asdict(c)) + "\n" for c in rows)
     width = max((len(c.name) for c in rows), default=0)
     return "".join(
-        f"{c.count:>6}  {c.code}  {c.name:<{width}} {c.fixable:>5} fixable {size(c.bytes):>9} {c.launches:>5} launches\n"
+        f"{c.count:>6}  {c.code}  {c.name:<{width}} {c.fixable:>5} fixable"
+        f" {size(c.bytes):>9} {c.launches:>5} launches\n"
         for c in rows
     )
 

@@ -145,10 +145,6 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, expected: bytes | No
     shown, path = os.fspath(path), os.path.realpath(path)
     try:
         mode = _writable_mode(shown, path)
-        if expected is not None:
-            with open(path, "rb") as f:
-                if f.read() != expected:
-                    raise FuselintError(f"{shown}: changed on disk since it was read; nothing was written to it")
         fd, temporary = tempfile.mkstemp(prefix=".fuselint-", suffix=".tmp", dir=os.path.dirname(path))
         try:
             with open(fd, "wb") as f:
@@ -156,6 +152,8 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, expected: bytes | No
                 f.flush()
                 os.fsync(f.fileno())
             os.chmod(temporary, mode)
+            if expected is not None:
+                _require(shown, path, expected)
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -165,6 +163,13 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, expected: bytes | No
         raise FuselintError(f"{shown}: can't be written: it, or its folder, no longer exists") from None
     except OSError as e:
         raise FuselintError(f"{shown}: can't be written: {e.strerror or e}") from None
+
+
+def _require(shown: str, path: str, expected: bytes) -> None:
+    """Asked last of all, so that hardly any time is left in which somebody else could write."""
+    with open(path, "rb") as f:
+        if f.read() != expected:
+            raise FuselintError(f"{shown}: changed on disk since it was read; nothing was written to it")
 
 
 def _writable_mode(shown: str, path: str) -> int:
