@@ -93,9 +93,8 @@ def main() -> None:
         new = state(folder)
         changed = sum(old[name] != new[name] for name in old)
         writing = whole - (first or whole)
-        print(
-            f"{given.package.name}: {changed} of {len(old)} files change in {whole:.1f} s, of them {writing:.2f} writing"
-        )
+        print(f"{given.package.name}: {changed} of {len(old)} files change")
+        print(f"{whole:.1f} s, the last {writing:.2f} s of them writing", flush=True)
         seen = {digest(old): True}
         torn = different = partly = left = 0
         for number in range(given.kills):
