@@ -21,7 +21,7 @@ from fuselint.rulebook import OWN, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
 from fuselint.source.notebook import Notebook
 from fuselint.source.suppress import noqa
-from fuselint.source.text import FileText, read, write_atomic
+from fuselint.source.text import FileText, read, remove_left_over, write_atomic
 from fuselint.unreadable import unreadable
 
 __all__ = ["FileResult", "FixedFile", "add_noqa", "check_file", "check_paths", "each", "fix_paths", "fix_text"]
@@ -103,6 +103,8 @@ def fix_paths(
             work.append(_Work(nothing, nothing, _unreadable(e, settings), settings, done=True))
     _rounds(work, verify, judge, jobs)
     if write:
+        for folder in {os.path.dirname(os.path.realpath(w.file.path)) for w in work if w.now is not w.file}:
+            remove_left_over(folder)
         try:
             for w in work:
                 _write(w, verify, judge)

@@ -153,6 +153,19 @@ def test_what_was_edited_meanwhile_is_read_again(
     assert [p.name for p in tmp_path.iterdir() if p.name != ".fuselint_cache"] == ["norm.py"]
 
 
+def test_what_a_killed_fix_left_over_is_removed(fuselint: Run, tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    names = (f"{gone.pid}-a", f"{gone.pid}-b", f"{os.getpid()}-c", "x")
+    left, fresh, running, other = (tmp_path / f".fuselint-{name}.tmp" for name in names)
+    for path in (left, fresh, running, other):
+        path.write_text("")
+        os.utime(path, None if path is fresh else (1, 1))
+    (tmp_path / "norm.py").write_text(NORM)
+    fuselint("fix", "--apply", "--no-verify", "norm.py")
+    assert [p.exists() for p in (left, fresh, running, other)] == [False, True, True, True]
+
+
 # -- --require-clean ------------------------------------------------------------------------------------------------
 
 
