@@ -3,7 +3,7 @@
     python benchmarks/interrupted.py PACKAGE [--kills 50] [--seed 0]
 
 Each time a copy of PACKAGE is fixed, and the process killed (SIGKILL): every other time at a random moment of the run,
-else at one between its first write and its end. Then every file must hold its old bytes or its new ones, and another
+else at one while it writes, some milliseconds after a random number of files was written. Then every file must hold its old bytes or its new ones, and another
 run must end where one that nobody killed does, byte for byte. States that were seen before aren't run again.
 """
 
@@ -43,16 +43,17 @@ def copied(package: Path, to: Path) -> Path:
     return to
 
 
-def is_written_to(folder: Path, before: dict[Path, int]) -> bool:
-    """Whether some file was replaced: the new one is another file of the same name."""
-    return any(p.stat().st_ino != inode for p, inode in before.items() if p.exists())
+def written(paths: list[Path], before: dict[Path, int]) -> int:
+    """How many files were replaced: the new one is another file of the same name."""
+    return sum(p.stat().st_ino != before[p] for p in paths)
 
 
-def kill(folder: Path, seconds: float, after_first_write: bool) -> None:
+def kill(folder: Path, seconds: float, changing: list[Path], after: int) -> None:
+    """Kill a fix so long after it has written that many of the files that it changes."""
     before = stamps(folder)
     process = start(folder)
-    while after_first_write and process.poll() is None and not is_written_to(folder, before):
-        time.sleep(0.002)
+    while after and process.poll() is None and written(changing, before) < after:
+        pass
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
@@ -82,25 +83,20 @@ def main() -> None:
     rng = random.Random(given.seed)
     with tempfile.TemporaryDirectory() as temporary:
         folder = copied(given.package, Path(temporary) / "package")
-        old, before, begun = state(folder), stamps(folder), time.perf_counter()
-        process = start(folder)
-        first = None
-        while process.poll() is None:
-            if first is None and is_written_to(folder, before):
-                first = time.perf_counter() - begun
-            time.sleep(0.002)
+        old, begun = state(folder), time.perf_counter()
+        start(folder).wait()
         whole = time.perf_counter() - begun
         new = state(folder)
-        changed = sum(old[name] != new[name] for name in old)
-        writing = whole - (first or whole)
-        print(f"{given.package.name}: {changed} of {len(old)} files change")
-        print(f"{whole:.1f} s, the last {writing:.2f} s of them writing", flush=True)
+        changing = [folder / name for name in old if old[name] != new[name]]
+        changed = len(changing)
+        print(f"{given.package.name}: {changed} of {len(old)} files change in {whole:.1f} s", flush=True)
         seen = {digest(old): True}
         torn = different = partly = left = 0
         for number in range(given.kills):
             copied(given.package, folder)
-            late = number % 2 == 1
-            kill(folder, rng.uniform(0, writing if late else whole), late)
+            late = number % 2 == 1 and changed > 1
+            after = rng.randrange(1, changed) if late else 0
+            kill(folder, rng.uniform(0, 0.01 if late else whole), changing, after)
             found = state(folder)
             torn += bool(problems(found, old, new))
             left += any(map(is_temporary, found))
