@@ -159,8 +159,10 @@ def statistics(findings: Iterable[Finding], form: str = "full") -> str:
         return escape.dumps([asdict(c) for c in rows], indent=1) + "\n"
     if form == "jsonl":
         return "".join(escape.dumps(asdict(c)) + "\n" for c in rows)
+    width = max((len(c.name) for c in rows), default=0)
     return "".join(
-        f"{c.count:>6}  {c.code}  {c.name:<26} {c.fixable:>5} fixable {size(c.bytes):>9} {c.launches:>5} launches\n"
+        f"{c.count:>6}  {c.code}  {c.name:<{width}} {c.fixable:>5} fixable"
+        f" {size(c.bytes):>9} {c.launches:>5} launches\n"
         for c in rows
     )
 

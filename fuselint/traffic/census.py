@@ -16,6 +16,7 @@ from fuselint.graph.across import MARK, Inside
 from fuselint.graph.known import unmarked
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.symbols import Expr
+from fuselint.traffic import met
 from fuselint.traffic.kernels import Bytes, Kernel, compiled_kernels, kernels
 from fuselint.traffic.known import known
 from fuselint.traffic.sizes import Sizes
@@ -48,9 +49,8 @@ def census(graph: Graph, settings: Settings, across: bool = True) -> Census | No
     if not found:
         return None
     launched = [k for k, _ in found]
-    shapes = [a.shape for k in launched for a in (*k.reads, *k.writes)]
-    equal = [(r.shape, w.shape) for k in launched for w in k.writes for r in k.reads if w.fusable]
-    moved = Bytes(Sizes.of(shapes, equal), DTYPES[settings.dtype])
+    arrays = [a for k in launched for a in (*k.reads, *k.writes)]
+    moved = Bytes(Sizes.plain([a.shape for a in arrays], met(arrays), letters=True), DTYPES[settings.dtype])
     total = moved.total(launched)
     formula = moved.sizes.leading(total)
     numbers = moved.sizes.numbers(total, known(settings, graph.context.qualname))

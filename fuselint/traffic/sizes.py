@@ -6,7 +6,7 @@ Where an array's rank is unknown it has T rows of its last axis; the last axis o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
@@ -73,16 +73,39 @@ class Sizes:
         return out
 
     @classmethod
-    def plain(cls, shapes: Iterable[Shape | None], same: Iterable[Pair] = ()) -> Sizes:
-        """Of a whole function, where many axes end arrays: every name stays its own."""
+    def plain(cls, shapes: Iterable[Shape | None], same: Iterable[Pair] = (), letters: bool = False) -> Sizes:
+        """Of a whole function, where many axes end arrays: every name stays its own. letters: or gets one of its own,
+        where the code has none for it."""
         out = cls(rows="", same=list(same))
         out.roles[ROWS] = "rows"
         listed = list(shapes)
         out._note_whole(listed)
+        if letters:
+            out._name_last_axes(listed)
         for shape in listed:
             if shape is not None:
                 out._note_roles(shape)
+        if letters:
+            out._letter()
         return out
+
+    def _name_last_axes(self, shapes: Sequence[Shape | None]) -> None:
+        """D is the last axis of what has T rows, and what the code calls it where it meets a size of the code. Of
+        another such array the last axis is the size that it meets, or D too."""
+        pairs = [(a, b) for pair in self.same for a, b in (pair, pair[::-1])]
+        for shape in shapes:
+            last = None if shape is None or not shape.lead or shape.dims else shape.axis(-1)
+            if last is None or ".shape[" not in str(last) or str(last) in self.renamed:
+                continue
+            broadcast = (d for s in shapes if s is not None for d in s.dims if d != last and str(last) in d.names)
+            sizes = map(_likeliest, (*(b for a, b in pairs if a == last), *broadcast))
+            met = next((b for b in sizes if str(b) in b.names and not _obscurity(b)), None)
+            if met is not None and FEATURES not in self.roles:
+                self.renamed[str(met)] = Expr.name(FEATURES)
+                self.meanings[FEATURES] = met
+            is_other = met is not None and str(met) not in self.renamed
+            self.renamed[str(last)] = met if met is not None and is_other else Expr.name(FEATURES)
+            self.roles[FEATURES] = "features"
 
     def _equate(self, operand: Shape | None, result: Shape | None) -> None:
         """`scale.shape[1]` of `x * scale` is what x's axis is called."""

@@ -25,7 +25,7 @@ n, m, k = (Expr.name(x) for x in "nmk")
         ("self.n_heads", "heads"), ("num_attention_heads", "heads"), ("H", "heads"),
         ("self.n_kv_heads", "kv_heads"), ("args.num_key_value_heads", "kv_heads"), ("G", "kv_heads"),
         ("self.head_dim", "head"), ("d_head", "head"), ("head_v_dim", "head"), ("hidden_size_per_head", "head"),
-        ("self.repeats", "group"), ("n_rep", "group"), ("n_shared_head", "heads"),
+        ("self.repeats", "group"), ("n_rep", "group"), ("n_shared_head", "group"), ("args.kv_channels", "head"),
         ("conv_kernel_size", "other"), ("window_size", "span"), ("bsize", "batch"), ("key_states.shape[2]", "keys"),
         ("args.hidden_size", "features"), ("dims", "features"), ("x.shape[-1]", "features"),
         ("args.intermediate_size", "inner"), ("hidden_dim", "inner"),
