@@ -8,7 +8,7 @@ helper is inlined. An argument has the dtype that all calls of which something i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -166,14 +166,23 @@ def _calls(
 
 def _inlined(graph: Graph, caller: Graph) -> list[Given]:
     """The operands of a helper's operations where the caller has them inlined."""
-    inside = [n for n in caller.nodes if n.frame.qualname == graph.context.qualname and n.op in TABLE]
-    ours = {(_span(n), n.op): n for n in graph.nodes if n.op in TABLE} if inside else {}
+    inside = [n for n in caller.nodes if n.frame.qualname == graph.context.qualname and _reads(n)]
+    ours = {_place(n): n for n in graph.nodes if _reads(n)} if inside else {}
     out: list[Given] = []
     for theirs in inside:
-        own = ours.get((_span(theirs), theirs.op))
+        own = ours.get(_place(theirs))
         if own is not None and len(own.inputs) == len(theirs.inputs):
             out += zip(own.inputs, theirs.inputs, strict=True)
     return out
+
+
+def _reads(node: Node) -> bool:
+    return node.op in TABLE or node.op in ("item", "index")
+
+
+def _place(node: Node) -> Hashable:
+    """What is alike for a helper's operation and the same one where it is inlined."""
+    return _span(node), node.op, str(node.attrs.get("index")) if node.op == "item" else ""
 
 
 def _span(node: Node) -> tuple[str, int, int] | None:

@@ -88,7 +88,8 @@ class Supplied:
             return self.of(frame, node.inputs[0], path)
         if node.op == "attr":
             init = node.attrs.get("init")
-            return self.of(frame, init, path) if isinstance(init, Node) and not frame.facts.dtype(node) else None
+            loaded = not isinstance(init, Node) or frame.facts.kind(init) == "array"
+            return None if loaded else self.of(frame, init, path)
         if node.op == "call":
             return self._returned(frame, node, path)
         if op is not None and op.kind in ("unary", "binary", "ternary", "layer"):
