@@ -8,24 +8,26 @@ helper is inlined. An argument has the dtype that all calls of which something i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from fuselint.graph.across import Reach, bind, call_arguments
-from fuselint.graph.dtypes import DType
+from fuselint.graph.dtypes import UNKNOWN, DType
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.facts import Facts
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
+from fuselint.graph.supplied import MODEL, Frame, Path, Supplied
 from fuselint.graph.unstated import FROM_OUTSIDE
 from fuselint.source.modules import Definition
 
 if TYPE_CHECKING:
     from fuselint.graph.known import KnownFacts
 
-DEEPEST = 3
+DEEPEST = 4
 """Calls above one another that are looked at."""
 
 MOST = 12
@@ -33,9 +35,6 @@ MOST = 12
 
 GRAPHS = 40
 """Functions that are searched for them."""
-
-MODEL = "the model's dtype"
-"""What stands for the dtype of weights, and of what is computed with them."""
 
 Given = tuple[Node, Node]
 """A value of the function, and the one of its caller that it is."""
@@ -48,6 +47,7 @@ class Callers:
         self.elsewhere = elsewhere
         self._usual: dict[Graph, KnownFacts] = {}
         self._given: dict[tuple[Graph, int], dict[str, str]] = {}
+        self._calls: dict[Graph, list[tuple[Graph, list[Given]]]] = {}
 
     def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
         """By the symbol of an argument's dtype: the dtype that the package's calls give it, or MODEL."""
@@ -59,16 +59,39 @@ class Callers:
 
     def _dtypes(self, graph: Graph, facts: KnownFacts, depth: int) -> dict[str, str]:
         found: dict[str, set[str]] = {}
-        for caller, pairs in islice(_calls(self.elsewhere, graph, self._facts), MOST):
-            outer = self._facts(caller)
-            known = self.dtypes(caller, outer, depth + 1)
+        for caller, pairs in self.calls(graph):
+            frame = self._frame(caller, depth + 1)
+            outer, known = frame.facts, frame.symbols
             free = {s for n in caller.nodes if n.op in FROM_OUTSIDE for s in outer.dtype(n).symbols}
             for own, argument in pairs:
-                for symbol, dtype in _stated(facts, own, outer, argument):
-                    said = _said(dtype.bound(known), free)
+                for symbol, path, dtype in _stated(facts, own, outer, argument):
+                    said = dtype.name or Supplied(self.elsewhere, self._facts).of(frame, argument, path)
+                    said = said or _said(dtype.bound(known), free)
                     if said:
                         found.setdefault(symbol, set()).add(said)
         return {symbol: next(iter(said)) for symbol, said in found.items() if len(said) == 1}
+
+    def calls(self, graph: Graph) -> list[tuple[Graph, list[Given]]]:
+        """The calls of a function, each with what it gives the function."""
+        if graph not in self._calls:
+            self._calls[graph] = list(islice(_calls(self.elsewhere, graph, self._facts), MOST))
+        return self._calls[graph]
+
+    def _frame(self, graph: Graph, depth: int) -> Frame:
+        facts = self._facts(graph)
+        return Frame(facts, self.dtypes(graph, facts, depth), outer=partial(self._part, graph, depth))
+
+    def _part(self, graph: Graph, depth: int, parameter: Node, path: Path) -> str | None:
+        """The dtype of an element of a tuple or list that the calls of a function give it."""
+        if depth >= DEEPEST:
+            return None
+        said: set[str] = set()
+        for caller, pairs in self.calls(graph):
+            for own, argument in pairs:
+                if own is parameter:
+                    frame = self._frame(caller, depth + 1)
+                    said.update(filter(None, [Supplied(self.elsewhere, self._facts).of(frame, argument, path)]))
+        return said.pop() if len(said) == 1 else None
 
     def _facts(self, graph: Graph) -> KnownFacts:
         if graph not in self._usual:
@@ -97,22 +120,22 @@ def _said(dtype: DType, free: set[str]) -> str | None:
     return MODEL if dtype.symbols - free else None
 
 
-def _stated(facts: KnownFacts, own: Node, outer: KnownFacts, argument: Node) -> Iterator[tuple[str, DType]]:
-    """The symbols of a value, or of the parts of a tuple, with their dtypes at the caller."""
+def _stated(facts: KnownFacts, own: Node, outer: KnownFacts, argument: Node) -> Iterator[tuple[str, Path, DType]]:
+    """The symbols of a value, or of the parts of a tuple, with which part it is, and their dtypes at the caller."""
     parts = outer.of(argument).parts
-    if parts is not None:
-        for item in facts.graph.nodes:
-            index = item.attrs.get("index")
-            if item.op == "item" and item.inputs[0] is own and isinstance(index, int) and 0 <= index < len(parts):
-                yield from _symbol(facts, item, parts[index].dtype)
-    elif outer.kind(argument) in ("array", "unknown", "scalar"):
-        yield from _symbol(facts, own, outer.dtype(argument))
+    for item in facts.graph.nodes:
+        index = item.attrs.get("index")
+        if item.op == "item" and item.inputs[0] is own and isinstance(index, int) and index >= 0:
+            part = UNKNOWN if parts is None or index >= len(parts) else parts[index].dtype
+            yield from ((symbol, (index,), part) for symbol in _symbol(facts, item))
+    if parts is None and outer.kind(argument) in ("array", "unknown", "scalar"):
+        yield from ((symbol, (), outer.dtype(argument)) for symbol in _symbol(facts, own))
 
 
-def _symbol(facts: KnownFacts, own: Node, dtype: DType) -> Iterator[tuple[str, DType]]:
+def _symbol(facts: KnownFacts, own: Node) -> Iterator[str]:
     mine = facts.dtype(own)
     if len(mine) == 1 and mine.symbols:
-        yield next(iter(mine)), dtype
+        yield next(iter(mine))
 
 
 def _calls(
@@ -143,14 +166,23 @@ def _calls(
 
 def _inlined(graph: Graph, caller: Graph) -> list[Given]:
     """The operands of a helper's operations where the caller has them inlined."""
-    inside = [n for n in caller.nodes if n.frame.qualname == graph.context.qualname and n.op in TABLE]
-    ours = {(_span(n), n.op): n for n in graph.nodes if n.op in TABLE} if inside else {}
+    inside = [n for n in caller.nodes if n.frame.qualname == graph.context.qualname and _reads(n)]
+    ours = {_place(n): n for n in graph.nodes if _reads(n)} if inside else {}
     out: list[Given] = []
     for theirs in inside:
-        own = ours.get((_span(theirs), theirs.op))
+        own = ours.get(_place(theirs))
         if own is not None and len(own.inputs) == len(theirs.inputs):
             out += zip(own.inputs, theirs.inputs, strict=True)
     return out
+
+
+def _reads(node: Node) -> bool:
+    return node.op in TABLE or node.op in ("item", "index")
+
+
+def _place(node: Node) -> Hashable:
+    """What is alike for a helper's operation and the same one where it is inlined."""
+    return _span(node), node.op, str(node.attrs.get("index")) if node.op == "item" else ""
 
 
 def _span(node: Node) -> tuple[str, int, int] | None:
