@@ -88,8 +88,9 @@ class Supplied:
             return self.of(frame, node.inputs[0], path)
         if node.op == "attr":
             init = node.attrs.get("init")
-            loaded = not isinstance(init, Node) or frame.facts.kind(init) == "array"
-            return None if loaded else self.of(frame, init, path)
+            if not isinstance(init, Node) or frame.facts.kind(init) == "array":
+                return None  # loading may replace it
+            return self.of(frame, init, path)
         if node.op == "call":
             return self._returned(frame, node, path)
         if op is not None and op.kind in ("unary", "binary", "ternary", "layer"):
@@ -98,12 +99,9 @@ class Supplied:
 
     def _contents(self, frame: Frame, node: Node, path: Path) -> str | None:
         """Of one of several values, or of what a list holds."""
-        lists = node.op != "list" or not path
-        inside = node.inputs
         if node.op == "opaque" and path:
-            held = self._one(frame, inside[1:], path[1:])
-            return held or self.of(frame, inside[0], path)
-        return self._one(frame, inside, path if lists else path[1:])
+            return self._one(frame, node.inputs[1:], path[1:]) or self.of(frame, node.inputs[0], path)
+        return self._one(frame, node.inputs, path[1:] if node.op == "list" else path)
 
     def _one(self, frame: Frame, nodes: tuple[Node, ...], path: Path) -> str | None:
         """The dtype that all values have of which something is known."""

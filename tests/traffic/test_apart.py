@@ -131,3 +131,62 @@ def test_the_weight_that_a_fix_makes_is_a_kernel_under_compile_too(tmp_path: Pat
     path.write_text(HEAD + "@mx.compile\ndef f(x: mx.array):\n" + body)
     (t,) = costs(path, "FUS203")
     assert (t.kernels_now, t.kernels_fused) == (3, 2)
+
+
+TABLES = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Tables:
+    def __init__(self, sizes):
+        self.kept = Tables.made(sizes)
+
+    @staticmethod
+    def made(sizes):
+        out = []
+        for n in sizes:
+            out.append(mx.cos(mx.arange(n, dtype=mx.float32)))
+        return out
+
+    def angles(self, at):
+        cosines, sines = [], []
+        for i in range(3):
+            cosines.append(self.kept[i][at])
+            sines.append(self.kept[i][at])
+        return mx.concatenate(cosines, axis=-1), mx.concatenate(sines, axis=-1)
+
+
+def rotate(x, cos, sin):
+    return x * cos - mx.abs(x) * sin
+
+
+class Attention(nn.Module):
+    def __call__(self, x, tables):
+        cos, sin = tables
+        return rotate(x, cos, sin)
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.tables = Tables([n, n, n])
+        self.layer = Attention()
+
+    def __call__(self, x: mx.array, at: mx.array):
+        return self.layer(x.astype(mx.bfloat16), self.tables.angles(at))
+"""
+
+
+def test_tables_of_lists_tuples_and_attributes_are_float32(tmp_path: Path) -> None:
+    """Two bfloat16 operands meet float32 tables: MLX casts x and abs(x), and computes in float32."""
+    path = tmp_path / "tables.py"
+    path.write_text(TABLES)
+    (cost,) = costs(path, "FUS301")
+    n = 96
+    x, table = mx.ones((n,), dtype=mx.bfloat16), mx.cos(mx.arange(n, dtype=mx.float32))
+    mx.eval(x, table)  # what is computed already is no kernel of the call
+    assert cost.kernels_now == kernels_of(lambda a, c, s: a * c - mx.abs(a) * s, x, table, table) == 6
+    at = {name: n for name in cost.at} | {"T": 1, "D": n}
+    wide = x.astype(mx.float32)
+    products = [(wide, table, wide)] * 2
+    assert evaluate(cost.bytes_now, at) == moved((x, x), (x, wide), (x, wide), *products, (wide, wide, wide))
