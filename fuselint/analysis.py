@@ -405,7 +405,13 @@ class Analysis:
         usual = what_is_known(self.settings, name) if self.model is None else self.model.usual(graph, match)
         if self.ran is None or name not in self.ran:
             return usual
-        return replace(usual, recorded=partial(self.ran.number, graph, match), ran=self.ran.roles(name), cache={})
+        return replace(
+            usual,
+            recorded=partial(self.ran.number, graph, match),
+            ran=self.ran.roles(name),
+            dtypes=self.ran.dtypes(graph),
+            cache={},
+        )
 
     def related(self, match: Match) -> Iterator[Related]:
         for at, text in match.related:

@@ -80,7 +80,7 @@ def saves_where_compiled(graph: Graph, match: Match) -> bool:
 
 def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Region:
     facts, letters = _stated(graph, match)
-    gates = replace(gates_of(settings, known), given=given_dtypes(graph))
+    gates = replace(gates_of(settings, known), given={**given_dtypes(graph), **known.dtypes})
     traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
@@ -90,7 +90,10 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
     sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own)
     sizes.meanings.update(letters)
     moved = (a for k in (*before, *after) for a in (*k.reads, *k.writes))
-    assumed = any(a.dtype == ACTIVATION for a in moved) or not traced.counted.keys() <= gates.given.keys()
+    assumed = any(a.dtype == ACTIVATION for a in moved) or any(
+        s not in gates.given and not s.endswith("'.dtype")
+        for s in traced.counted  # a loop's or branch's value is of them
+    )
     return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]), assumed and settings.dtype == Settings().dtype)
 
 

@@ -126,7 +126,7 @@ class Known:
     """stated, recorded, configured: numbers by name; config: for what none says.
 
     phase_stated: whether the user chose it; resized: its sizes that the user stated, by role.
-    ran: sizes of a recorded run, by role.
+    ran: sizes of a recorded run, by role; dtypes: those of its arguments, by the symbols that stand for them.
     """
 
     stated: Callable[[str], int | None] = _nothing
@@ -137,6 +137,7 @@ class Known:
     phase_stated: bool = False
     resized: frozenset[str] = frozenset()
     ran: Mapping[str, int] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
     cache: dict[str, Number | None] = field(default_factory=dict)
 
     def number(self, name: str) -> Number | None:
