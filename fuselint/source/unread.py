@@ -124,7 +124,12 @@ class Leftovers:
         tree = parsed(self.graph.source.file)
         found = [n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) and name in _bound(n)]
         only = found[0] if len(found) == 1 else None
-        if only is None or only not in tree.body or len(only.names) != 1 or (isinstance(only, ast.ImportFrom) and only.level):
+        if (
+            only is None
+            or only not in tree.body
+            or len(only.names) != 1
+            or (isinstance(only, ast.ImportFrom) and only.level)
+        ):
             return None
         module = only.module if isinstance(only, ast.ImportFrom) else only.names[0].name
         return only if module in WITHOUT_EFFECT else None
