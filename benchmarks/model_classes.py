@@ -162,7 +162,7 @@ CLASSES: dict[str, list[tuple[str, str, str]]] = {
 """Classes and functions: which, what builds it (`""` of a function), and what it is called with."""
 
 
-# -- in the child process of one version -------------------------------------------------------------------------------
+# -- in the child process of one version ------------------------------------------------------------------------------
 
 
 def child(folder: Path, results: Path, dtype: str) -> None:
@@ -254,11 +254,11 @@ def _weigh(model: Any, dtype: str) -> None:
     from mlx.utils import tree_flatten, tree_unflatten
 
     out = []
-    for i, (path, given) in enumerate(sorted(tree_flatten(model.parameters()))):
-        a = given
+    for i, (path, weight) in enumerate(sorted(tree_flatten(model.parameters()))):
+        a = weight
         if mx.issubdtype(a.dtype, mx.floating):
             if a.size and mx.all(a == a.flatten()[0]).item():
-                a = a + 0.1 * mx.random.normal(a.shape, key=mx.random.key(i))
+                a += 0.1 * mx.random.normal(a.shape, key=mx.random.key(i))
             a = a.astype(mx.bfloat16).astype(getattr(mx, dtype))
         out.append((path, a))
     model.update(tree_unflatten(out))

@@ -76,7 +76,8 @@ def outcomes(python: str, code: Path, root: Path, patterns: str, timeout: float)
     with tempfile.TemporaryDirectory() as temporary:
         report = Path(temporary) / "report.xml"
         files = [str(path) for pattern in patterns.split() for path in sorted(root.glob(pattern))]
-        environment = {**os.environ, "PYTHONPATH": str(code), "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        path = os.pathsep.join([str(code), *sorted({str(Path(file).parent) for file in files})])  # tests import others
+        environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
         command = [
             python,
             "-m",

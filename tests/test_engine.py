@@ -262,6 +262,42 @@ def turned(q, k, cos, sin):
     assert not fixed.remaining.findings
 
 
+def test_a_compiled_helper_keeps_none_of_its_arguments() -> None:
+    text = """\
+import mlx.core as mx
+
+from .scores import Score
+
+
+def scores(rows, model, hidden, last, durations):
+    B, S, *_ = rows.shape
+    if hidden is None:
+        hidden = list([None] * B)
+    if last is None:
+        last = list([None] * B)
+    out = []
+    for row in range(B):
+        found = []
+        step = 0
+        while step < S:
+            after, (state, cell) = model(mx.array([[last[row]]]) if last[row] is not None else None, hidden[row])
+            logits = after[0]
+            token = int(mx.argmax(logits))
+            p = mx.softmax(logits, axis=-1)
+            entropy = -mx.sum(p * mx.log(p + 1e-10), axis=-1)
+            sure = float(1.0 - entropy)
+            if token:
+                found.append(Score(token, sure))
+                last[row] = token
+                hidden[row] = state, cell
+            step += durations[token]
+        out.append(found)
+    return out, hidden
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True))
+    assert "-mx.sum(add_log_multiply(p), axis=-1)" in fixed.after
+
+
 def test_a_name_of_several_that_nobody_reads_any_more_goes() -> None:
     text = """\
 import mlx.core as mx
