@@ -3,8 +3,9 @@
     python benchmarks/interrupted.py PACKAGE [--kills 50] [--seed 0]
 
 Each time a copy of PACKAGE is fixed, and the process killed (SIGKILL): every other time at a random moment of the run,
-else at one while it writes, some milliseconds after a random number of files was written. Then every file must hold its old bytes or its new ones, and another
-run must end where one that nobody killed does, byte for byte. States that were seen before aren't run again.
+else at one while it writes, some milliseconds after a random number of files was written. Then every file must hold
+its old bytes or its new ones, and another run must end where one that nobody killed does, byte for byte. States that
+were seen before aren't run again.
 """
 
 from __future__ import annotations
