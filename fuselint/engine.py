@@ -8,6 +8,7 @@ import gc
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -267,8 +268,13 @@ def each(call: Callable[[T], R], tasks: Sequence[T], jobs: int | None) -> Iterat
         try:
             yield from pool.map(call, tasks, chunksize=max(1, min(8, len(tasks) // (4 * workers))))
         except KeyboardInterrupt:
+            threading.excepthook = _nothing  # the pool's thread trips over futures that are cancelled and broken
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _nothing(_: object) -> None:
+    """The process is about to end."""
 
 
 def _dies_quietly() -> None:
