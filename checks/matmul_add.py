@@ -31,8 +31,10 @@ from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 CODE, NAME = "FUS231", "unfused-matmul-add"
 
 IN, OUT = "in_dims", "out_dims"
-MATRIX = 2
 """What the axes of the matrix are called where the code has no names for them."""
+
+MATRIX = 2
+"""Its axes; more are those of a batch."""
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 

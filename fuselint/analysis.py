@@ -174,15 +174,15 @@ class Analysis:
         suppressions = Suppressions.of(self.file)
         stands = standing(claimed, contradicted, self.program, self.is_fixed)
         kept = list(self.chosen(stands, suppressions))
-        idle = [(g, m) for g, m in kept if self.is_idle(g, m)]
-        kept = [(g, m) for g, m in kept if (g, m) not in idle]
+        idle = {m for g, m in kept if self.is_idle(g, m)}
+        kept = [(g, m) for g, m in kept if m not in idle]
         if self.tree is not None and self.settings.model_config is not None:
             self.model = Model(self.program, self.tree, self.settings, stands)
         proposals = [p for g, m in kept if (p := self.proposal(g, m))]
         if not self.errors:
             proposals += idle_comments(self.file, self.settings, suppressions, self.lines_not_understood())
         proposals = identified(self.file, sorted(proposals, key=lambda p: place_of(p.finding)))
-        shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
+        shown = [p for p in proposals if not self.is_small(p.finding)]
         near: list[Finding] = []
         if self.settings.near_misses:
             standing_near = standing(contradicted, (), self.program, lambda graph, match: True)
@@ -298,8 +298,13 @@ class Analysis:
         first = self.file.position(graph.source.start)[0]
         return range(first, self.program.summary.functions[graph.context.qualname].span.line + 1)
 
-    def is_small(self, traffic: Traffic | None) -> bool:
-        if traffic is None or traffic.saved_at is None or traffic.assumes_sizes:
+    def is_small(self, finding: Finding) -> bool:
+        traffic, fix = finding.traffic, finding.fix
+        if traffic is None or traffic.saved_at is None:
+            return False
+        if fix is not None and fix.edits and traffic.saved_at < 0 and traffic.launches_fewer <= 0:
+            return True  # where MLX falls back, a fix may cost
+        if traffic.assumes_sizes:
             return False  # an unknown size is never hidden
         return traffic.saved_at < self.settings.min_saving
 

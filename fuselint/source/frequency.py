@@ -12,14 +12,14 @@ import ast
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePath
 
+from fuselint.source.conditions import outcome
 from fuselint.source.mentions import Loop, Mention, Test
 from fuselint.source.modules import Definition, Modules, is_test, python_files
 from fuselint.source.project import MISSING, MODULE, FunctionSummary
-
-PARTS = 2
-"""A layer is made of so many modules at least: a list of convolutions is none of layers."""
+from fuselint.source.seldom import PARTS
 
 MOST = 300
 """Callers that are followed from one function, at most."""
@@ -597,31 +597,10 @@ class Frequencies:
             return False
         self._deciding += 1
         try:
-            outcome = self._outcome(by, test[0])
+            holds = outcome(test[0], partial(self._value, by))
         finally:
             self._deciding -= 1
-        return outcome is not None and outcome is not test[1]
-
-    def _outcome(self, by: Definition, test: ast.expr) -> bool | None:
-        match test:
-            case ast.UnaryOp(op=ast.Not()):
-                known = self._outcome(by, test.operand)
-                return None if known is None else not known
-            case ast.BoolOp():
-                found = [self._outcome(by, v) for v in test.values]
-                decisive = isinstance(test.op, ast.Or)
-                return decisive if decisive in found else None if None in found else not decisive
-            case ast.Compare(ops=[op], comparators=[ast.Constant(value=compared)]):
-                value = self._value(by, test.left)
-                if value is MISSING:
-                    return None
-                if isinstance(op, (ast.Is, ast.Eq)):
-                    return bool(value == compared)
-                return bool(value != compared) if isinstance(op, (ast.IsNot, ast.NotEq)) else None
-            case ast.Compare():
-                return None
-        value = self._value(by, test)
-        return None if value is MISSING else bool(value)
+        return holds is not None and holds is not test[1]
 
     def _value(self, by: Definition, node: ast.expr) -> object:
         """The constant that an expression always is, or MISSING."""

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
+from fuselint.config import DEFAULT_CHIP, DEFAULT_DTYPE, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
 from fuselint.graph.callers import given_dtypes
@@ -27,8 +27,8 @@ from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
-from fuselint.traffic.rewritten import kernels_around
-from fuselint.traffic.sizes import FEATURES, Pair, Sizes
+from fuselint.traffic.rewritten import kernels_around, small_array
+from fuselint.traffic.sizes import Pair, Sizes
 
 if TYPE_CHECKING:
     from fuselint.rulebook import FusedKernel, Made, Match
@@ -94,7 +94,7 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
         s not in gates.given and not s.endswith("'.dtype")
         for s in traced.counted  # a loop's or branch's value is of them
     )
-    return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]), assumed and settings.dtype == Settings().dtype)
+    return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]), assumed and settings.dtype == DEFAULT_DTYPE)
 
 
 def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[list[Kernel], list[Kernel]]:
@@ -323,10 +323,8 @@ def _arrays(nodes: Sequence[Node], traced: Trace) -> list[Array]:
 
 def _made(made: Made, kernel: FusedKernel, traced: Trace) -> Kernel:
     """The kernel that makes a small array for another."""
-    shape = traced.shape(made.like)
-    size = None if shape is None else shape.axis(-1)
-    array = traced.tracer.input(Shape(None, (size or Expr.name(FEATURES),)), traced.dtype(made.like))
-    return Kernel(made.op, kernel.writes, tuple(_arrays(made.reads, traced)), (array,))
+    array = small_array(made, traced)
+    return Kernel(made.op, kernel.writes, tuple(array.inputs), (array,))
 
 
 def _written(match: Match) -> list[Node]:

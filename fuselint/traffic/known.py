@@ -60,8 +60,10 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"kernel|conv.*(size|width|dim)|(patch|group|buffer|cache|image|grid)_?size|stride", "other"),
     (r"shared_?heads?$", "group"),
     (r"kv.*heads?$|key_value_heads|heads?_kv|^n?_?kv$", "kv_heads"),
-    (r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head|kv_?channels", "head"),
-    (r"^d_kv$", "head"),
+    (
+        r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head|kv_?channels|^d_kv$",
+        "head",
+    ),
     (r"heads?$|n_?head", "heads"),
     (r"rep(eat)?s?$|group|n_rep|gqa", "group"),
     (r"vocab", "vocabulary"),

@@ -30,7 +30,7 @@ n, m, k = (Expr.name(x) for x in "nmk")
         ("args.hidden_size", "features"), ("dims", "features"), ("x.shape[-1]", "features"),
         ("args.intermediate_size", "inner"), ("hidden_dim", "inner"),
         ("args.vocab_size", "vocabulary"), ("num_experts", "experts"), ("num_experts_per_tok", "chosen"),
-        ("args.kv_channels", "head"), ("d_kv", "head"), ("x.shape[0]", "batch"), ("foo", "other"),
+        ("d_kv", "head"), ("x.shape[0]", "batch"), ("foo", "other"),
     ],
 )  # fmt: skip
 def test_what_a_name_is_for(name: str, what: str) -> None:
