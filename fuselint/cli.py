@@ -239,6 +239,8 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
         _say(line)
     _errors(results, options["verbose"])
     if not options["quiet"]:
+        for line in summary.proving(x for f in fixed for x in (*f.applied, *f.withheld)):
+            _say(line)
         _say(summary.fix_closing(fixed, options["apply"] and stdin is None, known))
     if options["apply"]:
         ctx.exit(_exit_code(results, findings, options["exit_zero"]))
@@ -571,6 +573,7 @@ def verify(ctx: click.Context, /, **options: Any) -> None:
 def _verify_fixes(ctx: click.Context, options: dict[str, Any]) -> None:
     from fuselint.engine import fix_paths
     from fuselint.report.proof import closing, render
+    from fuselint.report.summary import proving
 
     layers = _layers({**options, "unsafe_fixes": True})
     _need_mlx("verify")
@@ -580,7 +583,8 @@ def _verify_fixes(ctx: click.Context, options: dict[str, Any]) -> None:
     _errors([f.remaining for f in files], options["verbose"])
     _write(render(found, options["form"]), options["output_file"])
     if not options["quiet"]:
-        _say(closing(found))
+        for line in (*proving(found), closing(found)):
+            _say(line)
     failed = any(f.fix and f.fix.verification and f.fix.verification.outcome == "failed" for f in found)
     ctx.exit(2 if any(f.remaining.errors for f in files) else 1 if failed else 0)
 

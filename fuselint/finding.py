@@ -56,13 +56,25 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds by the clock that judging a fix took, and of CPU time that the C++ compiler took which mx.compile calls.
+
+    Both are 0 where the outcome was kept from an earlier run.
+    """
+
+    seconds: float = 0.0
+    compiling: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Verification:
     """What running a fix before and after showed.
 
     Errors are the largest absolute difference from the float64 reference, divided by the reference's largest value.
     `ulp` is that by dtype, before and after, in units of the last place of that value. gradient: the largest difference
     of float32 gradients, by the same measure; None where there is none. repaired: values that overflowed or had lost
-    their digits before, and are right now. measured: by phase, where times were asked for.
+    their digits before, and are right now. measured: by phase, where times were asked for. took: what judging took,
+    which no report of findings holds, since it is another each time.
     """
 
     outcome: Literal["passed", "failed", "not verifiable"]
@@ -77,6 +89,7 @@ class Verification:
     gradient: float | None = None
     repaired: int = 0
     measured: Mapping[str, Measured] = field(default_factory=dict)
+    took: Took = field(default=Took(), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

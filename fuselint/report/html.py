@@ -11,7 +11,7 @@ from typing import Any
 from fuselint import __version__
 from fuselint.page import Page, Shown
 from fuselint.report import escape
-from fuselint.report.json import finding
+from fuselint.report.json import finding, proof
 
 PARTS = Path(__file__).parent.parent / "data" / "page"
 
@@ -77,7 +77,7 @@ def _shown(s: Shown, number: int) -> dict[str, Any]:
         "source": _excerpt(s.source, s.finding.line, s.finding.end_line),
         "before": asdict(s.before) if s.before else None,
         "after": asdict(s.after) if s.after else None,
-        "verification": asdict(s.verification) if s.verification else None,
+        "verification": proof(s.verification) if s.verification else None,
     }
 
 

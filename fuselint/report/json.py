@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fuselint.finding import Finding, Fix, Traffic
+from fuselint.finding import Finding, Fix, Traffic, Verification
 from fuselint.report import Source, escape
 
 
@@ -34,6 +34,11 @@ def finding(f: Finding) -> dict[str, Any]:
     }
 
 
+def proof(seen: Verification) -> dict[str, Any]:
+    """Without the seconds that it took, which differ from run to run."""
+    return {name: value for name, value in asdict(seen).items() if name != "took"}
+
+
 def _fix(fix: Fix) -> dict[str, Any]:
     return {
         "applicability": fix.applicability,
@@ -42,7 +47,7 @@ def _fix(fix: Fix) -> dict[str, Any]:
         "needs": list(fix.needs),
         "requires": list(fix.requires),
         "numerics": fix.numerics,
-        "verification": asdict(fix.verification) if fix.verification else None,
+        "verification": proof(fix.verification) if fix.verification else None,
     }
 
 

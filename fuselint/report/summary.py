@@ -115,6 +115,18 @@ def unverified(fixed: Iterable[FixedFile]) -> Iterator[str]:
                 yield f"{place} fixed, not verified: {v.reason}"
 
 
+def proving(findings: Iterable[Finding]) -> Iterator[str]:
+    """One line that says what running fixes took, unless all outcomes were kept from an earlier run."""
+    took = [v.took for f in findings if (v := verification(f))]
+    judged = sum(t.seconds > 0 for t in took)
+    if judged:
+        compiling = sum(t.compiling for t in took)
+        yield (
+            f"verification of {plural(judged, 'fix')} took {duration(sum(t.seconds for t in took))}, "
+            f"{duration(compiling)} of them in the C++ compiler that mx.compile calls"
+        )
+
+
 def timed(tried: Iterable[Tried]) -> Iterator[str]:
     """The lines of each fix that was timed."""
     from fuselint.report.tuning import lines

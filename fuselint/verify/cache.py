@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 import fuselint
-from fuselint.finding import Region, Verification
+from fuselint.finding import Region, Took, Verification
 
 
 @once
@@ -60,7 +60,7 @@ class Cache:
             return None
         try:
             row = self._db.execute("SELECT outcome FROM outcomes WHERE key = ?", (key,)).fetchone()
-            return Verification(**json.loads(row[0])) if row else None
+            return Verification(**{**json.loads(row[0]), "took": Took()}) if row else None
         except (sqlite3.Error, ValueError, TypeError):
             return None
 

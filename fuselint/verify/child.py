@@ -15,11 +15,11 @@ import os
 import sys
 import threading
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from fuselint.finding import Region, RegionInput, Verification
+from fuselint.finding import Region, RegionInput, Took, Verification
 from fuselint.orphan import end_with_parent
 
 
@@ -61,6 +61,21 @@ def limit(memory: int, output: int, device: str | None) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+def _now() -> Took:
+    """The clock, and the CPU time of all compilers that have ended."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return Took(time.monotonic())
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Took(time.monotonic(), ended.ru_utime + ended.ru_stime)
+
+
+def _since(began: Took) -> Took:
+    now = _now()
+    return Took(now.seconds - began.seconds, now.compiling - began.compiling)
+
+
 def main() -> None:
     end_with_parent()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -82,6 +97,7 @@ def main() -> None:
 
     for number, data in job["regions"]:
         say(start=number)
+        began = _now()
         lasting = True
         try:
             outcome = judge(region_of(data), job["seed"], lambda at: say(at=at))
@@ -92,7 +108,7 @@ def main() -> None:
                 "not verifiable", f"the verifier failed: {type(e).__name__}: {e}", mlx=mx.__version__
             )
             lasting = False
-        say(done=number, outcome=asdict(outcome), lasting=lasting)
+        say(done=number, outcome=asdict(replace(outcome, took=_since(began))), lasting=lasting)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import fuselint
-from fuselint.finding import Region, Verification
+from fuselint.finding import Region, Took, Verification
 
 START_SECONDS = 120.0
 """A child that takes longer than this to import MLX and report itself is given up."""
@@ -162,7 +162,9 @@ class _Child:
                 phase, since = str(line["at"]), time.monotonic()
             elif "done" in line:
                 at = None
-                yield int(line["done"]), (Verification(**line["outcome"]), bool(line["lasting"]))
+                said = line["outcome"]
+                seen = Verification(**{**said, "took": Took(**said["took"])})
+                yield int(line["done"]), (seen, bool(line["lasting"]))
                 end = time.monotonic() + START_SECONDS
 
     def why_unusable(self) -> str:

@@ -1,6 +1,7 @@
 """`fuselint verify PATHS`: what running each fix showed."""
 
 import json
+import re
 
 import pytest
 
@@ -33,7 +34,8 @@ def verified(fuselint, tmp_path):
 def test_each_fix_says_what_it_was_proved_by(verified, tmp_path):
     ran = verified()
     assert ran.code == 0
-    assert ran.err == "2 fixes: 2 passed\n"
+    took, closing = ran.err.splitlines()
+    assert took.startswith("verification of 2 fixes took ") and closing == "2 fixes: 2 passed"
     assert f"  run        on cpu, MLX {mx.__version__}, " in ran.out
     assert "seed 0" in ran.out and "gradients  within" in ran.out
     assert "kernels    9 before, 1 after" in ran.out
@@ -52,6 +54,22 @@ def test_json_has_the_same(verified):
         assert all(after < 8 for _, after in v["ulp"].values())
         assert v["gradient"] < 1e-4
     assert [f["fix"]["verification"]["repaired"] > 0 for f in found] == [False, True]
+
+
+def test_what_takes_the_time_is_said(fuselint, tmp_path, monkeypatch):
+    (tmp_path / "m.py").write_text("import mlx.core as mx\n\n\ndef f(x, y):\n    return mx.sin(x) * mx.tanh(y) + x\n")
+    (tmp_path / "kernels").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "kernels"))  # MLX keeps compiled kernels there
+    first = fuselint("verify", "m.py").err
+    found = re.fullmatch(r"verification of 1 fix took ([\d.]+) (m?)s, ([\d.]+) (m?)s of them in the C.*\n.*\n", first)
+    assert found, first
+    whole, compiling = (float(found[i]) * (1e-3 if found[i + 1] else 1) for i in (1, 3))
+    assert 0.02 < compiling < whole  # an object per dtype and rank
+    assert fuselint("verify", "m.py").err == "1 fix: 1 passed\n"  # kept
+
+
+def test_a_report_of_findings_does_not_hold_seconds(verified):
+    assert "took" not in verified("--report", "json").out
 
 
 def test_a_page_stands_alone(verified, tmp_path):
