@@ -77,7 +77,7 @@ def checked(name: str, folder: Path) -> Package:
     return Package(name, folder, findings, [e for r in results for e in r.errors], len(results), seconds)
 
 
-def fixed(source: Path, folder: Path, *, unsafe: bool, verify: bool) -> Fixed:
+def fixed(source: Path, folder: Path, *, unsafe: bool, verify: bool, again: bool) -> Fixed:
     """A copy of a package in `folder`, fixed."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder)
@@ -88,9 +88,9 @@ def fixed(source: Path, folder: Path, *, unsafe: bool, verify: bool) -> Fixed:
     for f, path in zip(out.changed, out.paths, strict=True):
         found = of_file((source / path).read_bytes(), (folder / path).read_bytes(), f.applied)
         out.violations += [f"{path}: {v}" for v in found]
-    if unsafe and not verify:
-        again = [f for f in _fix(folder, unsafe, verify) if f.applied or f.before != f.after]
-        out.violations += [f"{f.path}: the second run changes it" for f in again]
+    if again:
+        more = [f for f in _fix(folder, unsafe, verify) if f.applied or f.before != f.after]
+        out.violations += [f"{f.path}: the second run changes it" for f in more]
     out.violations += [f"ruff: {v}" for v in linted(source, folder, out.paths)]
     out.formatted, bad = unformatted(source, folder, out.paths)
     out.violations += [f"{path}: formatted before, and isn't any more" for path in bad]
@@ -147,12 +147,12 @@ def _fixes(packages: Sequence[Package]) -> str:
     )  # fmt: skip
     rows = []
     for p in packages:
-        assert p.safe and p.all
+        assert p.all
         trusted = Counter(f.fix.applicability if f.fix else "none" for f in p.findings)
         remain = sum(len(f.remaining.findings) for f in p.all.files)
         rows.append([
-            p.name, trusted["safe"], trusted["unsafe"], trusted["none"], len(p.safe.changed), len(p.all.changed),
-            len(p.safe.applied), len(p.all.applied), remain, p.all.formatted, p.all.imported, round(p.all.seconds),
+            p.name, trusted["safe"], trusted["unsafe"], trusted["none"], len(p.safe.changed) if p.safe else 0, len(p.all.changed),
+            len(p.safe.applied) if p.safe else 0, len(p.all.applied), remain, p.all.formatted, p.all.imported, round(p.all.seconds),
         ])  # fmt: skip
     sums = [sum(column) for column in list(zip(*rows, strict=True))[1:]]
     return _table(head, [[*row[:-1], f"{row[-1]} s"] for row in rows] + [["all", *sums[:-1], f"{sums[-1]} s"]])
@@ -193,6 +193,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], help="packages that begin so")
     parser.add_argument("--python", help="of an environment that imports the packages")
     parser.add_argument("--verify", action="store_true", help="run each fix before and after")
+    parser.add_argument("--once", action="store_true", help="only all fixes, and no second run")
     options = parser.parse_args()
     cache = options.cache.absolute()
     packages = []
@@ -200,8 +201,11 @@ def main() -> int:
         print(name, file=sys.stderr, flush=True)
         package = checked(name, folder)
         copies = cache / "fixed"
-        package.safe = fixed(folder, copies / "safe" / folder.name, unsafe=False, verify=options.verify)
-        package.all = fixed(folder, copies / "all" / folder.name, unsafe=True, verify=options.verify)
+        if not options.once:
+            safe = copies / "safe" / folder.name
+            package.safe = fixed(folder, safe, unsafe=False, verify=options.verify, again=False)
+        every, again = copies / "all" / folder.name, not options.once and not options.verify
+        package.all = fixed(folder, every, unsafe=True, verify=options.verify, again=again)
         if options.python:
             imports(options.python, folder, package.all)
         for v in package.all.violations:
