@@ -160,11 +160,11 @@ def formatted(folder: Path, changed: Sequence[str]) -> dict[str, set[int]]:
     out: dict[str, set[int]] = {path: set() for path in changed}
     root = folder.resolve()
     for length in LENGTHS:
-        said = _ruff(folder, "format", "--isolated", "--no-cache", "--check", "--line-length", str(length), *changed)
-        otherwise = {line.removeprefix("Would reformat: ") for line in said.splitlines() if line.startswith("Would")}
-        for path in changed:
-            if path not in otherwise and str(root / path) not in otherwise:
-                out[path].add(length)
+        arguments = ("--check", "--output-format", "json", "--line-length", str(length))
+        found = json.loads(_ruff(folder, "format", "--isolated", "--no-cache", *arguments, *changed))
+        otherwise = {str(Path(f["filename"]).relative_to(root)) for f in found}
+        for path in out.keys() - otherwise:
+            out[path].add(length)
     return out
 
 

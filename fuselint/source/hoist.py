@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from fuselint.finding import Edit
 from fuselint.rulebook import HoistedHelper
-from fuselint.source.layout import fit, terms, width_of
+from fuselint.source.layout import fit, lines, width_of
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.removal import above, blank_before, line_end
 from fuselint.source.text import FileText
@@ -279,15 +279,8 @@ def _broken(before: str, value: str, unit: str, width: int, newline: str) -> str
         whole = False
     if whole:
         return fit(before, value, "", unit, unit, width, newline)
-    pieces, line = [], unit * 2
-    for word in terms(value):
-        if len((line + word).expandtabs(4)) > width and line.strip():
-            pieces.append(line.rstrip())
-            line = unit * 2
-        line += word + " "
-    pieces.append(line.rstrip())
-    broken = [unit * 2 + fit(unit * 2, p.strip(), "", unit * 2, unit, width, newline) for p in pieces]
-    return newline.join(["(", *broken, f"{unit})"])
+    inner = unit * 2
+    return newline.join(["(", *(inner + line for line in lines(value, "", inner, unit, width, newline)), f"{unit})"])
 
 
 def _dump(stmt: ast.stmt, renamed: dict[str, str]) -> str:

@@ -17,8 +17,12 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 
 def width_of(text: str) -> int:
-    """The line length that a file is written to: 88, or 100 or 120 where several lines are longer."""
-    lengths = sorted((len(line.rstrip()) for line in text.split("\n")), reverse=True)
+    """The line length that a file is written to: 88, or 100 or 120 where several lines are longer.
+
+    Comments and strings count for nothing: nobody breaks them.
+    """
+    lines = (line.partition("#")[0].rstrip() for line in text.split("\n"))
+    lengths = sorted((len(line) for line in lines if '"' not in line and "'" not in line), reverse=True)
     third = lengths[2] if len(lengths) > 2 else 0
     return next((w for w in (BLACK, 100) if third <= w), 120)
 
@@ -212,18 +216,18 @@ def _element(text: str, after: str, indent: str, unit: str, width: int, newline:
         return text
     if choice := _choice(text, after, indent, unit, width, newline):
         return choice
-    lines = [indent + line for line in _lines(text, after, indent, unit, width, newline)]
-    return newline.join(lines).removeprefix(indent)
+    cut = [indent + line for line in lines(text, after, indent, unit, width, newline)]
+    return newline.join(cut).removeprefix(indent)
 
 
-def _lines(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> list[str]:
+def lines(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> list[str]:
     """A formula cut before its operators, those of the lowest precedence first, as far as it is too long."""
     sign, formula = (m[1], m[2]) if (m := re.match(r"([-+*/]\s)(.*)", text)) else ("", text)
     cut = terms(formula)
     if len(cut) == 1 or len((indent + text + after).expandtabs(4)) <= width:
         return [fit(indent, text, after, indent, unit, width, newline)]
     cut[0] = sign + cut[0]
-    return [line for term in cut for line in _lines(term, after, indent, unit, width, newline)]
+    return [line for term in cut for line in lines(term, after, indent, unit, width, newline)]
 
 
 def _choice(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> str:
