@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from invariants import importable, linted, modules, of_file, unformatted
+from invariants import importable, linted, modules, of_file, still_formatted
 from packages import chosen, unpacked
 
 from fuselint.api import check_paths
@@ -41,7 +41,7 @@ class Fixed:
     files: list[FixedFile]
     seconds: float
     violations: list[str] = field(default_factory=list)
-    formatted: int = 0
+    formatted: tuple[int, int] = (0, 0)
     imported: int = 0
 
     @property
@@ -92,8 +92,7 @@ def fixed(source: Path, folder: Path, *, unsafe: bool, verify: bool, again: bool
         more = [f for f in _fix(folder, unsafe, verify) if f.applied or f.before != f.after]
         out.violations += [f"{f.path}: the second run changes it" for f in more]
     out.violations += [f"ruff: {v}" for v in linted(source, folder, out.paths)]
-    out.formatted, bad = unformatted(source, folder, out.paths)
-    out.violations += [f"{path}: formatted before, and isn't any more" for path in bad]
+    out.formatted = still_formatted(source, folder, out.paths)
     return out
 
 
@@ -107,10 +106,11 @@ def imports(python: str, source: Path, run: Fixed) -> None:
     """Note the modules that can be imported before, and can't after."""
     if not run.changed:
         return
-    before = {n for n, why in importable(python, source, modules(source)).items() if not why}
-    after = importable(python, run.folder, sorted(before))
-    run.imported = len(before)
-    run.violations += [f"{name} doesn't import any more: {why}" for name, why in after.items() if why]
+    names = modules(source)
+    before, after = (importable(python, folder, names) for folder in (source, run.folder))
+    good = [name for name in names if not before[name]]
+    run.imported = len(good)
+    run.violations += [f"{name} doesn't import any more: {after[name]}" for name in good if after[name]]
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def _by_code(packages: Sequence[Package]) -> str:
 def _fixes(packages: Sequence[Package]) -> str:
     head = (
         "package", "safe", "unsafe", "withheld", "files: safe", "files: all", "fixed: safe", "fixed: all", "remain",
-        "formatted", "imported", "time",
+        "formatted: before", "after", "imported", "time",
     )  # fmt: skip
     rows = []
     for p in packages:
@@ -151,8 +151,10 @@ def _fixes(packages: Sequence[Package]) -> str:
         trusted = Counter(f.fix.applicability if f.fix else "none" for f in p.findings)
         remain = sum(len(f.remaining.findings) for f in p.all.files)
         rows.append([
-            p.name, trusted["safe"], trusted["unsafe"], trusted["none"], len(p.safe.changed) if p.safe else 0, len(p.all.changed),
-            len(p.safe.applied) if p.safe else 0, len(p.all.applied), remain, p.all.formatted, p.all.imported, round(p.all.seconds),
+            p.name, trusted["safe"], trusted["unsafe"], trusted["none"],
+            len(p.safe.changed) if p.safe else 0, len(p.all.changed),
+            len(p.safe.applied) if p.safe else 0, len(p.all.applied), remain,
+            *p.all.formatted, p.all.imported, round(p.all.seconds),
         ])  # fmt: skip
     sums = [sum(column) for column in list(zip(*rows, strict=True))[1:]]
     return _table(head, [[*row[:-1], f"{row[-1]} s"] for row in rows] + [["all", *sums[:-1], f"{sums[-1]} s"]])

@@ -168,10 +168,10 @@ def formatted(folder: Path, changed: Sequence[str]) -> dict[str, set[int]]:
     return out
 
 
-def unformatted(before: Path, after: Path, changed: Sequence[str]) -> tuple[int, list[str]]:
-    """How many files were formatted before, and those that are at none of the same line lengths any more."""
+def still_formatted(before: Path, after: Path, changed: Sequence[str]) -> tuple[int, int]:
+    """How many files were formatted before, and how many of them are with the same line length."""
     old, new = formatted(before, changed), formatted(after, changed)
-    return sum(map(bool, old.values())), [path for path in changed if old[path] and not old[path] & new[path]]
+    return sum(map(bool, old.values())), sum(bool(old[path] & new[path]) for path in changed)
 
 
 def _ruff(folder: Path, *arguments: str) -> str:

@@ -176,7 +176,7 @@ def fit(before: str, text: str, after: str, indent: str, unit: str, width: int, 
     pairs = brackets(text)
     if not pairs:
         return text
-    pair = max(pairs, key=lambda p: p.end - p.start)
+    pair = _to_break(text, pairs, width - len(before.expandtabs(4)))
     head, tail, inner = text[: pair.start + 1], text[pair.end :], indent + unit
     together = ", ".join(pair.parts)
     if len((inner + together).expandtabs(4)) <= width:
@@ -184,6 +184,16 @@ def fit(before: str, text: str, after: str, indent: str, unit: str, width: int, 
     comma = "," if len(pair.parts) > 1 or pair.tuple or before == "def " else ""
     lines = [inner + _element(p, comma, inner, unit, width, newline) + comma for p in pair.parts]
     return newline.join([head, *lines, indent + tail])
+
+
+def _to_break(text: str, pairs: list[Brackets], room: int) -> Brackets:
+    """Of `f(x).g(y)[i]` the last pair up to which the text fits on its line; the longest pair of anything else."""
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        tree = None
+    ends = [p for p in pairs if p.start < room] if isinstance(tree, (ast.Call, ast.Subscript)) else []
+    return ends[-1] if ends else max(pairs, key=lambda p: p.end - p.start)
 
 
 def terms(value: str) -> list[str]:
