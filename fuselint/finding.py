@@ -145,8 +145,9 @@ class Traffic:
     """Bytes of DRAM traffic and kernel launches of a region, before and after its fix.
 
     Formulas are text in the names of the user's code. `at` holds the sizes that `saved_at` (bytes) was computed
-    with, `sources` where each comes from, `assumed` those of them that nobody stated. `seconds` is what the fix saves
-    in one call on `chip`. `model` is there where the model's configuration is known, `calls` where a run was recorded.
+    with, `sources` where each comes from, `assumed` those of them that nobody stated, and "dtype" for that of arrays.
+    `seconds` is what the fix saves in one call on `chip`. `model` is there where the model's configuration is known,
+    `calls` where a run was recorded.
     """
 
     symbols: Mapping[str, str]
@@ -165,6 +166,11 @@ class Traffic:
     seconds: Seconds | None = None
     model: ModelSaving | None = None
     calls: int | None = None
+
+    @property
+    def assumes_sizes(self) -> bool:
+        """Whether some size is assumed, and not only a dtype."""
+        return any(name in self.at for name in self.assumed)
 
 
 @dataclass(frozen=True, slots=True)

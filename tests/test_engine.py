@@ -185,6 +185,15 @@ def test_known_small_savings_are_hidden_and_counted_unknown_sizes_are_not() -> N
     assert len(check_file(file, Settings(min_saving=10**15)).findings) == 1
 
 
+def test_a_fix_that_costs_on_the_chip_is_hidden() -> None:
+    """cuDNN takes no float32: attention falls back to its steps there, with a scale besides."""
+    body = "    return mx.softmax(q @ k.swapaxes(-1, -2) + mask, axis=-1) @ v\n"
+    file = FileText("m.py", f"import mlx.core as mx\n\n\ndef attend(q, k, v, mask):\n{body}")
+    on = {chip: check_file(file, Settings(chip=chip, dtype="f32", shape={"D": 64})) for chip in ("m3-max", "h200")}
+    assert [f.code for f in on["m3-max"].findings] == ["FUS211"]
+    assert (on["h200"].findings, on["h200"].below_min_saving) == ((), 1)
+
+
 def proposal(line: int, saved: int | None, *edits: tuple[int, int], **fix: object) -> Proposal:
     made = Fix(**{"applicability": "safe", "message": "", "edits": tuple(Edit(a, b, "") for a, b in edits), **fix})  # type: ignore[arg-type]
     traffic = Traffic({}, "", "", 2, 1, "bf16", {}, saved)

@@ -25,7 +25,9 @@ from fuselint.source.text import FileText, read
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict
+    from fuselint.source.frequency import Frequencies
     from fuselint.source.links import Links
+    from fuselint.source.mentions import Mentions
     from fuselint.source.scopes import Scopes
 
 HIGHEST = 6
@@ -43,6 +45,17 @@ ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 
 OUTSIDE = ("mlx.", "abc.", "typing.", "builtins.", "object", "enum.", "collections.", "Protocol", "Generic")
 """What bases start with that are of no package that is analysed."""
+
+TESTS = re.compile(
+    r"(^|[/\\])(tests?|testing|benchmarks?|examples?|conftest\.py|test_[^/\\]*\.py|bench[^/\\]*\.py|[^/\\]*_test\.py)([/\\]|$)"
+)
+"""Paths of files whose calls don't count."""
+
+
+def is_test(path: str, top: str) -> bool:
+    """Whether a file of the package in the folder `top` holds tests, benchmarks or examples."""
+    return TESTS.search(os.path.relpath(path, top)) is not None
+
 
 Notes = dict[str, str]
 """What was read of other files: a path, or a question to the whole package -> the hash of the answer, "" for none."""
@@ -71,6 +84,9 @@ class Modules:
         self._indices: dict[str, Index] = {}
         self._links: dict[str, Links | None] = {}
         self._compiled: dict[str, Compiled] = {}
+        self._mentions: dict[str, Mentions | None] = {}
+        self._frequencies: dict[str, Frequencies] = {}
+        self._imported: dict[str, frozenset[str]] = {}
         self._notes: Notes | None = None
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -326,6 +342,38 @@ class Modules:
         self._note(f"compiled in {path}", repr(found))
         return found
 
+    # -- how often ----------------------------------------------------------------------------------------------------
+
+    def mentions(self, path: str) -> Mentions | None:
+        """The places of a file that read names; None where it can't be read."""
+        if path not in self._mentions:
+            file = self.file(path)
+            self._mentions[path] = None if file is None else _mentions(file.path, file.text)
+        return self._mentions[path]
+
+    def with_word(self, folder: str, word: str) -> list[str]:
+        """The files of a package that hold a word."""
+        return self._index(folder).words.get(word, [])
+
+    def frequencies(self, path: str) -> Frequencies:
+        """How often the functions of the file's package run."""
+        from fuselint.source.frequency import Frequencies
+
+        top = package_folder(os.path.dirname(path))
+        if top not in self._frequencies:
+            self._frequencies[top] = Frequencies(self, top)
+        return self._frequencies[top]
+
+    def imported(self, folder: str) -> frozenset[str]:
+        """The files of a package that another one imports, or imports something from."""
+        if folder not in self._imported:
+            self._imported[folder] = self._index(folder).imported(self)
+        return self._imported[folder]
+
+    def note_answer(self, question: str, answer: str) -> None:
+        """An answer that rests on a whole package."""
+        self._note(question, answer)
+
     # -- users --------------------------------------------------------------------------------------------------------
 
     def users(self, found: Definition) -> list[str]:
@@ -367,6 +415,28 @@ class Index:
                     if words:
                         out.setdefault(words[0], {}).setdefault(path, []).append(m[1].decode())
         return out
+
+    @cached_property
+    def words(self) -> dict[str, list[str]]:
+        """Word -> the files that hold it, in order."""
+        out: dict[str, list[str]] = {}
+        for path in python_files(self._folder):
+            for word in set(_WORD.findall(self._data(path))):
+                out.setdefault(word.decode("utf-8", "replace"), []).append(path)
+        return out
+
+    def imported(self, modules: Modules) -> frozenset[str]:
+        """The files that another one, tests apart, imports or imports something from."""
+        stems = {os.path.splitext(os.path.basename(p))[0] for p in python_files(self._folder)}
+        out = set()
+        for name, files in self._imports.items():
+            for path, sources in files.items():
+                if is_test(path, self._folder):
+                    continue
+                for source in sources:
+                    inner = f"{source}{'' if source.endswith('.') else '.'}{name}" if name in stems else source
+                    out |= {f for f in (modules.module(source, path), modules.module(inner, path)) if f and f != path}
+        return frozenset(out)
 
     @cached_property
     def compiling(self) -> list[str]:
@@ -466,6 +536,15 @@ def _links(path: str, text: str) -> Links | None:
     module, known = _summary(path, text), _scoped(path, text)
     with contextlib.suppress(RecursionError, MemoryError):
         return None if module is None or known is None else links(known, module)
+    return None
+
+
+@lru_cache(maxsize=2048)
+def _mentions(path: str, text: str) -> Mentions | None:
+    from fuselint.source.mentions import mentions
+
+    with contextlib.suppress(UnreadableFile, RecursionError, MemoryError):
+        return mentions(parse(FileText(path, text)))
     return None
 
 
