@@ -22,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from invariants import importable, linted, modules, of_file, unformatted
+from invariants import importable, linted, modules, of_file, still_formatted
 from packages import chosen, unpacked
 
 from fuselint.api import check_paths
@@ -41,7 +41,7 @@ class Fixed:
     files: list[FixedFile]
     seconds: float
     violations: list[str] = field(default_factory=list)
-    formatted: int = 0
+    formatted: tuple[int, int] = (0, 0)
     imported: int = 0
 
     @property
@@ -77,7 +77,7 @@ def checked(name: str, folder: Path) -> Package:
     return Package(name, folder, findings, [e for r in results for e in r.errors], len(results), seconds)
 
 
-def fixed(source: Path, folder: Path, *, unsafe: bool, verify: bool) -> Fixed:
+def fixed(source: Path, folder: Path, *, unsafe: bool, verify: bool, again: bool) -> Fixed:
     """A copy of a package in `folder`, fixed."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder)
@@ -88,12 +88,11 @@ def fixed(source: Path, folder: Path, *, unsafe: bool, verify: bool) -> Fixed:
     for f, path in zip(out.changed, out.paths, strict=True):
         found = of_file((source / path).read_bytes(), (folder / path).read_bytes(), f.applied)
         out.violations += [f"{path}: {v}" for v in found]
-    if unsafe and not verify:
-        again = [f for f in _fix(folder, unsafe, verify) if f.applied or f.before != f.after]
-        out.violations += [f"{f.path}: the second run changes it" for f in again]
+    if again:
+        more = [f for f in _fix(folder, unsafe, verify) if f.applied or f.before != f.after]
+        out.violations += [f"{f.path}: the second run changes it" for f in more]
     out.violations += [f"ruff: {v}" for v in linted(source, folder, out.paths)]
-    out.formatted, bad = unformatted(source, folder, out.paths)
-    out.violations += [f"{path}: formatted before, and isn't any more" for path in bad]
+    out.formatted = still_formatted(source, folder, out.paths)
     return out
 
 
@@ -107,10 +106,11 @@ def imports(python: str, source: Path, run: Fixed) -> None:
     """Note the modules that can be imported before, and can't after."""
     if not run.changed:
         return
-    before = {n for n, why in importable(python, source, modules(source)).items() if not why}
-    after = importable(python, run.folder, sorted(before))
-    run.imported = len(before)
-    run.violations += [f"{name} doesn't import any more: {why}" for name, why in after.items() if why]
+    names = modules(source)
+    before, after = (importable(python, folder, names) for folder in (source, run.folder))
+    good = [name for name in names if not before[name]]
+    run.imported = len(good)
+    run.violations += [f"{name} doesn't import any more: {after[name]}" for name in good if after[name]]
 
 
 # -- the report --------------------------------------------------------------------------------------------------------
@@ -143,16 +143,18 @@ def _by_code(packages: Sequence[Package]) -> str:
 def _fixes(packages: Sequence[Package]) -> str:
     head = (
         "package", "safe", "unsafe", "withheld", "files: safe", "files: all", "fixed: safe", "fixed: all", "remain",
-        "formatted", "imported", "time",
+        "formatted: before", "after", "imported", "time",
     )  # fmt: skip
     rows = []
     for p in packages:
-        assert p.safe and p.all
+        assert p.all
         trusted = Counter(f.fix.applicability if f.fix else "none" for f in p.findings)
         remain = sum(len(f.remaining.findings) for f in p.all.files)
         rows.append([
-            p.name, trusted["safe"], trusted["unsafe"], trusted["none"], len(p.safe.changed), len(p.all.changed),
-            len(p.safe.applied), len(p.all.applied), remain, p.all.formatted, p.all.imported, round(p.all.seconds),
+            p.name, trusted["safe"], trusted["unsafe"], trusted["none"],
+            len(p.safe.changed) if p.safe else 0, len(p.all.changed),
+            len(p.safe.applied) if p.safe else 0, len(p.all.applied), remain,
+            *p.all.formatted, p.all.imported, round(p.all.seconds),
         ])  # fmt: skip
     sums = [sum(column) for column in list(zip(*rows, strict=True))[1:]]
     return _table(head, [[*row[:-1], f"{row[-1]} s"] for row in rows] + [["all", *sums[:-1], f"{sums[-1]} s"]])
@@ -193,6 +195,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], help="packages that begin so")
     parser.add_argument("--python", help="of an environment that imports the packages")
     parser.add_argument("--verify", action="store_true", help="run each fix before and after")
+    parser.add_argument("--once", action="store_true", help="only all fixes, and no second run")
     options = parser.parse_args()
     cache = options.cache.absolute()
     packages = []
@@ -200,8 +203,11 @@ def main() -> int:
         print(name, file=sys.stderr, flush=True)
         package = checked(name, folder)
         copies = cache / "fixed"
-        package.safe = fixed(folder, copies / "safe" / folder.name, unsafe=False, verify=options.verify)
-        package.all = fixed(folder, copies / "all" / folder.name, unsafe=True, verify=options.verify)
+        if not options.once:
+            safe = copies / "safe" / folder.name
+            package.safe = fixed(folder, safe, unsafe=False, verify=options.verify, again=False)
+        every, again = copies / "all" / folder.name, not options.once and not options.verify
+        package.all = fixed(folder, every, unsafe=True, verify=options.verify, again=again)
         if options.python:
             imports(options.python, folder, package.all)
         for v in package.all.violations:

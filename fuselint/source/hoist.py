@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import builtins
 import itertools
-import re
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from functools import lru_cache
 
 from fuselint.finding import Edit
 from fuselint.rulebook import HoistedHelper
-from fuselint.source.layout import fit, width_of
+from fuselint.source.layout import fit, lines, width_of
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.removal import above, blank_before, line_end
 from fuselint.source.text import FileText
@@ -275,38 +274,13 @@ def _broken(before: str, value: str, unit: str, width: int, newline: str) -> str
     if len((before + value).expandtabs(4)) <= width:
         return value
     try:
-        call = isinstance(ast.parse(value, mode="eval").body, ast.Call)
+        whole = isinstance(ast.parse(value, mode="eval").body, (ast.Call, ast.UnaryOp))
     except SyntaxError:
-        call = False
-    if call:
+        whole = False
+    if whole:
         return fit(before, value, "", unit, unit, width, newline)
-    pieces, line = [], unit * 2
-    for word in _operands(value):
-        if len((line + word).expandtabs(4)) > width and line.strip():
-            pieces.append(line.rstrip())
-            line = unit * 2
-        line += word + " "
-    pieces.append(line.rstrip())
-    return newline.join(["(", *pieces, f"{unit})"])
-
-
-def _operands(value: str) -> list[str]:
-    """A formula cut before its outermost operators of the lowest precedence."""
-    tree = ast.parse(value, mode="eval").body
-    cuts: list[int] = []
-    node = tree
-    kinds = (
-        (ast.Add, ast.Sub)
-        if isinstance(tree, ast.BinOp) and isinstance(tree.op, (ast.Add, ast.Sub))
-        else (ast.Mult, ast.Div)
-    )
-    while isinstance(node, ast.BinOp) and isinstance(node.op, kinds):
-        assert node.left.end_col_offset is not None
-        gap = re.compile(r"[\s)]*").match(value, node.left.end_col_offset)
-        cuts.append(gap.end() if gap else node.left.end_col_offset)
-        node = node.left
-    at = [0, *sorted(cuts), len(value)]
-    return [value[a:b].strip() for a, b in itertools.pairwise(at) if value[a:b].strip()]
+    inner = unit * 2
+    return newline.join(["(", *(inner + line for line in lines(value, "", inner, unit, width, newline)), f"{unit})"])
 
 
 def _dump(stmt: ast.stmt, renamed: dict[str, str]) -> str:

@@ -17,8 +17,12 @@ _OPEN, _CLOSE = "([{", ")]}"
 
 
 def width_of(text: str) -> int:
-    """The line length that a file is written to: 88, or 100 or 120 where several lines are longer."""
-    lengths = sorted((len(line.rstrip()) for line in text.split("\n")), reverse=True)
+    """The line length that a file is written to: 88, or 100 or 120 where several lines are longer.
+
+    Comments and strings count for nothing: nobody breaks them.
+    """
+    lines = (line.partition("#")[0].rstrip() for line in text.split("\n"))
+    lengths = sorted((len(line) for line in lines if '"' not in line and "'" not in line), reverse=True)
     third = lengths[2] if len(lengths) > 2 else 0
     return next((w for w in (BLACK, 100) if third <= w), 120)
 
@@ -98,13 +102,14 @@ def delimited(before: str, after: str) -> bool:
 class Brackets:
     """A bracket pair of an expression: offsets of the brackets, and its comma-separated parts.
 
-    closed: whether a comma behind the last part would change the meaning: `(a + b)`, `x[i]`.
+    closed: whether a comma behind the last part would change the meaning: `(a + b)`, `x[i]`. tuple: of `(a,)`.
     """
 
     start: int
     end: int
     parts: tuple[str, ...]
     closed: bool = False
+    tuple: bool = False
 
 
 def brackets(text: str) -> list[Brackets]:
@@ -138,7 +143,7 @@ def brackets(text: str) -> list[Brackets]:
                 parts = tuple(p for a, b in itertools.pairwise(at) if (p := text[a + 1 : b].strip()))
                 if parts:
                     closed = not cuts and (kind == "(") != called and kind != "{"
-                    out.append(Brackets(start, t.start[1], parts, closed))
+                    out.append(Brackets(start, t.start[1], parts, closed, bool(cuts) and kind == "(" and not called))
         elif t.string == "," and depth == 1:
             cuts.append(t.start[1])
     return out
@@ -171,22 +176,68 @@ def fit(before: str, text: str, after: str, indent: str, unit: str, width: int, 
     pairs = brackets(text)
     if not pairs:
         return text
-    pair = max(pairs, key=lambda p: p.end - p.start)
+    pair = _to_break(text, pairs, width - len(before.expandtabs(4)))
     head, tail, inner = text[: pair.start + 1], text[pair.end :], indent + unit
     together = ", ".join(pair.parts)
     if len((inner + together).expandtabs(4)) <= width:
         return newline.join([head, inner + together, indent + tail])
-    alone = len(pair.parts) == 1 and (" for " in pair.parts[0] or pair.parts[0].startswith("*"))
-    comma = "" if alone or pair.closed else ","
+    comma = "," if len(pair.parts) > 1 or pair.tuple or before == "def " else ""
     lines = [inner + _element(p, comma, inner, unit, width, newline) + comma for p in pair.parts]
     return newline.join([head, *lines, indent + tail])
 
 
+def _to_break(text: str, pairs: list[Brackets], room: int) -> Brackets:
+    """Of `f(x).g(y)[i]` the last pair up to which the text fits on its line; the longest pair of anything else."""
+    try:
+        tree = ast.parse(text, mode="eval").body
+    except SyntaxError:
+        tree = None
+    ends = [p for p in pairs if p.start < room] if isinstance(tree, (ast.Call, ast.Subscript)) else []
+    return ends[-1] if ends else max(pairs, key=lambda p: p.end - p.start)
+
+
+def terms(value: str) -> list[str]:
+    """A formula cut before its outermost operators of the lowest precedence."""
+    try:
+        tree = ast.parse(value, mode="eval").body
+    except SyntaxError:  # an argument with its name, a part of a formula
+        return [value]
+    if tree.col_offset:  # all of it stands in parentheses
+        return [value]
+    cuts: list[int] = []
+    node = tree
+    kinds = (
+        (ast.Add, ast.Sub)
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, (ast.Add, ast.Sub))
+        else (ast.Mult, ast.Div)
+    )
+    while isinstance(node, ast.BinOp) and isinstance(node.op, kinds):
+        assert node.left.end_col_offset is not None
+        gap = re.compile(r"[\s)]*").match(value, node.left.end_col_offset)
+        cuts.append(gap.end() if gap else node.left.end_col_offset)
+        node = node.left
+    at = [0, *sorted(cuts), len(value)]
+    return [value[a:b].strip() for a, b in itertools.pairwise(at) if value[a:b].strip()]
+
+
 def _element(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> str:
-    """As `fit`, inside brackets: a choice may go on lines of its own."""
-    long = len((indent + text + after).expandtabs(4)) > width
-    choice = _choice(text, after, indent, unit, width, newline) if long else ""
-    return choice or fit(indent, text, after, indent, unit, width, newline)
+    """As `fit`, inside brackets: a choice and the terms of a formula may go on lines of their own."""
+    if len((indent + text + after).expandtabs(4)) <= width:
+        return text
+    if choice := _choice(text, after, indent, unit, width, newline):
+        return choice
+    cut = [indent + line for line in lines(text, after, indent, unit, width, newline)]
+    return newline.join(cut).removeprefix(indent)
+
+
+def lines(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> list[str]:
+    """A formula cut before its operators, those of the lowest precedence first, as far as it is too long."""
+    sign, formula = (m[1], m[2]) if (m := re.match(r"([-+*/]\s)(.*)", text)) else ("", text)
+    cut = terms(formula)
+    if len(cut) == 1 or len((indent + text + after).expandtabs(4)) <= width:
+        return [fit(indent, text, after, indent, unit, width, newline)]
+    cut[0] = sign + cut[0]
+    return [line for term in cut for line in lines(term, after, indent, unit, width, newline)]
 
 
 def _choice(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> str:

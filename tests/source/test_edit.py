@@ -1301,7 +1301,8 @@ def test_a_choice_inside_a_helper_is_made_at_the_call() -> None:
             def __call__(self, x, offset: int):
                 return mx.fast.scaled(
                     x,
-                    1.0 / (
+                    1.0
+                    / (
                         self.far
                         if offset + x.shape[1] > self.limit_of_the_positions_that_are_near
                         else self.near

@@ -73,3 +73,47 @@ def test_the_width_of_a_file() -> None:
     assert width_of(("x" * 95 + "\n") * 3) == 100
     assert width_of(("x" * 95 + "\n") * 2) == 88
     assert width_of(("x" * 130 + "\n") * 5) == 120
+
+
+def test_a_long_formula_is_cut_before_its_operators_as_ruff_does() -> None:
+    text = (
+        "-(mx.log(aaaaaaaaaa * (bbbbbbbbbb + 2 * cccccccccc + dddddddddd * (1 - eeeeeeeeee)) + 1e-8)"
+        " - 2 * mx.log(mx.abs(aaaaaaaaaa + (bbbbbbbbbb - cccccccccc) * dddddddddd) + 1e-8))"
+    )
+    assert (
+        fit("    return ", text, "", "    ", "    ", 60, "\n")
+        == """\
+-(
+        mx.log(
+            aaaaaaaaaa
+            * (
+                bbbbbbbbbb
+                + 2 * cccccccccc
+                + dddddddddd * (1 - eeeeeeeeee)
+            )
+            + 1e-8
+        )
+        - 2
+        * mx.log(
+            mx.abs(
+                aaaaaaaaaa
+                + (bbbbbbbbbb - cccccccccc) * dddddddddd
+            )
+            + 1e-8
+        )
+    )"""
+    )
+
+
+def test_the_last_call_of_several_is_broken_where_the_others_fit() -> None:
+    text = "mx.fast.rms_norm(values, weight, self.eps).astype(dtype)"
+    assert fit("return ", text, "", "", "    ", 60, "\n") == (
+        "mx.fast.rms_norm(values, weight, self.eps).astype(\n    dtype\n)"
+    )
+    assert fit("return ", text, "", "", "    ", 50, "\n") == (
+        "mx.fast.rms_norm(\n    values, weight, self.eps\n).astype(dtype)"
+    )
+
+
+def test_strings_and_comments_say_nothing_of_the_width() -> None:
+    assert width_of("x = 1  # " + "x" * 95 + "\n" + ('y = "' + "y" * 95 + '"\n') * 3) == 88
