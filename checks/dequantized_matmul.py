@@ -121,12 +121,13 @@ def _options(whole: Node) -> list[str] | None:
 
 
 def _shapes(whole: Node, names: tuple[str, ...], transposed: bool) -> dict[str, tuple[str, ...]]:
-    """Example shapes: one group a row of the packed weight."""
+    """Of in_dims values a row of the packed weight, in whole groups and words."""
     group, bits = whole.attrs.get("group_size") or 64, whole.attrs.get("bits") or 4
     if not isinstance(group, int) or not isinstance(bits, int):
         return {}
-    packed = {"w": ("N", str(group * bits // 32)), "scales": ("N", "1"), "biases": ("N", "1")}
-    return {"x": ("...", str(group) if transposed else "N"), **{n: packed[n] for n in names}}
+    words, groups = f"in_dims*{bits}/32" if 32 % bits else f"in_dims/{32 // bits}", f"in_dims/{group}"
+    packed = {"w": ("out_dims", words), "scales": ("out_dims", groups), "biases": ("out_dims", groups)}
+    return {"x": ("...", "in_dims" if transposed else "out_dims"), **{n: packed[n] for n in names}}
 
 
 EXAMPLES = [

@@ -236,13 +236,13 @@ def _shapes_of_holes(match: Match) -> Iterator[tuple[str, Node, Shape]]:
 
 
 def _size(text: str) -> Expr:
-    """A size as rules write it: a number, a name, `2*F`, `2*F + R`, `D//8`."""
+    """A size as rules write it: a number, a name, `2*F`, `2*F + R`, `D//8`, and `D/8`, which leaves no rest."""
     total = Expr.of(0)
     for term in text.split(" + "):
-        above, _, below = term.partition("//")
+        above, sign, below = re.fullmatch(r"([^/]*)(/*)(.*)", term).groups()  # type: ignore[union-attr]
         factors = [f.strip() for f in above.split("*")]
         size = product(Expr.of(int(f)) if f.isdecimal() else Expr.name(f) for f in factors)
-        total = total + (size // int(below) if below else size)
+        total = total + (size // int(below) if sign == "//" else size / int(below or 1))
     return total
 
 

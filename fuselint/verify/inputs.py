@@ -165,12 +165,17 @@ def assignments(region: Region) -> list[dict[str, int]]:
     if not names:
         return [{}]
 
+    steps = _steps(region)
+
+    def whole(sizes: Mapping[str, int]) -> dict[str, int]:
+        return {n: size * steps.get(n, 1) for n, size in sizes.items()}
+
     def spread(values: Sequence[int]) -> dict[str, int]:
         return {n: values[min(i, len(values) - 1)] for i, n in enumerate(names)}
 
     wide = iter((64, 96, 128, 32, 16))
     narrow = iter((2, 4, 12, 6, 10, 3, 5))
-    return [
+    tried = [
         spread((2, 4, 6, 8, 10, 12, 14, 18)),
         spread((3, 7, 5, 9, 11, 13, 15, 17)),
         spread((16, 8, 4, 2, 2)),
@@ -182,6 +187,17 @@ def assignments(region: Region) -> list[dict[str, int]]:
         dict.fromkeys(names, 1),
         {n: WIDE if n in last else 2 for n in names},
     ]
+    return [whole(sizes) for sizes in tried]
+
+
+def _steps(region: Region) -> dict[str, int]:
+    """What a size must be a multiple of: 64 for D, where an axis is D/64."""
+    steps: dict[str, int] = {}
+    for given in region.inputs:
+        for axis in (given.shape or ()) if given.kind == "array" else ():
+            if divided := re.fullmatch(r"(\w+)(?:\*\d+)?/(\d+)", axis):
+                steps[divided[1]] = math.lcm(steps.get(divided[1], 1), int(divided[2]))
+    return steps
 
 
 def readings(region: Region) -> Iterator[Region]:

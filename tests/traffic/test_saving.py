@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from fuselint.config import Settings
 from fuselint.finding import Traffic
-from fuselint.graph.symbols import Expr
+from fuselint.graph.symbols import Expr, evaluate
 from fuselint.rulebook import rules
 from fuselint.traffic import saving
 from fuselint.traffic.known import Known
@@ -43,6 +43,18 @@ def test_a_llama_norm_moves_nine_times_what_it_has_to() -> None:
     assert t.symbols == {"T": "rows of x", "D": "dims"}
     assert (t.at, t.assumed) == ({"T": 2048, "D": 4096}, ("D", "T", "dtype"))
     assert t.saved_at == 32 * 2048 * 4096
+
+
+def test_a_packed_weight_is_as_wide_as_its_values() -> None:
+    """4 bits a value, 2 bytes of scale and 2 of bias a group of 64; dequantized: written and read in 2 bytes."""
+    for layer in ("x @ w.T", "x @ w.swapaxes(-1, -2)"):
+        source = f"def f(x, w, s, b):\n    w = mx.dequantize(w, s, b, group_size=64, bits=4)\n    return {layer}\n"
+        (t,) = savings(source, "FUS241")
+        assert t.at == {"D": 4096, "T": 2048, "in_dims": 4096}
+        packed, whole = 4096 * 4096 * (1 / 2 + 4 / 64), 2 * 2 * 4096 * 4096
+        ends = 2 * 2048 * (4096 + 4096)
+        assert evaluate(t.bytes_now, t.at) == ends + packed + whole
+        assert evaluate(t.bytes_fused, t.at) == ends + packed
 
 
 def test_stated_sizes_are_not_assumed() -> None:

@@ -41,6 +41,12 @@ def test_sizes():
             size(bad, {"D": 2} if bad != "D" else {})
 
 
+def test_an_axis_that_leaves_no_rest_is_a_multiple():
+    w, s = (RegionInput(n, "array", ("N", axis), "activation") for n, axis in (("w", "D*3/32"), ("s", "D/24")))
+    for sizes in assignments(region(w, s)):
+        assert sizes["D"] % 96 == 0 and size("D*3/32", sizes) * 32 == 3 * sizes["D"]
+
+
 def test_assignments_tell_axes_apart():
     q, k = RegionInput("q", "array", ("B", "H", "L", "D")), RegionInput("k", "array", ("B", "H", "S", "D"))
     for sizes in assignments(region(q, k))[:2]:
