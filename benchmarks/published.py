@@ -23,7 +23,7 @@ from fuselint.report import plural
 from fuselint.source.project import summarise
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText
-from fuselint.traffic.chips import CHIPS, Chip, Seconds, seconds
+from fuselint.chips import CHIPS, Chip, Seconds, seconds
 from fuselint.traffic.kernels import Bytes, compiled_kernels, kernels
 from fuselint.traffic.sizes import Sizes
 

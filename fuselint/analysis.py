@@ -21,7 +21,7 @@ import libcst as cst
 
 from fuselint.asrecorded import AS_RECORDED, AsRecorded, is_recorded
 from fuselint.config import Settings
-from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligation, Region, Related, Traffic
+from fuselint.finding import Applicability, FileResult, Finding, Fix, Obligation, Region, Related, Traffic
 from fuselint.graph.elsewhere import Elsewhere, shared
 from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
@@ -48,35 +48,6 @@ OTHER_FILES = "other files of the package stay as they are"
 
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileResult:
-    """What checking one file gave. `text` is kept where there is something to show.
-
-    functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
-    model: what a pass of the model moves in the file's classes, where a configuration is given.
-    cells: of a notebook, what each cell with a finding holds, in place of `text`.
-    errors: one message each, its first line for everyone, the rest a trace.
-    reads: what was read of other files, with its hash: with the file's own text, the settings and the version it
-        decides the result.
-    """
-
-    path: str
-    findings: tuple[Finding, ...] = ()
-    near_misses: tuple[Finding, ...] = ()
-    text: str = ""
-    functions: int = 0
-    not_understood: tuple[tuple[str, str], ...] = ()
-    below_min_saving: int = 0
-    errors: tuple[str, ...] = ()
-    model: ModelTraffic | None = None
-    reads: tuple[tuple[str, str], ...] = ()
-    cells: tuple[tuple[int, str], ...] = ()
-
-    def source(self, finding: Finding) -> str:
-        """The text that a finding's lines count in."""
-        return dict(self.cells).get(finding.cell, "") if finding.cell else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +83,7 @@ def analyse(
     program = shared(file, summary)
     program.elsewhere = Elsewhere(program, modules)
     program.target = version_of(settings.target_mlx)
+    is_read = is_read and _noted(is_read, os.path.abspath(file.path), modules)
     try:
         with modules.noting() as notes:
             analysis = Analysis(file, settings, is_read, program, screened.tree, as_recorded(program, settings))
@@ -129,6 +101,17 @@ def analyse(
     finally:
         program.rest()
     return replace(result, reads=tuple(sorted(notes.items()))), proposals
+
+
+def _noted(is_read: Reads, path: str, modules: Modules) -> Reads:
+    """The question, which modules are told of when it is asked."""
+
+    def ask(name: str) -> bool:
+        answer = is_read(name)
+        modules.note_reading(path, name, answer)
+        return answer
+
+    return ask
 
 
 def program_in_package(file: FileText, tree: ast.Module, settings: Settings, modules: Modules) -> Program:

@@ -20,7 +20,7 @@ from fuselint.errors import ConfigError
 from fuselint.source.text import write_atomic
 
 if TYPE_CHECKING:
-    from fuselint.engine import FileResult
+    from fuselint.finding import FileResult
 
 FILE = ".fuselint-baseline.json"
 VERSION = 1

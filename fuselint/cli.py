@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,8 +31,7 @@ from fuselint.layers import Layers, given, recorded_layers
 from fuselint.recorded import loaded
 
 if TYPE_CHECKING:
-    from fuselint.engine import FileResult
-    from fuselint.finding import Finding
+    from fuselint.finding import FileResult, Finding
     from fuselint.tuning import Tuner
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -127,6 +126,9 @@ shared_options = _options(
     click.option("--stdin-filename", metavar="PATH", help="The name of what is read from stdin (path `-`)."),
     click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [as many as it pays]."),
     click.option("--no-cache", is_flag=True, help="Neither read nor write a cache."),
+    click.option(
+        "--cache-dir", type=click.Path(file_okay=False, path_type=Path), help="Of the cache [.fuselint_cache]."
+    ),
     click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True),
     click.option("--statistics", is_flag=True, help="A count and the bytes by rule, instead of the findings."),
     click.option("--exit-zero", is_flag=True, help="Exit 0 although something was found."),
@@ -146,7 +148,6 @@ def check(ctx: click.Context, /, **options: Any) -> None:
 
     Exit code: 0 nothing found, 1 findings, 2 an error.
     """
-    from fuselint.engine import check_file, check_paths
     from fuselint.report import summary
 
     layers = _layers(options)
@@ -157,12 +158,14 @@ def check(ctx: click.Context, /, **options: Any) -> None:
         raise ConfigError("--add-noqa writes to files, and can't to stdin")
     stdin = _stdin(options)
     if stdin is not None:
+        from fuselint.engine import check_file
+
         results = [check_file(stdin, layers.of(stdin.path))]
     else:
         files = _files(options, layers)
         if options["add_noqa"]:
             ctx.exit(_add_noqa(files, layers, options))
-        results = _watched(check_paths(files, layers, options["jobs"]), len(files), options)
+        results = _watched(_checked(files, layers, options), len(files), options)
     results, known = _without_known(results, options)
     findings = [f for r in results for f in r.findings]
     if settings.model_config is not None:
@@ -227,6 +230,16 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
     ctx.exit(2 if failed else 1 if diff and not options["exit_zero"] else 0)
 
 
+def _checked(files: Sequence[str], layers: Layers, options: dict[str, Any]) -> Iterator[FileResult]:
+    """The results of files, with those that the cache has."""
+    from fuselint.cache import FOLDER, check_paths
+
+    settings = layers.of_folder(".")
+    kept = settings.cache and not settings.facts and not any(layers.of(f).facts for f in files)
+    folder = options.get("cache_dir") or Path(FOLDER)
+    return check_paths(files, layers, options["jobs"], folder if kept else None)
+
+
 LONG = 50
 """Files from which a terminal is shown how far the work is."""
 
@@ -278,7 +291,6 @@ def baseline(ctx: click.Context, /, **options: Any) -> None:
     Findings are known by their rule, function and text, so that they may move. With PATHS, those of other files stay.
     """
     from fuselint import baseline as baselines
-    from fuselint.engine import check_paths
     from fuselint.report import plural
 
     path = options["file"] or baselines.find(Path.cwd()) or Path.cwd() / baselines.FILE
@@ -286,7 +298,7 @@ def baseline(ctx: click.Context, /, **options: Any) -> None:
     options["paths"] = options["paths"] or (os.path.relpath(old.root),)
     layers = _layers(options)
     files = _files(options, layers)
-    results = _watched(check_paths(files, layers, options["jobs"]), len(files), options)
+    results = _watched(_checked(files, layers, options), len(files), options)
     _errors(results, verbose=False)
     new = old.taken(results, options["paths"])
     baselines.save(new, path)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from fuselint.analysis import FileResult, Proposal, analyse
+from fuselint.analysis import Proposal, analyse
+from fuselint.cache import FOLDER as CACHE
 from fuselint.config import Configuration, Settings
 from fuselint.errors import FuselintError, UnreadableFile
-from fuselint.finding import UNREADABLE, Edit, Finding, Region, Related, Verification
+from fuselint.finding import UNREADABLE, Edit, FileResult, Finding, Region, Related, Verification
 from fuselint.package import Package
 from fuselint.rulebook import OWN, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
@@ -32,8 +33,6 @@ MOST_ROUNDS = 10
 COLLECT_EVERY = 100_000
 FULL_AFTER = 4
 """Collections of new objects after which a file's analysis ends with a full one."""
-
-CACHE = ".fuselint_cache"
 
 T = TypeVar("T")
 R = TypeVar("R")

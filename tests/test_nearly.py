@@ -6,7 +6,7 @@ from functools import cache
 
 import pytest
 
-from fuselint.analysis import FileResult
+from fuselint.finding import FileResult
 from fuselint.config import Settings
 from fuselint.engine import check_file
 from fuselint.finding import Finding

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fuselint.analysis import FileResult
+from fuselint.finding import FileResult
 from fuselint.config import Settings
 from fuselint.engine import check_file, fix_paths, fix_text
 from fuselint.rulebook import Example

@@ -12,7 +12,7 @@ from fuselint.trace.lines import READINGS, Counted, Line, Row, Totals
 from fuselint.trace.model import Kernel, Moved
 from fuselint.trace.savings import Saving, shown
 from fuselint.trace.survey import Survey
-from fuselint.traffic.chips import Seconds
+from fuselint.chips import Seconds
 
 SHORT = {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "int16": "i16", "int32": "i32",

@@ -47,6 +47,14 @@ OUTSIDE = ("mlx.", "abc.", "typing.", "builtins.", "object", "enum.", "collectio
 Notes = dict[str, str]
 """What was read of other files: a path, or a question to the whole package -> the hash of the answer, "" for none."""
 
+KIND, COMPILED, USERS, READING = "kind of ", "compiled in ", "users of ", "reading "
+"""How questions begin. A path is absolute, and begins like none of them."""
+
+
+def fingerprint(text: str) -> str:
+    """A hash of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -84,9 +92,33 @@ class Modules:
         finally:
             self._notes = before
 
-    def _note(self, key: str, answer: str) -> None:
+    def _note(self, key: str, answer: str | None) -> None:
         if self._notes is not None and key not in self._notes:
-            self._notes[key] = answer and hashlib.sha256(answer.encode("utf-8", "surrogatepass")).hexdigest()
+            self._notes[key] = "" if answer is None else fingerprint(answer)
+
+    def note_reading(self, path: str, name: str, is_read: bool) -> None:
+        """That it was asked whether another file of the package reads a name of the file `path`."""
+        self._note(f"{READING}{name} of {path}", str(is_read))
+
+    def ask_again(self, note: str) -> str | None:
+        """What a note would say now; None where it is no question that modules answer."""
+        question, _, about = note.partition(" ")
+        with self.noting() as notes:
+            if note.startswith(READING):
+                return None
+            if question == "import":
+                name, _, folder = about.partition(" in ")
+                self.module(name, os.path.join(folder, "-"))
+            elif note.startswith(KIND):
+                self._kind(note[len(KIND) :])
+            elif note.startswith(COMPILED):
+                self.compiled(note[len(COMPILED) :])
+            elif note.startswith(USERS):
+                path, _, name = note[len(USERS) :].rpartition(":")
+                self.users(Definition(path, name))
+            else:
+                self.file(note)
+        return notes[note]
 
     def file(self, path: str) -> FileText | None:
         """A file, by its path from the current folder where it lies below that; None where it can't be read."""
@@ -99,7 +131,7 @@ class Modules:
             found = self._files[path] = self._read(path)
             if len(self._files) > KEPT:
                 self._files.popitem(last=False)
-        self._note(path, "" if found is None else found.text)
+        self._note(path, None if found is None else found.text)
         return found
 
     def _read(self, path: str) -> FileText | None:
@@ -126,8 +158,7 @@ class Modules:
         """ "file", "folder", or "" for neither."""
         if path not in self._kinds:
             self._kinds[path] = "file" if os.path.isfile(path) else "folder" if os.path.isdir(path) else ""
-        if not self._kinds[path]:
-            self._note(path, "")
+        self._note(f"{KIND}{path}", self._kinds[path])
         return self._kinds[path]
 
     # -- modules ------------------------------------------------------------------------------------------------------
@@ -141,7 +172,7 @@ class Modules:
         key = (folder, name)
         if key not in self._modules:
             self._modules[key] = self._module(folder, name)
-        self._note(f"import {name} in {folder}", self._modules[key] or "")
+        self._note(f"import {name} in {folder}", self._modules[key])
         return self._modules[key]
 
     def _module(self, folder: str, name: str) -> str | None:
@@ -323,7 +354,7 @@ class Modules:
             with self.noting():  # the answer stands for all that was read for it
                 self._compiled[top] = Compiled(self, top, index.compiling, index.differentiating)
         found = self._compiled[top].of(path)
-        self._note(f"compiled in {path}", repr(found))
+        self._note(f"{COMPILED}{path}", repr(found))
         return found
 
     # -- users --------------------------------------------------------------------------------------------------------
@@ -331,7 +362,7 @@ class Modules:
     def users(self, found: Definition) -> list[str]:
         """The other files of the package that import a function or class by its name, in order."""
         users = self._index(package_folder(os.path.dirname(found.path))).importing(found, self)
-        self._note(f"users of {found}", "\n".join(users))
+        self._note(f"{USERS}{found}", "\n".join(users))
         return users
 
     def _index(self, folder: str) -> Index:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fuselint.trace.model import Kernel, Run, Traced
-from fuselint.traffic.chips import Chip, Seconds, seconds
+from fuselint.chips import Chip, Seconds, seconds
 
 READINGS = ("eager", "compiled")
 

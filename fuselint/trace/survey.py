@@ -12,7 +12,7 @@ from fuselint.trace.lines import Line, Totals, by_line, totals
 from fuselint.trace.model import Request, Traced
 from fuselint.trace.process import Tracing
 from fuselint.trace.savings import Saving, fixed, savings
-from fuselint.traffic.chips import chosen
+from fuselint.chips import chosen
 
 
 @dataclass(frozen=True, slots=True)

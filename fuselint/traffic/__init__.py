@@ -20,7 +20,7 @@ from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
-from fuselint.traffic import chips
+from fuselint import chips
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known
