@@ -39,9 +39,8 @@ _HOMES = {
     **dict.fromkeys(("check_paths", "check_source", "fix_source"), "fuselint.api"),
     "FixedFile": "fuselint.engine",
     **dict.fromkeys(("ConfigError", "FuselintError"), "fuselint.errors"),
-    **dict.fromkeys(
-        ("Edit", "FileResult", "Finding", "Fix", "Obligation", "Related", "Traffic", "Verification"), "fuselint.finding"
-    ),
+    **dict.fromkeys(("Edit", "FileResult", "Finding", "Fix", "Obligation"), "fuselint.finding"),
+    **dict.fromkeys(("Related", "Traffic", "Verification"), "fuselint.finding"),
 }
 
 

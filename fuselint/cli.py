@@ -127,7 +127,7 @@ shared_options = _options(
     click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [as many as it pays]."),
     click.option("--no-cache", is_flag=True, help="Neither read nor write a cache."),
     click.option(
-        "--cache-dir", type=click.Path(file_okay=False, path_type=Path), help="Of the cache [.fuselint_cache]."
+        "--cache-dir", type=click.Path(file_okay=False, path_type=Path), help="Where the cache is [.fuselint_cache]."
     ),
     click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True),
     click.option("--statistics", is_flag=True, help="A count and the bytes by rule, instead of the findings."),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fuselint.config import CHIP_NAMES, DEFAULT_CHIP, chip_name
-from fuselint.errors import ConfigError
 from fuselint import chips
 from fuselint.chips import CHIPS, chip_of, chosen, fits, seconds
+from fuselint.config import CHIP_NAMES, DEFAULT_CHIP, chip_name
+from fuselint.errors import ConfigError
 
 
 def test_every_chip_has_a_bandwidth_that_its_maker_states() -> None:
