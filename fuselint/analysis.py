@@ -44,6 +44,10 @@ from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.model import Model
 from fuselint.unused import unused
 
+MOST_PLACING = 10_000
+"""Statements that are looked at to place the fixes of one function: each fix is placed among all of them."""
+TOO_MANY = "the function holds more than is fixed at once: fix the rest of it first, and look again"
+
 OTHER_FILES = "other files of the package stay as they are"
 
 Reads = Callable[[str], bool]
@@ -135,6 +139,7 @@ class Analysis:
     errors: list[str] = field(default_factory=list)
     made_model: Model | None = None
     proposals: dict[Match, Proposal | None] = field(default_factory=dict)
+    placing: Counter[str] = field(default_factory=Counter)  # statements looked at to place the fixes of each function
 
     def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
@@ -382,6 +387,9 @@ class Analysis:
         too_new = self.too_new(wanted)
         if too_new:
             return Fix("none", too_new), None, ()
+        self.placing[graph.context.qualname] += len(graph.statements)
+        if self.placing[graph.context.qualname] > max(MOST_PLACING, len(graph.statements)):
+            return Fix("none", TOO_MANY), None, ()
         placed = place(graph, match, wanted, self.program, self.is_read)
         if isinstance(placed, NoFix):
             return Fix("none", placed.reason), None, ()
