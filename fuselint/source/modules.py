@@ -73,7 +73,7 @@ class Modules:
     def __init__(self, overlay: Mapping[str, str] | None = None) -> None:
         self._overlay = overlay or {}
         self._kinds: dict[str, str] = {}
-        self._modules: dict[tuple[str, str], str | None] = {}
+        self._modules: dict[tuple[str, str], tuple[str | None, Notes]] = {}
         self._analysed: tuple[str, FileText, ModuleSummary] | None = None
         self._files: OrderedDict[str, FileText | None] = OrderedDict()
         self._indices: dict[str, Index] = {}
@@ -171,9 +171,14 @@ class Modules:
         folder = os.path.dirname(path)
         key = (folder, name)
         if key not in self._modules:
-            self._modules[key] = self._module(folder, name)
-        self._note(f"import {name} in {folder}", self._modules[key])
-        return self._modules[key]
+            with self.noting() as notes:
+                found = self._module(folder, name)
+                self._note(f"import {name} in {folder}", found)
+            self._modules[key] = found, notes
+        found, notes = self._modules[key]
+        if self._notes is not None:
+            self._notes |= notes
+        return found
 
     def _module(self, folder: str, name: str) -> str | None:
         parts = [p for p in name.split(".") if p]
