@@ -44,6 +44,9 @@ def f(x: mx.array, y: mx.array) -> mx.array:
 """
 
 
+PLAIN = Settings()
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "pack"
@@ -80,11 +83,11 @@ def paths() -> list[str]:
     return [os.path.join("pack", n) for n in ("__init__.py", "chain.py", "helpers.py", "norm.py")]
 
 
-def cached(settings: Settings = Settings(), files: Sequence[str] = ()) -> list[FileResult]:
+def cached(settings: Settings = PLAIN, files: Sequence[str] = ()) -> list[FileResult]:
     return [replace(r, reads=()) for r in check_paths(files or paths(), settings, 1, Path("cache"))]
 
 
-def fresh(settings: Settings = Settings()) -> list[FileResult]:
+def fresh(settings: Settings = PLAIN) -> list[FileResult]:
     return [replace(r, reads=()) for r in check_paths(paths(), settings, 1, None)]
 
 
