@@ -30,8 +30,8 @@ from fuselint.errors import UnreadableFile
 from fuselint.finding import UNREADABLE, FileResult
 from fuselint.plain import dumps, loads
 from fuselint.plugins import packages
-from fuselint.source.modules import COMPILED, KIND, fingerprint, package_folder
-from fuselint.source.text import read
+from fuselint.source.modules import COMPILED, KIND, package_folder
+from fuselint.source.text import fingerprint, read
 from fuselint.world import World
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class _Run:
             return
         from fuselint.engine import check_paths as check
 
-        fresh = check(missing, self.configuration, jobs)
+        fresh = check(missing, self.configuration, jobs, self._package)
         for path in self.paths:
             result = kept[path] if path in kept else next(fresh)
             if path not in kept and _lasts(result):
@@ -304,7 +304,7 @@ class Store:
     def _write(self, db: sqlite3.Connection, made: Mapping[Key, FileResult], generation: str) -> None:
         again = [(generation, *key) for key in self.confirmed]
         db.executemany("UPDATE results SET generation = ? WHERE scope = ? AND path = ?", again)
-        rows = [self._row(key, result, generation) for key, result in made.items()]
+        rows = (self._row(key, result, generation) for key, result in made.items())
         db.executemany(f"INSERT OR REPLACE INTO results VALUES ({', '.join('?' * 7)})", rows)
 
     def _row(self, key: Key, result: FileResult, generation: str) -> tuple[str, ...]:

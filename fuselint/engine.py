@@ -30,7 +30,7 @@ POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
 
 MOST_ROUNDS = 10
-COLLECT_EVERY, ENOUGH = 1_000_000, 50_000
+COLLECT_EVERY, ENOUGH = 200_000, 50_000
 """New objects after which garbage is looked for: during a file's analysis, and after it."""
 
 ALL_AFTER = 16
@@ -64,9 +64,14 @@ def check_file(file: FileText, settings: Settings) -> FileResult:
     return localised(_propose((file, settings, Package()))[0], file)
 
 
-def check_paths(paths: Sequence[str], configuration: Configuration, jobs: int | None = None) -> Iterator[FileResult]:
-    """The findings of files, in their order. A file that can't be read costs one line, never the run."""
-    package = Package()
+def check_paths(
+    paths: Sequence[str], configuration: Configuration, jobs: int | None = None, package: Package | None = None
+) -> Iterator[FileResult]:
+    """The findings of files, in their order. A file that can't be read costs one line, never the run.
+
+    package: the other files of the packages, where someone asked about them already.
+    """
+    package = package or Package()
     settings = _settings(paths, configuration)
     yield from each(_check, [(path, s, package) for path, s in zip(paths, settings, strict=True)], jobs)
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fuselint.errors import UnreadableFile
-from fuselint.source.modules import KIND, fingerprint
-from fuselint.source.text import read
+from fuselint.source.modules import KIND
+from fuselint.source.text import fingerprint, read
 
 SETTLED = 2.0
 """Seconds after which a second write of a file has another time, on any file system."""
@@ -132,7 +132,7 @@ def _kind(path: str) -> str:
 def _text(path: str) -> str:
     """The fingerprint of a file's text, as a note of it has it."""
     try:
-        return fingerprint(read(path).text)
+        return read(path).fingerprint
     except UnreadableFile:
         return ""
 

@@ -7,7 +7,6 @@ then at those above it, up to the project's root. The summary of a module is mad
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import sys
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from fuselint.errors import UnreadableFile
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary
 from fuselint.source.screen import parse
-from fuselint.source.text import FileText, read
+from fuselint.source.text import FileText, fingerprint, read
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict
@@ -49,11 +48,6 @@ Notes = dict[str, str]
 
 KIND, COMPILED, USERS, READING = "kind of ", "compiled in ", "users of ", "reading "
 """How questions begin. A path is absolute, and begins like none of them."""
-
-
-def fingerprint(text: str) -> str:
-    """A hash of a text."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +125,8 @@ class Modules:
             found = self._files[path] = self._read(path)
             if len(self._files) > KEPT:
                 self._files.popitem(last=False)
-        self._note(path, None if found is None else found.text)
+        if self._notes is not None:
+            self._notes[path] = "" if found is None else found.fingerprint
         return found
 
     def _read(self, path: str) -> FileText | None:

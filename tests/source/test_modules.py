@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import fuselint.source.modules as modules_module
-from fuselint.source.modules import Definition, Modules, fingerprint
+from fuselint.source.modules import Definition, Modules
 from fuselint.source.project import summarise
-from fuselint.source.text import FileText
+from fuselint.source.text import FileText, fingerprint
 
 
 def project(tmp_path: Path, files: dict[str, str]) -> Path:
