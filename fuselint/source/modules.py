@@ -350,6 +350,8 @@ class Modules:
 
         top = package_folder(os.path.dirname(path))
         if top not in self._compiled:
+            self._compiled.clear()  # files come package by package
+            self._links.clear()
             index = self._index(top)
             with self.noting():  # the answer stands for all that was read for it
                 self._compiled[top] = Compiled(self, top, index.compiling, index.differentiating)
@@ -490,7 +492,7 @@ def _summary(path: str, text: str) -> ModuleSummary | None:
     return None
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=KEPT)
 def _links(path: str, text: str) -> Links | None:
     from fuselint.source.links import links
 
