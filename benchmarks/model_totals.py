@@ -22,6 +22,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fuselint.config import Settings
+from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.program import Program
 from fuselint.modelconfig import ModelConfig
 from fuselint.source.modules import Modules
@@ -72,7 +73,8 @@ def counted(path: Path, data: dict[str, Any]) -> Counter[tuple[str, int]]:
     file = FileText(str(path), path.read_text(encoding="utf-8"))
     screened = screen(file)
     assert isinstance(screened.tree, ast.Module)
-    program = Program(file, summarise(file, screened.tree), Modules())
+    program = Program(file, summarise(file, screened.tree))
+    program.elsewhere = Elsewhere(program, Modules())
     settings = Settings(model_config=ModelConfig(path.stem, data), shape={"B": 1, "L": LENGTH}, chip="m3-max")
     model = Model(program, screened.tree, settings)
     out: Counter[tuple[str, int]] = Counter()

@@ -138,6 +138,10 @@ class _Reader:
             return None
         if mask is not None and not isinstance(mask, Synthesised) and mask not in self.known:
             return None
+        if keys_axes is not None and len(keys_axes) > 4:
+            return None
+        if sinks is not None and (sinks in (q, k, v) or not self.graph.facts.dtype(q).floating):
+            return None  # they are cast to the queries' dtype
         axes = None if keys_axes is None else _of_rank_4(keys_axes)
         out = None if result_axes is None else _of_rank_4(result_axes)
         return Attention(self.root, softmax, q, k, v, hole, mask, keep, axes, out, guarded, problem, sinks)

@@ -25,6 +25,7 @@ from typing import Any
 
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.around import is_made_with
+from fuselint.graph.callers import given_dtypes
 from fuselint.graph.canonical import number_text
 from fuselint.graph.dtypes import DType
 from fuselint.graph.model import Graph, Node
@@ -108,15 +109,19 @@ def _is_widened(graph: Graph, x: Node, wide: Node) -> bool:
 
 
 def _may_be_wide(graph: Graph, x: Node) -> bool:
-    """Whether a branch has made it float32 already: the casts do nothing then, until that is mended (FUS105)."""
-    stack, seen = [x], set()
+    """Whether a branch has made it float32 already, or what the package's calls give it, such as a mask: the casts do
+    nothing then, until that is mended (FUS105)."""
+    stack, seen, given = [x], set(), given_dtypes(graph)
     while stack:
         n = stack.pop()
         op = TABLE.get(n.op)
         if n in seen or (n.op != "phi" and (op is None or op.kind not in (*ELEMENTWISE, "activation"))):
             continue
         seen.add(n)
-        if n.op == "phi" and any(graph.facts.dtype(k) == FLOAT32 for k in n.inputs):
+        dtypes = [graph.facts.dtype(k) for k in n.inputs]
+        if n.op == "phi" and FLOAT32 in dtypes:
+            return True
+        if any(d != FLOAT32 and d.bound(given) == FLOAT32 for d in dtypes):
             return True
         stack.extend(n.inputs)
     return False

@@ -24,6 +24,7 @@ from typing import Any
 from fuselint.finding import Obligation
 from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.ops import TABLE
 from fuselint.graph.worth import is_read_out
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
@@ -31,6 +32,9 @@ CODE, NAME = "FUS231", "unfused-matmul-add"
 
 IN, OUT = "in_dims", "out_dims"
 """What the axes of the matrix are called where the code has no names for them."""
+
+MATRIX = 2
+"""Its axes; more are those of a batch."""
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
@@ -121,7 +125,7 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         obligations=obligations,
         region=frozenset(inside),
         fused=(FusedKernel("addmm", (c, a, b), root),),
-        shapes={"a": ("...", IN), "b": (IN, OUT), "c": _shape(graph, c)},
+        shapes={"a": ("...", IN), "b": (IN, OUT) if _is_matrix(graph, b) else ("...", IN, OUT), "c": _shape(graph, c)},
         dtypes={"b": "weight", "c": "weight" if c.op == "attr" else "activation"},
         numerics="more accurate",
         related=[(scaled.value, "the product")],
@@ -150,6 +154,15 @@ def _weightlike(graph: Graph, a: Node, b: Node) -> bool:
     if any(s is not None and (d := s.axis(-1)) is not None and d.value() == 1 for s in (left, right)):
         return False
     return graph.facts.rank(b) in (None, 2) and graph.facts.rank(a) != 1
+
+
+def _is_matrix(graph: Graph, b: Node) -> bool:
+    """Whether it has two axes, as far as is known: what is itself computed may well have those of a batch."""
+    if graph.facts.rank(b) is not None:
+        return graph.facts.rank(b) == MATRIX
+    while b.inputs and (b.op == "astype" or (b.op in TABLE and TABLE[b.op].kind == "view")):
+        b = b.inputs[0]
+    return b.op not in TABLE
 
 
 def _read_once(graph: Graph, root: Node, inside: list[Node]) -> Obligation:

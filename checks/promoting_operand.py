@@ -53,6 +53,9 @@ QUIET = frozenset({"astype", "argmax", "argmin", "argsort", "argpartition", "sha
 
 PASSES_ON = frozenset({"unary", "binary", "ternary", "composite", "activation", "reduce", "rowwise", "view", "copy"})
 
+THROUGH = PASSES_ON | {"layer", "fast"}
+"""Operations of which a float32 operand makes a float32 result."""
+
 HALF_MAXIMUM = 65504.0
 
 VALUES = Probe("result = mx.stop_gradient(result)")
@@ -111,7 +114,7 @@ def _is_narrow(dtype: DType) -> bool:
 
 def _match(graph: Graph, origins: Origins, root: Node, x: Node, promoting: Node) -> Match | None:
     found = source(graph.facts, promoting)
-    if found is None or _is_meant(graph, found) or not _matters(graph, root):
+    if found is None or _is_meant(graph, found) or not _matters(graph, root) or _is_wide_already(graph, x):
         return None
     evidence = _evidence(graph, origins, x)
     if evidence is None:
@@ -194,6 +197,19 @@ def _evidence(graph: Graph, origins: Origins, x: Node) -> Obligation | None:
     if _is_of_the_network(graph, origins, x):
         return Obligation(claim, "unknown", "nothing in the package says the dtype of the weights")
     return None
+
+
+def _is_wide_already(graph: Graph, x: Node) -> bool:
+    """Whether an operand before has made the activation float32: through calls, whose result has the dtype of their
+    first argument, and layers."""
+    for _ in range(FARTHEST):
+        op = TABLE.get(x.op)
+        if not x.inputs or not (x.op in ("call", "item", "index") or (op is not None and op.kind in THROUGH)):
+            return False
+        x = x.inputs[0]
+        if x.op in PROMOTING and graph.facts.dtype(x) == FLOAT32:
+            return True
+    return False
 
 
 def _is_meant(graph: Graph, found: Source) -> bool:

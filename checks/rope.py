@@ -409,6 +409,8 @@ def _one_each(graph: Graph, x: Node, rotation: Rotation, table: Node | None) -> 
         given = count * 2
     elif made is not None and made.dims:
         given = made.dims[-1] * 2
+    if given is not None and given.value() == 2 and rotated != given:
+        return Obligation(claim, "contradicted", "there is one of them, for all pairs")
     if given is not None and rotated is not None and shape is not None:
         others = {name for d in shape.dims[:-1] for name in d.names}
         others |= {name for name in given.names - rotated.names if name.startswith(f"{shape.lead}.shape[")}

@@ -50,7 +50,8 @@ from fuselint.traffic.sizes import Sizes
 
 CODE, NAME = "FUS302", "split-compiled-chain"
 
-HEAD = "from functools import partial\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+PLAIN = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+HEAD = "from functools import partial\n" + PLAIN
 
 SORTS = frozenset({"argpartition", "argsort", "partition", "sort", "topk", "random.categorical"})
 """What samplers and routers do. Beside a sort, one more pass over its keys is little."""
@@ -310,13 +311,15 @@ class Queries(nn.Module):
 EXAMPLES = [
     Example(
         HEAD + GEGLU.format(name="geglu") + MLP,
-        fixed=HEAD + GEGLU.format(name="geglu").replace("partial(mx.compile, shapeless=True)", "mx.compile") + MLP,
+        fixed=PLAIN + GEGLU.format(name="geglu").replace("partial(mx.compile, shapeless=True)", "mx.compile") + MLP,
         applicability="unsafe",
         why="each new length of a prompt would be traced once",
     ),
     Example(
         HEAD + GEGLU.format(name="_geglu") + QUERIES,
-        fixed=HEAD + GEGLU.format(name="_geglu").replace("partial(mx.compile, shapeless=True)", "mx.compile") + QUERIES,
+        fixed=PLAIN
+        + GEGLU.format(name="_geglu").replace("partial(mx.compile, shapeless=True)", "mx.compile")
+        + QUERIES,
         why="every call of the file gives it arrays of one size, and other files leave it alone",
     ),
     Example(

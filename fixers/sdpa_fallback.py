@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fuselint.checks.sdpa_fallback import FORCED, MANY
-from fuselint.graph.gates import ARGUMENTS, NEWEST, heads_taken
+from fuselint.checks.sdpa_fallback import MANY
+from fuselint.graph.gates import NEWEST, heads_taken
 from fuselint.graph.model import Graph
 from fuselint.rulebook import Match, NoFix, Replacement
 
@@ -11,8 +11,7 @@ from fuselint.rulebook import Match, NoFix, Replacement
 def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     head, value_head = match.data["head"], match.data["value_head"]
     target = NEWEST if graph.program is None else graph.program.target
-    forced = target >= ARGUMENTS["scaled_dot_product_attention", "force_fused"]
-    if head == value_head and head in FORCED and forced:
+    if match.data["forced"]:
         return NoFix(f"force_fused=True takes the kernel for {head} since MLX 0.32.2, and raises where there is none")
     larger = [size for size in sorted(heads_taken(MANY, target)) if size >= max(head, value_head or 0)]
     if larger:

@@ -27,6 +27,7 @@ from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
+from fuselint.hot import HowOften, how_often, is_idle
 from fuselint.recorded import loaded
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
 from fuselint.source.cold import overridden
@@ -90,9 +91,11 @@ def analyse(
     is_read = is_read and _noted(is_read, os.path.abspath(file.path), modules)
     try:
         with modules.noting() as notes:
-            analysis = Analysis(file, settings, is_read, program, screened.tree, as_recorded(program, settings))
+            modules.note_package(os.path.abspath(file.path))
+            often = how_often(file, modules)
+            analysis = Analysis(file, settings, is_read, program, screened.tree, as_recorded(program, settings), often)
             result, proposals = analysis.run(qualnames)
-            told = result.findings or result.near_misses or result.below_min_saving
+            told = result.findings or result.near_misses or result.below_min_saving or result.idle
             if told or any(c.how == "called" for c in summary.compiled.values()):  # elsewhere it can't matter
                 known = analysis.in_package(summary, modules)
                 result = replace(result, errors=tuple(analysis.errors))
@@ -100,7 +103,7 @@ def analyse(
                     inside = Program(file, known)
                     inside.elsewhere, inside.target = Elsewhere(inside, modules), program.target
                     ran = as_recorded(inside, settings)
-                    analysis = Analysis(file, settings, is_read, inside, screened.tree, ran)
+                    analysis = Analysis(file, settings, is_read, inside, screened.tree, ran, often)
                     result, proposals = analysis.run(qualnames)
     finally:
         program.rest()
@@ -126,6 +129,10 @@ def program_in_package(file: FileText, tree: ast.Module, settings: Settings, mod
     return program
 
 
+Fixed = tuple[Fix, Region | None, tuple[tuple[int, int], ...]]
+"""A fix, its two runnable texts, and the statements that it changes."""
+
+
 @dataclass(slots=True)
 class Analysis:
     file: FileText
@@ -134,11 +141,12 @@ class Analysis:
     program: Program
     tree: ast.Module | None = None
     ran: AsRecorded | None = None
+    often: HowOften | None = None
     by_code: Mapping[str, Rule] = field(default_factory=lambda: {r.code: r for r in rules()})
     not_understood: list[tuple[str, str]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    made_model: Model | None = None
-    proposals: dict[Match, Proposal | None] = field(default_factory=dict)
+    model: Model | None = None  # of the matches that stand
+    fixes: dict[Match, Fixed | None] = field(default_factory=dict)
     placing: Counter[str] = field(default_factory=Counter)  # statements looked at to place the fixes of each function
 
     def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
@@ -151,14 +159,17 @@ class Analysis:
         claimed = [(g, m) for g, matches in found for m in claim(m for m in matches if not m.contradicted)]
         contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
         suppressions = Suppressions.of(self.file)
-        kept = list(self.chosen(standing(claimed, contradicted, self.program, self.is_fixed), suppressions))
-        if self.model is not None:
-            self.model.matches = kept
+        stands = standing(claimed, contradicted, self.program, self.is_fixed)
+        kept = list(self.chosen(stands, suppressions))
+        idle = {m for g, m in kept if self.is_idle(g, m)}
+        kept = [(g, m) for g, m in kept if m not in idle]
+        if self.tree is not None and self.settings.model_config is not None:
+            self.model = Model(self.program, self.tree, self.settings, stands)
         proposals = [p for g, m in kept if (p := self.proposal(g, m))]
         if not self.errors:
             proposals += idle_comments(self.file, self.settings, suppressions, self.lines_not_understood())
         proposals = identified(self.file, sorted(proposals, key=lambda p: place_of(p.finding)))
-        shown = [p for p in proposals if not self.is_small(p.finding.traffic)]
+        shown = [p for p in proposals if not self.is_small(p.finding)]
         near: list[Finding] = []
         if self.settings.near_misses:
             standing_near = standing(contradicted, (), self.program, lambda graph, match: True)
@@ -174,6 +185,7 @@ class Analysis:
                 functions=len(qualnames),
                 not_understood=tuple(self.not_understood),
                 below_min_saving=len(proposals) - len(shown),
+                idle=len(idle),
                 errors=tuple(self.errors),
                 model=self.model.total if self.model is not None and proposals else None,
             ),
@@ -237,6 +249,18 @@ class Analysis:
             if not self.is_short(match):
                 yield graph, match
 
+    def is_idle(self, graph: Graph, match: Match) -> bool:
+        """Whether what a match finds never runs in the package, or too seldom for what it saves."""
+        if self.often is None:
+            return False
+        start, end = span_of(graph, match.root)
+        lines = self.file.position(start)[0], self.file.position(end)[0]
+        try:
+            return is_idle(graph, match, self.often(graph, match, lines))
+        except Exception as e:
+            self.fault(f"asking how often {graph.context.qualname} runs", e)
+            return False
+
     def lines_not_understood(self) -> list[range]:
         """The lines of functions whose findings are not known."""
         functions = self.program.summary.functions
@@ -261,8 +285,13 @@ class Analysis:
         first = self.file.position(graph.source.start)[0]
         return range(first, self.program.summary.functions[graph.context.qualname].span.line + 1)
 
-    def is_small(self, traffic: Traffic | None) -> bool:
-        if traffic is None or traffic.saved_at is None or traffic.assumed:
+    def is_small(self, finding: Finding) -> bool:
+        traffic, fix = finding.traffic, finding.fix
+        if traffic is None or traffic.saved_at is None:
+            return False
+        if fix is not None and fix.edits and traffic.saved_at < 0 and traffic.launches_fewer <= 0:
+            return True  # where MLX falls back, a fix may cost
+        if traffic.assumes_sizes:
             return False  # an unknown size is never hidden
         return traffic.saved_at < self.settings.min_saving
 
@@ -272,22 +301,29 @@ class Analysis:
             return True
         if self.is_short(match):
             return False
-        found = self.proposal(graph, match)
-        return found is not None and found.finding.fix is not None and found.finding.fix.applicability != "none"
+        found = self.fixed(graph, match)
+        return found is not None and found[0].applicability != "none"
+
+    def fixed(self, graph: Graph, match: Match) -> Fixed | None:
+        if match not in self.fixes:
+            try:
+                self.fixes[match] = self.fix(graph, match)
+            except Exception as e:
+                self.fixes[match] = None
+                self.fault(f"the fix of {match.code} on {graph.context.qualname}", e)
+        return self.fixes[match]
 
     def proposal(self, graph: Graph, match: Match) -> Proposal | None:
-        if match not in self.proposals:
-            self.proposals[match] = self.proposed(graph, match)
-        return self.proposals[match]
-
-    def proposed(self, graph: Graph, match: Match) -> Proposal | None:
+        fixed = self.fixed(graph, match)
+        if fixed is None:
+            return None
+        fix, region, statements = fixed
         try:
-            fix, region, statements = self.fix(graph, match)
             kept = _computing(graph, match, statements) if fix.edits else frozenset()
             files = frozenset(os.path.abspath(p.path) for p in places_of(graph, match))
             return Proposal(self.finding(graph, match, fix), region, statements, kept, files)
         except Exception as e:
-            self.fault(f"the fix of {match.code} on {graph.context.qualname}", e)
+            self.fault(f"the finding of {match.code} in {graph.context.qualname}", e)
             return None
 
     def near_miss(self, graph: Graph, match: Match) -> Finding:
@@ -348,12 +384,6 @@ class Analysis:
             traffic=traffic,
         )
 
-    @property
-    def model(self) -> Model | None:
-        if self.made_model is None and self.tree is not None and self.settings.model_config is not None:
-            self.made_model = Model(self.program, self.tree, self.settings)
-        return self.made_model
-
     def traffic(self, graph: Graph, match: Match) -> Traffic:
         if self.ran is None or graph.context.qualname not in self.ran:
             return saving(graph, match, self.settings) if self.model is None else self.model.saving(graph, match)
@@ -367,7 +397,13 @@ class Analysis:
         usual = what_is_known(self.settings, name) if self.model is None else self.model.usual(graph, match)
         if self.ran is None or name not in self.ran:
             return usual
-        return replace(usual, recorded=partial(self.ran.number, graph, match), ran=self.ran.roles(name), cache={})
+        return replace(
+            usual,
+            recorded=partial(self.ran.number, graph, match),
+            ran=self.ran.roles(name),
+            dtypes=self.ran.dtypes(graph),
+            cache={},
+        )
 
     def related(self, match: Match) -> Iterator[Related]:
         for at, text in match.related:
@@ -377,7 +413,7 @@ class Analysis:
                 source = at.frame.source
                 yield Related(source.file.path, source.file.position(source.span(at.cst)[0])[0], text)
 
-    def fix(self, graph: Graph, match: Match) -> tuple[Fix, Region | None, tuple[tuple[int, int], ...]]:
+    def fix(self, graph: Graph, match: Match) -> Fixed:
         rule = self.by_code[match.code]
         wanted = rule.fix(graph, match) if rule.fix else NoFix("this rule advises only")
         if isinstance(wanted, NoFix):

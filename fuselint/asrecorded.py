@@ -72,6 +72,18 @@ class AsRecorded:
         largest = max(_sizes(found, self._phase).values(), key=math.prod, default=()) if found is not None else ()
         return {"rows": math.prod(largest[:-1])} if len(largest) > 1 else {}
 
+    def dtypes(self, graph: Graph) -> dict[str, str]:
+        """By the symbol of an argument's dtype: what it always was."""
+        found = self._functions[graph.context.qualname]
+        out = {}
+        for node in graph.nodes:
+            if node.op in ("param", "attr"):
+                said = {d for _, d in found.arrays(str(node.attrs.get("path") or node.attrs["name"]))}
+                symbols = graph.facts.dtype(node).symbols
+                if len(said) == len(symbols) == 1:
+                    out[next(iter(symbols))] = said.pop()
+        return out
+
     # --- conditions --------------------------------------------------------------------------------------------------
 
     def settle(self, graph: Graph, match: Match, rule: Rule, place: tuple[int, int]) -> None:

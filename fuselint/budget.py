@@ -20,8 +20,10 @@ from fuselint import __version__
 from fuselint.config import DTYPES, Settings
 from fuselint.engine import each
 from fuselint.errors import ConfigError, FuselintError, UnreadableFile
+from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.program import Program
 from fuselint.graph.symbols import evaluate
+from fuselint.package import Package
 from fuselint.source.cold import overridden
 from fuselint.source.project import summarise
 from fuselint.source.screen import screen
@@ -104,6 +106,7 @@ def _of_file(task: tuple[str, Settings]) -> tuple[dict[str, Entry], list[str]]:
     if not screened.mlx or screened.tree is None:
         return {}, []
     program = Program(file, overridden(summarise(file, screened.tree), settings.hot, settings.cold))
+    program.elsewhere = Elsewhere(program, Package().modules())
     entries: dict[str, Entry] = {}
     problems = []
     for span in screened.functions:

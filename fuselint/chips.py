@@ -22,7 +22,7 @@ from fuselint.config import CHIP_NAMES, DEFAULT_CHIP
 if TYPE_CHECKING:
     from fuselint.graph.gates import Backend
 
-GIGA, MEGA = 1e9, 1e6
+TERA, GIGA, MEGA = 1e12, 1e9, 1e6
 
 SHARE = (0.93, 0.84, 0.70)
 """Of the stated bandwidth, what kernels reach: at best, mostly, at worst."""
@@ -30,6 +30,19 @@ LAUNCH = {"metal": (2.4e-6, 2.5e-6, 5.8e-6), "cuda": (1.5e-6, 2.5e-6, 5e-6), "cp
 """Seconds of one more dependent kernel."""
 BUFFER_SECONDS = (0.0, 20e-6, 23e-6)
 """Of one more command buffer on Metal; at best it overlaps with the work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Floating-point operations, in TFLOP/s and without sparsity. vector: elementwise ones in float32; f32, half:
+    those of matrix products in float32, and in bfloat16 and float16."""
+
+    vector: float
+    f32: float
+    half: float
+
+    def products(self, dtype: str) -> float:
+        return self.f32 if dtype == "f32" else self.half
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +56,7 @@ class Chip:
     name: str
     backend: Backend
     bandwidth: float
+    peak: Peak
     cache: int | None = None
     ops: int = 0
     megabytes: int = 0
@@ -72,6 +86,15 @@ BANDWIDTHS = {
 """Of the base chip, Pro, Max and Ultra, the best bin of each."""
 CACHES = {"m1": (8, 24, 48, 96), "m2": (8, 24, 48, None)}
 """System-level caches in MB; of later families no reliable figure is known."""
+CLOCKS = {"m1": 1.29, "m2": 1.4, "m3": 1.4, "m4": 1.58, "m5": 1.62}
+"""Of the GPU in GHz, as it was measured; and its cores. Each has 128 lanes that multiply and add in a cycle, in 16 bits
+as in 32."""
+CORES = {
+    "m1": (8, 16, 32, 64), "m2": (10, 19, 38, 76), "m3": (10, 18, 40, 80), "m4": (10, 20, 40, None),
+    "m5": (10, 20, 40, None),
+}  # fmt: skip
+MATRIX_UNITS = {"m5": 4}
+"""How many times that 16-bit products reach: M5 is stated with over four times the peak of M4."""
 VARIANTS = (("", 40), ("-pro", 40), ("-max", 50), ("-ultra", 50))
 """And the operations, and megabytes, after which MLX commits: mlx/backend/metal/device.cpp."""
 
@@ -80,26 +103,34 @@ def _apple() -> dict[str, Chip]:
     chips = {}
     for family, bandwidths in BANDWIDTHS.items():
         caches = CACHES.get(family, (None,) * 4)
-        for (suffix, buffered), bandwidth, megabytes in zip(VARIANTS, bandwidths, caches, strict=True):
-            if bandwidth is not None:
+        columns = zip(VARIANTS, bandwidths, caches, CORES[family], strict=True)
+        for (suffix, buffered), bandwidth, megabytes, cores in columns:
+            if bandwidth is not None and cores is not None:
                 key = family + suffix
                 name = " ".join([family.upper(), *([suffix[1:].title()] if suffix else [])])
                 size = None if megabytes is None else int(megabytes * MEGA)
-                chips[key] = Chip(key, name, "metal", bandwidth, size, buffered, buffered)
+                tera = round(cores * 128 * 2 * CLOCKS[family] / 1000, 1)
+                peak = Peak(tera, tera, tera * MATRIX_UNITS.get(family, 1))
+                chips[key] = Chip(key, name, "metal", bandwidth, peak, size, buffered, buffered)
     return chips
 
 
+HOPPER = Peak(67, 495, 989)
+
 CHIPS: dict[str, Chip] = {
     **_apple(),
-    "a100": Chip("a100", "A100 80 GB", "cuda", 2039, int(40 * MEGA), 20, 400),
-    "h100": Chip("h100", "H100 SXM", "cuda", 3350, int(50 * MEGA), 100, 1000),
-    "h200": Chip("h200", "H200", "cuda", 4800, int(50 * MEGA), 100, 1000),
-    "b200": Chip("b200", "B200", "cuda", 8000, int(126 * MEGA), 100, 1000),
-    "gb10": Chip("gb10", "GB10 (DGX Spark)", "cuda", 273, int(24 * MEGA), 20, 100),
-    "rtx-4090": Chip("rtx-4090", "RTX 4090", "cuda", 1008, int(72 * MEGA), 20, 100),
-    "rtx-5090": Chip("rtx-5090", "RTX 5090", "cuda", 1792, int(96 * MEGA), 20, 100),
-    "cpu": Chip("cpu", "a CPU with two DDR5 channels", "cpu", 90, int(32 * MEGA)),
+    "a100": Chip("a100", "A100 80 GB", "cuda", 2039, Peak(19.5, 156, 312), int(40 * MEGA), 20, 400),
+    "h100": Chip("h100", "H100 SXM", "cuda", 3350, HOPPER, int(50 * MEGA), 100, 1000),
+    "h200": Chip("h200", "H200", "cuda", 4800, HOPPER, int(50 * MEGA), 100, 1000),
+    "b200": Chip("b200", "B200", "cuda", 8000, Peak(80, 1100, 2250), int(126 * MEGA), 100, 1000),
+    "gb10": Chip("gb10", "GB10 (DGX Spark)", "cuda", 273, Peak(31, 62, 125), int(24 * MEGA), 20, 100),
+    "rtx-4090": Chip("rtx-4090", "RTX 4090", "cuda", 1008, Peak(82.6, 82.6, 165), int(72 * MEGA), 20, 100),
+    "rtx-5090": Chip("rtx-5090", "RTX 5090", "cuda", 1792, Peak(104.8, 104.8, 209.5), int(96 * MEGA), 20, 100),
+    "cpu": Chip("cpu", "a CPU with two DDR5 channels", "cpu", 90, Peak(1, 1, 1), int(32 * MEGA)),
 }
+"""NVIDIA's peaks are those of its data sheets, dense, with sums in float32. Products in float32 are TF32 there, which
+is MLX's default. GB10 is stated in FP4 alone: an eighth of that, as on its larger kin. The CPU's are eight cores of
+AVX2 at 4 GHz."""
 assert set(CHIPS) == set(CHIP_NAMES)
 
 
@@ -155,6 +186,11 @@ def seconds(moved: float, launches: float, chip: Chip, cached: float = 0.0) -> S
         moved / (mostly * rate) + launches * launch[1],
         moved / (worst * rate) + launches * launch[2],
     )
+
+
+def computing(products: float, rest: float, chip: Chip, dtype: str) -> float:
+    """The seconds that operations take at the chip's peaks."""
+    return (products / chip.peak.products(dtype) + rest / chip.peak.vector) / TERA
 
 
 def fits(size: float, chip: Chip) -> bool:

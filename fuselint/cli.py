@@ -27,7 +27,7 @@ from fuselint.config import (
     nearest,
     options_layer,
 )
-from fuselint.errors import ConfigError, FuselintError
+from fuselint.errors import ConfigError, FuselintError, Interrupted
 from fuselint.layers import Layers, given, recorded_layers
 from fuselint.recorded import loaded
 
@@ -38,8 +38,13 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+INTERRUPTED = 128 + 2
+"""What shells call a process that SIGINT ended."""
+
+
 class Commands(click.Group):
-    """A group that turns our errors into one line and exit code 2, and knows what a wrong name may have meant."""
+    """A group that turns our errors into one line and exit code 2, an interruption into one line and exit code 130,
+    and knows what a wrong name may have meant."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -54,6 +59,15 @@ class Commands(click.Group):
         except FuselintError as e:
             _say(f"fuselint: {e}")
             ctx.exit(2)
+        except Interrupted as e:
+            from fuselint.report import plural
+
+            files = f": {', '.join(e.written)}" if e.written else ""
+            _say(f"fuselint: interrupted; {plural(len(e.written), 'file')} written{files}")
+            ctx.exit(INTERRUPTED)
+        except KeyboardInterrupt:
+            _say("fuselint: interrupted; no code was changed")
+            ctx.exit(INTERRUPTED)
 
 
 @click.group(
@@ -188,6 +202,7 @@ def check(ctx: click.Context, /, **options: Any) -> None:
 @click.option("--diff", is_flag=True, help="Print the diff, also with --apply.")
 @click.option("--unsafe-fixes", is_flag=True, default=None, help="Also fixes with something unproven.")
 @click.option("--exact", is_flag=True, default=None, help="Only fixes that change no bit of any result.")
+@click.option("--require-clean", is_flag=True, help="Refuse where git has changes that aren't committed.")
 @click.option(
     "--verify/--no-verify",
     default=None,
@@ -198,7 +213,7 @@ def check(ctx: click.Context, /, **options: Any) -> None:
 def fix(ctx: click.Context, /, **options: Any) -> None:
     """Print the diff that fuses what can be fused in PATHS, or write it with --apply.
 
-    Exit code: 0 nothing to do, 1 a diff, or with --apply findings that remain, 2 an error.
+    Exit code: 0 nothing to do, 1 a diff, or with --apply findings that remain, 2 an error, 130 interrupted.
     """
     from fuselint.engine import fix_paths, fix_text
     from fuselint.report import summary
@@ -207,10 +222,14 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
     verify = _verify(options)
     tuner = _tuner(layers, options["measure"])
     stdin = _stdin(options)
+    if stdin is not None and options["require_clean"]:
+        raise ConfigError("--require-clean asks git of files, and stdin is none")
     if stdin is not None:
         fixed = [fix_text(stdin, layers.of(stdin.path), verify, tuner)]
     else:
         files = _files(options, layers)
+        if options["require_clean"]:
+            _require_clean(files)
         fixed = fix_paths(files, layers, options["apply"], verify, options["jobs"], tuner)
     results, known = _without_known([f.remaining for f in fixed], options)
     findings = [f for r in results for f in r.findings]
@@ -241,6 +260,18 @@ def _checked(files: Sequence[str], layers: Layers, options: dict[str, Any]) -> I
     folder = options.get("cache_dir") or Path(FOLDER)
     return check_paths(files, layers, options["jobs"], folder if kept else None)
 
+
+def _require_clean(files: Sequence[str]) -> None:
+    from fuselint.worktree import uncommitted
+
+    found = uncommitted(files)
+    if found:
+        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+        raise ConfigError(f"--require-clean: not committed: {', '.join(found[:SHOWN])}{more}; commit or stash it first")
+
+
+SHOWN = 5
+"""Files that a message names."""
 
 LONG = 50
 """Files from which a terminal is shown how far the work is."""

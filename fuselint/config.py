@@ -26,6 +26,7 @@ FORMATS = ("full", "concise", "grouped", "json", "jsonl", "sarif", "github", "gi
 """Of findings: one module each in `report/`."""
 
 DEFAULT_CHIP = "m3-max"
+DEFAULT_DTYPE = "bf16"
 CHIP_NAMES = (
     *(f"m{n}{variant}" for n in (1, 2, 3) for variant in ("", "-pro", "-max", "-ultra")),
     *(f"m{n}{variant}" for n in (4, 5) for variant in ("", "-pro", "-max")),
@@ -102,7 +103,7 @@ class Settings:
     force_exclude: bool = False
     respect_gitignore: bool = True
     shape: Mapping[str, int] = field(default_factory=dict)
-    dtype: str = "bf16"
+    dtype: str = DEFAULT_DTYPE
     phase: str = ""
     model_config: ModelConfig | None = None
     chip: str = ""

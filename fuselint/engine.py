@@ -7,6 +7,8 @@ import difflib
 import gc
 import os
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
@@ -14,14 +16,14 @@ from typing import TypeVar
 from fuselint.analysis import Proposal, analyse
 from fuselint.cache import FOLDER as CACHE
 from fuselint.config import Configuration, Settings
-from fuselint.errors import FuselintError, UnreadableFile
+from fuselint.errors import FuselintError, Interrupted, UnreadableFile
 from fuselint.finding import UNREADABLE, Edit, FileResult, Finding, Region, Related, Verification
 from fuselint.package import Package
 from fuselint.rulebook import OWN, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
 from fuselint.source.notebook import Notebook
 from fuselint.source.suppress import noqa
-from fuselint.source.text import FileText, read, write_atomic
+from fuselint.source.text import FileText, read, remove_left_over, write_atomic
 from fuselint.unreadable import unreadable
 
 __all__ = ["FileResult", "FixedFile", "add_noqa", "check_file", "check_paths", "each", "fix_paths", "fix_text"]
@@ -108,8 +110,13 @@ def fix_paths(
             work.append(_Work(nothing, nothing, _unreadable(e, settings), settings, done=True))
     _rounds(work, verify, judge, jobs)
     if write:
-        for w in work:
-            _write(w, verify, judge)
+        for folder in {os.path.dirname(os.path.realpath(w.file.path)) for w in work if w.now is not w.file}:
+            remove_left_over(folder)
+        try:
+            for w in work:
+                _write(w, verify, judge)
+        except KeyboardInterrupt:
+            raise Interrupted([w.file.path for w in work if w.is_on_disk()]) from None
     return [w.result() for w in work]
 
 
@@ -127,26 +134,33 @@ def add_noqa(
     """Write a `# noqa` comment to each statement that holds a finding: how many by file, and what went wrong."""
     added: dict[str, int] = {}
     errors: list[str] = []
-    for result in check_paths(paths, configuration, jobs):
-        errors += result.errors
-        found = [f for f in result.findings if f.code not in OWN]
-        if not found:
-            continue
-        try:
-            file = read(result.path)
-            if any(f.cell for f in found):
-                raise FuselintError(f"{result.path}: a notebook: silence its findings in its cells, or in a baseline")
-            if file.text != result.text:
-                raise FuselintError(f"{result.path}: changed on disk since it was read; nothing was written to it")
-            wanted: dict[int, set[str]] = {}
-            for f in found:
-                wanted.setdefault(f.end_line, set()).add(f.code)
-            edits = noqa(file, wanted, reason)
-            write_atomic(file.path, file.encode(apply(file.text, edits)), expected=file.encode(file.text))
-            added[file.path] = len(edits)
-        except FuselintError as e:
-            errors.append(str(e))
+    try:
+        for result in check_paths(paths, configuration, jobs):
+            _silence(result, reason, added, errors)
+    except KeyboardInterrupt:
+        raise Interrupted(tuple(added)) from None
     return added, errors
+
+
+def _silence(result: FileResult, reason: str, added: dict[str, int], errors: list[str]) -> None:
+    errors += result.errors
+    found = [f for f in result.findings if f.code not in OWN]
+    if not found:
+        return
+    try:
+        file = read(result.path)
+        if any(f.cell for f in found):
+            raise FuselintError(f"{result.path}: a notebook: silence its findings in its cells, or in a baseline")
+        if file.text != result.text:
+            raise FuselintError(f"{result.path}: changed on disk since it was read; nothing was written to it")
+        wanted: dict[int, set[str]] = {}
+        for f in found:
+            wanted.setdefault(f.end_line, set()).add(f.code)
+        edits = noqa(file, wanted, reason)
+        write_atomic(file.path, file.encode(apply(file.text, edits)), expected=file.encode(file.text))
+        added[file.path] = len(edits)
+    except FuselintError as e:
+        errors.append(str(e))
 
 
 def unified(path: str, before: str, after: str) -> str:
@@ -252,8 +266,22 @@ def each(call: Callable[[T], R], tasks: Sequence[T], jobs: int | None) -> Iterat
         return
     from concurrent.futures import ProcessPoolExecutor
 
-    with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(call, tasks, chunksize=max(1, min(8, len(tasks) // (4 * workers))))
+    with ProcessPoolExecutor(workers, initializer=_dies_quietly) as pool:
+        try:
+            yield from pool.map(call, tasks, chunksize=max(1, min(8, len(tasks) // (4 * workers))))
+        except KeyboardInterrupt:
+            threading.excepthook = _nothing  # the pool's thread trips over futures that are cancelled and broken
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _nothing(_: object) -> None:
+    """The process is about to end."""
+
+
+def _dies_quietly() -> None:
+    """Ctrl-C reaches workers too: their traces would hide what the command says."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _cpus() -> int:
@@ -275,6 +303,13 @@ class _Work:
     applied: list[Finding] = field(default_factory=list)
     withheld: dict[str, Finding] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+
+    def is_on_disk(self) -> bool:
+        """Whether the changed text was written."""
+        try:
+            return self.now.text != self.file.text and read(self.file.path).text == self.now.text
+        except UnreadableFile:
+            return False
 
     def result(self) -> FixedFile:
         remaining = localised(replace(self.latest, errors=(*self.latest.errors, *self.errors)), self.now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class FuselintError(Exception):
     """Ends a command with exit code 2 and its message on stderr."""
@@ -21,3 +23,11 @@ class UnreadableFile(FuselintError):
 
 class TooComplex(FuselintError):
     """A function beyond the analyser's budget: it is skipped with a note, never a hang."""
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while files were being written. Each is whole; `written` are those that are new."""
+
+    def __init__(self, written: Sequence[str]) -> None:
+        super().__init__()
+        self.written = tuple(written)

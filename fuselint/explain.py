@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from fuselint.analysis import Analysis, as_recorded, message, program_in_package, span_of
@@ -11,6 +12,7 @@ from fuselint.graph.model import Graph, Node
 from fuselint.graph.show import show
 from fuselint.package import Package
 from fuselint.rulebook import Match, claim
+from fuselint.source.modules import Definition, Modules
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, read
@@ -24,14 +26,15 @@ def explain(path: str, line: int, settings: Settings) -> str:
     screened = screen(file)
     if not screened.mlx or screened.tree is None:
         raise FuselintError(f"{path}: does not import MLX")
-    program = program_in_package(file, screened.tree, settings, Package().modules())
+    modules = Package().modules()
+    program = program_in_package(file, screened.tree, settings, modules)
     qualname = _function(file, program.summary, line)
     graph = program.graph(qualname)
     if graph is None:
         reason = program.too_complex.get(qualname, "its text is not found")
         raise FuselintError(f"{path}:{line}: {qualname} is not analysed: {reason}")
     work = Analysis(file, settings, None, program, screened.tree, as_recorded(program, settings))
-    return "\n".join(_lines(work, graph, line, qualname in {s.qualname for s in screened.functions})) + "\n"
+    return "\n".join(_lines(work, graph, line, modules, qualname in {s.qualname for s in screened.functions})) + "\n"
 
 
 def _function(file: FileText, summary: ModuleSummary, line: int) -> str:
@@ -45,7 +48,7 @@ def _function(file: FileText, summary: ModuleSummary, line: int) -> str:
     return max(inside, key=lambda s: s.start).qualname
 
 
-def _lines(work: Analysis, graph: Graph, line: int, screened: bool) -> Iterator[str]:
+def _lines(work: Analysis, graph: Graph, line: int, modules: Modules, screened: bool) -> Iterator[str]:
     context = graph.context
     yield f"{graph.source.file.path}:{graph.source.file.position(graph.source.start)[0]} {context.qualname}"
     if not screened:
@@ -54,6 +57,10 @@ def _lines(work: Analysis, graph: Graph, line: int, screened: bool) -> Iterator[
         yield f"  cold: {context.cold}"
     if context.qualname in graph.module.seldom:
         yield "  runs once for each pass through a whole model"
+    if not context.cold:
+        path = os.path.abspath(graph.source.file.path)
+        often = modules.frequencies(path).of(Definition(path, context.qualname))
+        yield f"  runs {often.how} in its package: {often.why}"
     if context.compiled:
         yield f"  runs under mx.compile{' (shapeless)' if context.shapeless else ''}"
     if context.partly:

@@ -145,8 +145,9 @@ class Traffic:
     """Bytes of DRAM traffic and kernel launches of a region, before and after its fix.
 
     Formulas are text in the names of the user's code. `at` holds the sizes that `saved_at` (bytes) was computed
-    with, `sources` where each comes from, `assumed` those of them that nobody stated. `seconds` is what the fix saves
-    in one call on `chip`. `model` is there where the model's configuration is known, `calls` where a run was recorded.
+    with, `sources` where each comes from, `assumed` those of them that nobody stated, and "dtype" for that of arrays.
+    `seconds` is what the fix saves in one call on `chip`. `model` is there where the model's configuration is known,
+    `calls` where a run was recorded.
     """
 
     symbols: Mapping[str, str]
@@ -165,6 +166,11 @@ class Traffic:
     seconds: Seconds | None = None
     model: ModelSaving | None = None
     calls: int | None = None
+
+    @property
+    def assumes_sizes(self) -> bool:
+        """Whether some size is assumed, and not only a dtype."""
+        return any(name in self.at for name in self.assumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +220,7 @@ class FileResult:
 
     functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
     model: what a pass of the model moves in the file's classes, where a configuration is given.
+    idle: findings that are silent, since what they find never runs in the package, or too seldom for what it saves.
     cells: of a notebook, what each cell with a finding holds, in place of `text`.
     errors: one message each, its first line for everyone, the rest a trace.
     reads: what was read of other files, with its hash: with the file's own text, the settings and the version it
@@ -227,6 +234,7 @@ class FileResult:
     functions: int = 0
     not_understood: tuple[tuple[str, str], ...] = ()
     below_min_saving: int = 0
+    idle: int = 0
     errors: tuple[str, ...] = ()
     model: ModelTraffic | None = None
     reads: tuple[tuple[str, str], ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "n_text_layer", "n_audio_layer"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads", "n_text_head", "n_audio_head"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "num_attention_heads", "n_head", "n_heads"),
-    "head": ("head_dim",),
+    "head": ("head_dim", "kv_channels", "d_kv"),
     "inner": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "hidden_dim"),
     "vocabulary": ("vocab_size", "n_vocab"),
     "experts": ("num_experts", "num_local_experts", "n_routed_experts"),
@@ -47,8 +47,8 @@ class ModelConfig:
     def section(self, class_name: str) -> Mapping[str, Any]:
         """The part that a config class of that name is made of: `VisionConfig` of vision_config."""
         lowered = class_name.lower().replace("_", "")
-        for key, value in self.data.items():
-            if key.endswith(SECTION) and isinstance(value, dict) and key[: -len(SECTION)].lower() in lowered:
+        for key, value in _sections(self.data):
+            if key[: -len(SECTION)].lower() in lowered:
                 return value
         return self.main
 
@@ -57,9 +57,8 @@ class ModelConfig:
         """The language model's part: the whole, where nothing is nested."""
         if _found(self.data, "features") is not None:
             return self.data
-        nested = [v for k in LANGUAGE if isinstance(v := self.data.get(k), dict)]
-        nested += [v for k, v in self.data.items() if k.endswith(SECTION) and isinstance(v, dict)]
-        return next((s for s in nested if _found(s, "features") is not None), self.data)
+        nested = sorted(_sections(self.data), key=lambda s: LANGUAGE.index(s[0]) if s[0] in LANGUAGE else len(LANGUAGE))
+        return next((s for _, s in nested if _found(s, "features") is not None), self.data)
 
     def role(self, name: str) -> int | None:
         """A size by what it is for, of the language model."""
@@ -71,6 +70,15 @@ class ModelConfig:
             heads, kept = (_found(self.main, r) for r in ("heads", "kv_heads"))
             return heads // kept if heads and kept else None
         return found
+
+
+def _sections(data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The configurations that are nested in another, each with its key, the outermost first."""
+    level = [data]
+    while level:
+        inner = [(k, v) for held in level for k, v in held.items() if k.endswith(SECTION) and isinstance(v, dict)]
+        yield from inner
+        level = [v for _, v in inner]
 
 
 def _found(data: Mapping[str, Any], role: str) -> int | None:
@@ -103,7 +111,7 @@ def load(name: str, where: str, folder: Path | None = None) -> ModelConfig:
     elif path.is_dir():
         path, shown = path / "config.json", shown / "config.json"
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError as e:
         known = f"; shipped are {', '.join(families())}" if not path.suffix else ""
         raise ConfigError(f"{where}: {path}: can't be read: {e.strerror}{known}") from e

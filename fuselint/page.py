@@ -13,8 +13,9 @@ from fuselint.analysis import Analysis, as_recorded, program_in_package
 from fuselint.config import Configuration, Settings
 from fuselint.engine import fix_paths, localised
 from fuselint.errors import UnreadableFile
-from fuselint.finding import FileResult, Finding, Traffic, Verification
+from fuselint.finding import FileResult, Finding, Fix, Verification
 from fuselint.graph.model import Graph
+from fuselint.graph.symbols import Expr
 from fuselint.package import Package
 from fuselint.rulebook import Match, chosen_codes
 from fuselint.source.screen import screen
@@ -23,6 +24,7 @@ from fuselint.traffic import Region, count
 from fuselint.traffic.census import census
 from fuselint.traffic.kernels import Kernel
 from fuselint.traffic.known import Known
+from fuselint.traffic.work import work
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A region before its fix, or after. seconds: an estimate."""
+    """A region before its fix, or after. operations: floating-point ones; seconds: an estimate."""
 
     launches: tuple[Launch, ...]
     bytes: int
+    operations: int
     seconds: float
 
 
@@ -114,12 +117,14 @@ def gather(files: Sequence[str], configuration: Configuration, verify: bool) -> 
 class _Recording(Analysis):
     """An analysis that keeps the regions whose traffic it counts."""
 
-    regions: dict[Match, tuple[Region, Known]] = field(default_factory=dict)
+    regions: dict[tuple[object, ...], tuple[Region, Known]] = field(default_factory=dict)  # by their places
 
-    def traffic(self, graph: Graph, match: Match) -> Traffic:
-        known = self.known(graph, match)
-        self.regions[match] = count(graph, match, self.settings, known), known
-        return Analysis.traffic(self, graph, match)
+    def finding(self, graph: Graph, match: Match, fix: Fix) -> Finding:
+        found = Analysis.finding(self, graph, match, fix)
+        if found.traffic is not None:
+            known = self.known(graph, match)
+            self.regions[_place(found)] = count(graph, match, self.settings, known), known
+        return found
 
 
 @dataclass(slots=True)
@@ -154,15 +159,11 @@ class _Work:
 
     def shown(self, chip: chips.Chip) -> Iterator[Shown]:
         """The findings with their regions."""
-        regions: dict[tuple[object, ...], tuple[Region, Known]] = {}
-        if self.analysis is not None:
-            for match, proposal in self.analysis.proposals.items():
-                if proposal is not None and match in self.analysis.regions:
-                    regions[_place(proposal.finding)] = self.analysis.regions[match]
+        regions = {} if self.analysis is None else self.analysis.regions
         placed = localised(self.result, self.file)
         for joined, f in zip(self.result.findings, placed.findings, strict=True):
             found = regions.get(_place(joined))
-            before, after = _sides(*found, chip) if found is not None else (None, None)
+            before, after = _sides(*found, chip, self.settings.dtype) if found is not None else (None, None)
             yield Shown(f, placed.source(f), before, after)
 
     def counted(self) -> dict[str, tuple[int, int, int]]:
@@ -176,7 +177,7 @@ class _Work:
             if graph is None or graph.not_understood or graph.context.cold:
                 continue
             parts.update(f.qualname for f in graph.frames[1:])
-            moved = census(graph, self.settings)
+            moved = census(graph, self.settings, across=False)  # a helper's file has blocks of its own
             if moved is not None:
                 out[name] = self.file.position(graph.source.start)[0], moved.bytes, moved.launches
         return {name: counted for name, counted in out.items() if name not in parts}
@@ -194,14 +195,24 @@ def _functions(work: _Work, fixed: _Work) -> Iterator[Function]:
         yield Function(work.file.path, name, line, moved, launches, moved_fixed, launches_fixed, ids)
 
 
-def _sides(region: Region, known: Known, chip: chips.Chip) -> tuple[Side, Side]:
-    before, after = (_side(kernels, region, known, chip) for kernels in (region.before, region.after))
-    return before, after
-
-
-def _side(kernels: Sequence[Kernel], region: Region, known: Known, chip: chips.Chip) -> Side:
+def _sides(region: Region, known: Known, chip: chips.Chip, dtype: str) -> tuple[Side, Side]:
     sizes = region.bytes.sizes
-    numbers = {name: n for name, (n, _) in sizes.numbers(sum(region.formulas[1:], region.formulas[0]), known).items()}
+    needed = work(region.before, sizes)
+    formulas = (*region.formulas, needed.products, needed.rest)
+    numbers = {name: n for name, (n, _) in sizes.numbers(sum(formulas, Expr.of(0)), known).items()}
+    products, rest = (formula.substitute(numbers).value() or 0 for formula in (needed.products, needed.rest))
+    least = chips.computing(products, rest, chip, dtype)
+
+    def side(kernels: Sequence[Kernel]) -> Side:
+        launches = _launches(kernels, region, numbers)
+        moved = sum(m.bytes for k in launches for m in (*k.reads, *k.writes))
+        seconds = max(least, chips.seconds(moved, len(launches), chip).estimate)
+        return Side(launches, moved, products + rest, seconds)
+
+    return side(region.before), side(region.after)
+
+
+def _launches(kernels: Sequence[Kernel], region: Region, numbers: Mapping[str, int]) -> tuple[Launch, ...]:
     made: dict[object, int] = {}
     launches: list[Launch] = []
     for number, k in enumerate(kernels):
@@ -209,8 +220,7 @@ def _side(kernels: Sequence[Kernel], region: Region, known: Known, chip: chips.C
         made.update(dict.fromkeys(k.writes, number))
         writes = tuple(Moved("", _value(region, a, numbers), None) for a in k.writes)
         launches.append(Launch(k.op, reads, writes))
-    moved = sum(m.bytes for k in launches for m in (*k.reads, *k.writes))
-    return Side(tuple(launches), moved, chips.seconds(moved, len(launches), chip).estimate)
+    return tuple(launches)
 
 
 def _value(region: Region, array: object, numbers: Mapping[str, int]) -> int:

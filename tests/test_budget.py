@@ -120,6 +120,99 @@ def test_more_bytes_in_as_many_launches_are_found(fuselint: Run, tmp_path: Path)
     ]
 
 
+HELPER = """\
+def gate(x: mx.array, y: mx.array):
+    return nn.silu(x) * y
+"""
+COMPILED = HELPER.replace("def gate", "@partial(mx.compile, shapeless=True)\ndef gate")
+
+
+def test_helpers_of_other_files_count_where_they_are_called(fuselint: Run, tmp_path: Path) -> None:
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").touch()
+    helpers = tmp_path / "pack" / "helpers.py"
+    head = "from functools import partial\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+    helpers.write_text(head + COMPILED)
+    call = "from .helpers import gate\n\n\ndef f(x: mx.array, y: mx.array):\n    z = gate(x, y)\n    return mx.exp(z)\n"
+    (tmp_path / "pack" / "model.py").write_text(f"import mlx.core as mx\n\n{call}")
+    assert fuselint("budget").code == 0
+    entry = entries(tmp_path)["pack/model.py:f"]
+    assert (entry["launches"], entry["bytes"]) == (2, 2 * 2048 * 4096 * (3 + 2))
+    helpers.write_text(head + HELPER)
+    ran = fuselint("budget", "--check")
+    assert ran.code == 1
+    assert "pack/model.py:6 f: raised: 2 launches, 83.9 MB -> 3 launches, 117 MB" in ran.out
+    assert "  pack/model.py:7: 1 launch more, 33.6 MB more: z = gate(x, y)" in ran.out
+    helpers.write_text(head + COMPILED)
+    assert fuselint("budget", "--check").code == 0
+
+
+def test_names_of_other_functions_are_the_same_after_other_calls_came(fuselint: Run, tmp_path: Path) -> None:
+    (tmp_path / "helpers.py").write_text(
+        "import mlx.core as mx\n\n\ndef outer(x):\n    return mx.exp(mx.arange(x.shape[0]))[:, None] * mx.exp(x)\n\n\n"
+        "def pick(x):\n    return x\n"
+    )
+    path = tmp_path / "model.py"
+    head = "import mlx.core as mx\nfrom helpers import outer, pick\n\n\n"
+    path.write_text(f"{head}def f(a, b):\n    return mx.tanh(mx.exp(outer(a)))\n")
+    assert fuselint("budget").code == 0
+    before = entries(tmp_path)["model.py:f"]
+    assert "\N{SECTION SIGN}" not in str(before)
+    path.write_text(f"{head}def f(a, b):\n    b = pick(b)\n    return mx.tanh(mx.exp(outer(a)))\n")
+    assert fuselint("budget").code == 0
+    assert entries(tmp_path)["model.py:f"]["formula"] == before["formula"]
+
+
+def test_scores_are_as_large_as_queries_times_keys_and_a_mask_as_its_length(fuselint: Run, tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text(ATTENTION)
+    assert fuselint("budget").code == 0
+    found = entries(tmp_path)
+    scores = 2 * 32 * 2048 * 2048
+    moved = found["model.py:Attention.__call__"]["bytes"]
+    assert isinstance(moved, int)
+    assert 5 * scores < moved < 7 * scores  # written and read by three kernels
+    last = found["model.py:Model.__call__"]["bytes"]
+    assert isinstance(last, int)
+    assert last < 24 * 2048 * 2048 + 2 * 128256 * (4096 + 2 * 2048) + 10**6  # the mask isn't as wide as a vocabulary
+
+
+ATTENTION = """\
+import mlx.core as mx
+import mlx.nn as nn
+
+
+class Attention(nn.Module):
+    def __init__(self, args):
+        super().__init__()
+        self.n_heads = args.num_attention_heads
+        self.head_dim = args.hidden_size // args.num_attention_heads
+        self.proj = nn.Linear(args.hidden_size, 3 * args.hidden_size, bias=False)
+
+    def __call__(self, x, cache=None):
+        q, k, v = mx.split(self.proj(x), 3, axis=-1)
+        B, L, _ = q.shape
+        q = q.reshape(B, L, self.n_heads, -1).transpose(0, 2, 1, 3)
+        k = k.reshape(B, L, self.n_heads, -1).transpose(0, 2, 1, 3)
+        v = v.reshape(B, L, self.n_heads, -1).transpose(0, 2, 1, 3)
+        if cache is not None:
+            k = mx.concatenate([cache[0], k], axis=2)
+            v = mx.concatenate([cache[1], v], axis=2)
+        return mx.softmax(q @ k.transpose(0, 1, 3, 2), axis=-1) @ v
+
+
+class Model(nn.Module):
+    def __init__(self, args):
+        super().__init__()
+        self.model = Attention(args)
+        self.lm_head = nn.Linear(args.hidden_size, args.vocab_size, bias=False)
+
+    def __call__(self, x, cache=None):
+        mask = nn.MultiHeadAttention.create_additive_causal_mask(x.shape[1])
+        y = self.model(x, mask.astype(x.dtype), cache)
+        return self.lm_head(y)
+"""
+
+
 def test_functions_that_moved_or_were_renamed_are_the_same_ones(fuselint: Run, tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text(HEAD + OTHER)
     fuselint("budget")

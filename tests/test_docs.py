@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from fuselint.config import FORMATS, READERS
-from support import Ran
+from support import NORM, Ran
 
 toml = pytest.importorskip("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
@@ -138,3 +139,25 @@ def test_the_site_builds(tmp_path: Path) -> None:
     ran = subprocess.run([*command, "-d", str(tmp_path / "site")], capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert "<h1" in (tmp_path / "site" / "rules" / "FUS201" / "index.html").read_text()
+
+
+def test_the_snippets_for_editors_work(fuselint: Callable[..., Ran], tmp_path: Path) -> None:
+    """They parse, their commands run, and the problem matcher reads what is printed."""
+    page = (ROOT / "docs" / "editors.md").read_text()
+    blocks = [(kind, text) for kind, text in re.findall(r"```(\w+)\n(.*?)```", page, re.S)]
+    [helix] = [toml.loads(text) for kind, text in blocks if kind == "toml"]
+    server = helix["language-server"]["fuselint"]
+    assert (server["command"], server["args"]) == ("fuselint", ["server"])
+    parsed = [json.loads(text if text[0] in "[{" else f"{{{text}}}") for kind, text in blocks if kind == "json"]
+    [[zed], code_actions, vs_code] = parsed
+    assert code_actions == {"editor.codeActionsOnSave": {"source.fixAll.fuselint": "explicit"}}
+    (tmp_path / "norm.py").write_text(NORM)
+    for task in (zed, vs_code):
+        command, *options = task["command"].split()
+        ran = fuselint(*options)
+        assert command == "fuselint" and ran.code == 1 and "norm.py:14:16: FUS201" in ran.out
+    matcher = vs_code["problemMatcher"]["pattern"]
+    found = re.search(matcher["regexp"], ran.out.splitlines()[0])
+    assert found
+    parts = {name: found[matcher[name]] for name in ("file", "line", "column", "code", "message")}
+    assert list(parts.values())[:4] == ["norm.py", "14", "16", "FUS201"] and parts["message"].startswith("hand-written")

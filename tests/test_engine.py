@@ -184,6 +184,15 @@ def test_known_small_savings_are_hidden_and_counted_unknown_sizes_are_not() -> N
     assert len(check_file(file, Settings(min_saving=10**15)).findings) == 1
 
 
+def test_a_fix_that_costs_on_the_chip_is_hidden() -> None:
+    """cuDNN takes no float32: attention falls back to its steps there, with a scale besides."""
+    body = "    return mx.softmax(q @ k.swapaxes(-1, -2) + mask, axis=-1) @ v\n"
+    file = FileText("m.py", f"import mlx.core as mx\n\n\ndef attend(q, k, v, mask):\n{body}")
+    on = {chip: check_file(file, Settings(chip=chip, dtype="f32", shape={"D": 64})) for chip in ("m3-max", "h200")}
+    assert [f.code for f in on["m3-max"].findings] == ["FUS211"]
+    assert (on["h200"].findings, on["h200"].below_min_saving) == ((), 1)
+
+
 def proposal(line: int, saved: int | None, *edits: tuple[int, int], **fix: object) -> Proposal:
     made = Fix(**{"applicability": "safe", "message": "", "edits": tuple(Edit(a, b, "") for a, b in edits), **fix})  # type: ignore[arg-type]
     traffic = Traffic({}, "", "", 2, 1, "bf16", {}, saved)
@@ -238,6 +247,120 @@ def step(noise: mx.array, latents: mx.array, s: mx.array, t: mx.array):
     assert len(fixed.applied) == 2 and "sample = latents" in fixed.after  # it is read besides
     fixed = fix_text(FileText("m.py", text.replace("clean @ sample", "clean @ noise")), Settings())
     assert len(fixed.applied) == 2 and "sample" not in fixed.after
+
+
+@pytest.mark.parametrize("then", ["", ".astype(k.dtype)", ".reshape(k.shape)"])
+def test_a_second_round_makes_what_waited_for_a_helper_of_the_first(then: str) -> None:
+    text = f"""\
+import mlx.core as mx
+
+
+def half_turned(x):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([-b, a], axis=-1)
+
+
+def turned(q, k, cos, sin):
+    q_out = (q * cos) + (half_turned(q) * sin)
+    k_out = (k * cos) + (half_turned(k) * sin)
+    return q_out, k_out{then}
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True))
+    assert len(fixed.applied) == 2 and fixed.after.count("sum_of_products(") == 3
+    assert not fixed.remaining.findings
+
+
+def test_a_compiled_helper_keeps_none_of_its_arguments() -> None:
+    text = """\
+import mlx.core as mx
+
+from .scores import Score
+
+
+def scores(rows, model, hidden, last, durations):
+    B, S, *_ = rows.shape
+    if hidden is None:
+        hidden = list([None] * B)
+    if last is None:
+        last = list([None] * B)
+    out = []
+    for row in range(B):
+        found = []
+        step = 0
+        while step < S:
+            after, (state, cell) = model(mx.array([[last[row]]]) if last[row] is not None else None, hidden[row])
+            logits = after[0]
+            token = int(mx.argmax(logits))
+            p = mx.softmax(logits, axis=-1)
+            entropy = -mx.sum(p * mx.log(p + 1e-10), axis=-1)
+            sure = float(1.0 - entropy)
+            if token:
+                found.append(Score(token, sure))
+                last[row] = token
+                hidden[row] = state, cell
+            step += durations[token]
+        out.append(found)
+    return out, hidden
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True))
+    assert "-mx.sum(add_log_multiply(p), axis=-1)" in fixed.after
+
+
+def test_a_name_of_several_that_nobody_reads_any_more_goes() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def pair(a: mx.array, b: mx.array, w: mx.array):
+    t = a * 3
+    x, y = mx.exp(t) * 2 + b, a @ w
+    return mx.tanh(x) * b, y
+
+
+def calls(a: mx.array, b: mx.array, store):
+    x, y = a, store.next()
+    z, u = a, b @ b
+    return mx.tanh(x) * b + x, y, u
+
+
+def stays(a: mx.array, b: mx.array, w: mx.array):
+    x, unused = mx.exp(a) * 2 + b, a @ w
+    return mx.tanh(x) * b
+"""
+    fixed = fix_text(FileText("m.py", text), Settings())
+    assert "    y = a @ w\n    return fused_pair(a, b), y\n" in fixed.after  # `t` too
+    assert "    y = store.next()\n" in fixed.after
+    assert "    z, u = a, b @ b\n" in fixed.after  # nobody read it before
+    assert fixed.after.count("mx.exp") == 2 and not fixed.remaining.findings
+
+
+def test_what_a_loop_hands_on_dies_with_the_value_that_is_replaced() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def steps(x, w, hidden, cell):
+    out = []
+    for t in range(x.shape[1]):
+        i, f, g, o = mx.split(x[:, t] @ w, 4, axis=-1)
+        i = mx.sigmoid(i)
+        f = mx.sigmoid(f)
+        g = mx.tanh(g)
+        o = mx.sigmoid(o)
+        cell = f * cell + i * g
+        hidden = o * mx.tanh(cell)
+        out.append(hidden)
+    return mx.stack(out, axis=1)
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True))
+    assert len(fixed.applied) == 2 and "raw_" not in fixed.after and not fixed.remaining.findings
+    assert fixed.after.endswith("""\
+        i, f, g, o = mx.split(x[:, t] @ w, 4, axis=-1)
+        cell = fused_steps(f, cell, i, g)
+        hidden = sigmoid_tanh_multiply(o, cell)
+        out.append(hidden)
+    return mx.stack(out, axis=1)
+""")
 
 
 def test_code_that_may_raise_is_not_computed_twice() -> None:

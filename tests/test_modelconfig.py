@@ -51,6 +51,23 @@ def test_sections_go_to_the_classes_that_are_named_after_them() -> None:
     assert config.section("TextConfig") == config.section("ModelArgs") == NESTED["text_config"]
 
 
+def test_sections_inside_sections() -> None:
+    config = ModelConfig("hearing", {"talker_config": {"rate": 2}, "thinker_config": NESTED})
+    assert config.role("features") == 64
+    assert config.section("VisionConfig") == NESTED["vision_config"]
+    assert config.section("TalkerConfig") == {"rate": 2}
+
+
+def test_what_says_nothing_is_as_if_it_were_not_there(tmp_path: Path) -> None:
+    """Null values, keys that nobody knows, and the mark that Windows puts before a text."""
+    path = tmp_path / "config.json"
+    said = '{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": null, "rope": {"a": NaN},'
+    path.write_text(f'\ufeff{said} "num_key_value_heads": null, "intermediate_size": null}}', encoding="utf-8")
+    config = load(str(path), "--model-config")
+    roles = ("features", "head", "kv_heads", "inner", "vocabulary")
+    assert tuple(map(config.role, roles)) == (64, 16, 4, None, None)
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

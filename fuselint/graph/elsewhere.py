@@ -14,10 +14,9 @@ from functools import cache
 from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
-from fuselint.source.modules import Definition, Modules, package_folder
+from fuselint.source.modules import Definition, Modules, is_test, package_folder
 from fuselint.source.project import ClassSummary, ModuleSummary
 from fuselint.source.text import FileText
-from fuselint.source.values import is_test
 
 SHARED = 16
 """Files whose graphs are kept for the next file that asks for them."""

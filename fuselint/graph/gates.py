@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fuselint.graph.shapes import Shape
@@ -140,6 +140,7 @@ def _nothing(name: str) -> int | None:
 class Gates:
     """What is fused for one target. size: what the user states of a name. queries: their number where nothing says it.
     dtype: MLX's name of what activations are, where nothing says it; "" for any. ones: names of sizes that are 1.
+    given: dtypes by their symbols, as the package's calls of the function give them.
 
     What isn't known is taken to be fused.
     """
@@ -151,6 +152,7 @@ class Gates:
     queries: int = 2048
     dtype: str = ""
     ones: frozenset[str] = frozenset()
+    given: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fuses_norms(self) -> bool:

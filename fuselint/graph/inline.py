@@ -194,10 +194,14 @@ class Inline(Names):
             "keywords": tuple(args.keywords),
             "starred": args.starred,
         }
-        if target is not None and target in self.module.functions and self.program.makes_array(target):
-            attrs["fresh"] = True
+        harmless = target is not None and target.startswith(("builtins.", "mlx.core."))
+        if target is not None and target in self.module.functions:
+            harmless = self.program.changes_nothing(target)
+            if self.program.makes_array(target):
+                attrs["fresh"] = True
+                attrs["keeps"] = not harmless  # one of its arguments
         node = self.emit("call", inputs, attrs, at)
-        if target is None or not target.startswith(("builtins.", "mlx.core.")):
+        if not harmless:
             self.handed_on(inputs)
         return node
 

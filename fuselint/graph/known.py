@@ -26,6 +26,11 @@ from fuselint.source.modules import Definition
 _MARKED = re.compile(f"{MARK}\\d+{MARK}")
 
 
+def unmarked(name: str) -> str:
+    """A name of a function that is followed, as the function itself has it."""
+    return _MARKED.sub("", name)
+
+
 class KnownFacts:
     """The facts of a graph's values, each worked out when first asked for. How, the rules of `Facts` say.
 
@@ -241,7 +246,7 @@ class KnownFacts:
 
     def _unmarked_size(self, size: Expr) -> Expr:
         marked = [n for n in size.names if MARK in n]
-        new = {n: self._unique(("followed", n), _MARKED.sub("", n)) for n in sorted(marked)}
+        new = {n: self._unique(("followed", n), unmarked(n)) for n in sorted(marked)}
         for old, name in new.items():
             if old in self.reach.numbers:
                 self.reach.numbers[name] = self.reach.numbers[old]

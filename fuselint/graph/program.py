@@ -141,6 +141,13 @@ class Program:
             self._makes_array[graph] = _returns_new_array(graph)
         return self._makes_array[graph]
 
+    def changes_nothing(self, qualname: str) -> bool:
+        """Whether all that a function does is to compute: what it is given stays as it is."""
+        graph = self.graph(qualname)
+        if graph is None or graph.not_understood or graph.effects:
+            return False
+        return not any(n.op in ("call", "new", "opaque") for n in graph.nodes)
+
     def changed(self, qualname: str, text: str, edits: Sequence[Edit]) -> Program:
         """The program with the text after edits inside one function. Other functions and files are as this one's."""
         from fuselint.graph.elsewhere import Elsewhere

@@ -171,7 +171,7 @@ class State:
         if op in JOINS or "join" in node.attrs:
             for n in inputs:
                 self.joined.setdefault(n, []).append(node)
-        elif op in HOLDERS:
+        elif op in HOLDERS and node.attrs.get("keeps", True):
             self.leak(inputs[1:] if node.attrs.get("reason", "").startswith(CHANGED) else inputs)
         return node
 

@@ -11,6 +11,7 @@ import libcst as cst
 from fuselint.graph import expand_fused, expand_index, expand_losses, expand_products, expand_reduce, expand_views
 from fuselint.graph import ops_rules as rules
 from fuselint.graph import tape_views as v
+from fuselint.graph.dtypes import DType
 from fuselint.graph.expand import Applied, Expand, Result
 from fuselint.graph.fuse import compiled
 from fuselint.graph.gates import Gates
@@ -97,8 +98,11 @@ class Trace:
         """A value that the traced nodes don't compute."""
         if node.op == "const":
             return _scalar(node.attrs.get("value"))
-        if self.facts.kind(node) == "scalar":
+        if self.facts.kind(node) == "scalar" or _is_configured(node, self.facts):
             return self.number(node)
+        given = self.facts.dtype(node).bound(self.counted)
+        if self.facts.kind(node) == "unknown" and given.weak:  # as the package's calls give it
+            return Scalar(node, "int" if given == DType({"weak int"}) else "float")
         if self.facts.kind(node) in ("array", "unknown"):
             made = self.tracer.input(self.shape(node), self.dtype(node))
             made.node = node
@@ -199,6 +203,10 @@ class Trace:
             return self.opaque((), node)
         if op.name == "array":
             return self.constant(node)
+        numbers = [x for x in given if isinstance(x, Scalar) and x != NOTHING]
+        if op.operator is not None and given and len(numbers) == len(given):
+            whole = op.name != "divide" and all(x.kind == "int" for x in numbers)
+            return Scalar(node, "int" if whole else "float")
         unknown = None in known  # neither an array nor a number
         if is_compiled(node) and self.eager and not unknown:
             return self.own_kernels(node, op, given)
@@ -367,7 +375,7 @@ def trace(
     """
     ordered = sorted(nodes, key=lambda n: n.id)
     gates = gates or Gates()
-    out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts), gates, eager)
+    out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts, gates.given), gates, eager)
     for node in ordered:
         if not made(out, node):
             taken = (instead or {}).get(node, node)
@@ -389,6 +397,21 @@ NOTHING = _scalar(None)
 
 def _is_operator(node: Node) -> bool:
     return isinstance(node.cst, (cst.BinaryOperation, cst.AugAssign))
+
+
+def _is_configured(node: Node, facts: KnownFacts) -> bool:
+    """`self.scale` where the constructor assigns `config.scale`, or `self.config.scale`: of what nothing is known but
+    that it is an argument's of the constructor, a number."""
+    if node.op != "attr" or facts.kind(node) != "unknown":
+        return False
+    at, inside = node, False
+    while at.op == "attr" and at.inputs:
+        made = at.attrs.get("init")
+        inside |= at is not node
+        at = made if isinstance(made, Node) else at.inputs[0]
+        if isinstance(made, Node):
+            inside |= made.op == "attr"
+    return inside and at.op == "param" and at.attrs.get("name") != "self"
 
 
 def _frozen(value: Any) -> str:

@@ -7,7 +7,7 @@ cast of it shows that it has another: `x.astype(mx.float32)` says that x isn't f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from fuselint.graph.dtypes import HALF
@@ -54,12 +54,12 @@ def _shown(graph: Graph, facts: KnownFacts) -> set[str]:
     return out
 
 
-def counted(nodes: Iterable[Node], facts: KnownFacts) -> dict[str, str]:
+def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) -> dict[str, str]:
     """What unstated dtypes are counted as where some operations are looked at: those of the operands beside them.
 
-    A condition counts as one, and a parameter that is a dtype as its default.
+    A condition counts as one, and a parameter that is a dtype as its default. given: what the package's calls say.
     """
-    out = dict(_defaults(facts))
+    out = {**dict(_defaults(facts)), **given}
     meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
     for _ in range(ROUNDS if facts.unstated else 0):
         before = len(out)

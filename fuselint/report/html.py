@@ -43,7 +43,13 @@ def _in_script(data: str) -> str:
 
 
 def _data(page: Page) -> dict[str, Any]:
-    chip = {"name": page.chip.name, "origin": page.origin, "bandwidth": page.chip.bandwidth}
+    chip = {
+        "name": page.chip.name,
+        "origin": page.origin,
+        "bandwidth": page.chip.bandwidth,
+        "products": page.chip.peak.products(page.dtype),
+        "vector": page.chip.peak.vector,
+    }
     keys = {(s.finding.path, s.finding.id): _key(number) for number, s in enumerate(page.shown)}
     return {
         "version": __version__,

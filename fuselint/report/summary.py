@@ -29,6 +29,7 @@ def closing(results: Sequence[FileResult], known: int = 0) -> str:
     kinds = [f"{levels[level]} {name}" for level, name in LEVELS if levels[level]]
     reasons = Counter(reason for r in results for _, reason in r.not_understood)
     top = [f"{reason} {number}" for reason, number in reasons.most_common(MOST_REASONS)]
+    idle = sum(r.idle for r in results)
     return "; ".join(
         [
             plural(len(results), "file"),
@@ -36,6 +37,7 @@ def closing(results: Sequence[FileResult], known: int = 0) -> str:
             f"{reasons.total()} not understood{_in_brackets(top)}",
             f"{plural(len(findings), 'finding')}{_in_brackets(kinds)}",
             f"{sum(r.below_min_saving for r in results)} below --min-saving",
+            *([f"{idle} where it runs seldom or never (--hot '*' shows them)"] if idle else []),
             *([f"{known} in the baseline"] if known else []),
         ]
     )
@@ -157,8 +159,10 @@ def statistics(findings: Iterable[Finding], form: str = "full") -> str:
         return escape.dumps([asdict(c) for c in rows], indent=1) + "\n"
     if form == "jsonl":
         return "".join(escape.dumps(asdict(c)) + "\n" for c in rows)
+    width = max((len(c.name) for c in rows), default=0)
     return "".join(
-        f"{c.count:>6}  {c.code}  {c.name:<26} {c.fixable:>5} fixable {size(c.bytes):>9} {c.launches:>5} launches\n"
+        f"{c.count:>6}  {c.code}  {c.name:<{width}} {c.fixable:>5} fixable"
+        f" {size(c.bytes):>9} {c.launches:>5} launches\n"
         for c in rows
     )
 

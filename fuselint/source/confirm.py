@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -19,7 +19,7 @@ import libcst as cst
 from fuselint.graph.model import FOREIGN, Effect, Graph, Node, Slice, Statement, operands
 from fuselint.graph.ops import TABLE
 from fuselint.source.function import children, walk
-from fuselint.source.project import ModuleSummary, summarise
+from fuselint.source.project import summarise
 from fuselint.source.text import FileText
 from fuselint.source.tree import Tree
 
@@ -71,14 +71,14 @@ class Changes:
     """What a fix says that it does to a function.
 
     gone: the statements that it deletes. inserted: names that new statements `name = value` bind. rewritten: the
-    statements that now bind their name to something else. helper: the compiled function that it calls, or "".
+    statements that now bind their name to something else. narrowed: the names that statements bind no more.
     """
 
     slots: Sequence[Slot]
     gone: Collection[cst.CSTNode]
     inserted: frozenset[str] = frozenset()
     rewritten: frozenset[cst.CSTNode] = frozenset()
-    helper: str = ""
+    narrowed: Mapping[cst.Assign, frozenset[str]] = field(default_factory=dict)
 
 
 class _Different(Exception):
@@ -94,7 +94,7 @@ def confirm(graph: Graph, new_text: str, program: Program, changes: Changes) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = ast.parse(new_text)
-    new = Program(file, _opened(summarise(file, tree), changes.helper)).graph(graph.context.qualname)
+    new = Program(file, summarise(file, tree)).graph(graph.context.qualname)
     if new is None or new.not_understood:
         return "the changed function can't be read again"
     try:
@@ -102,18 +102,6 @@ def confirm(graph: Graph, new_text: str, program: Program, changes: Changes) -> 
     except _Different as why:
         return f"the new code would not compute the same: {why}"
     return ""
-
-
-def _opened(summary: ModuleSummary, helper: str) -> ModuleSummary:
-    """The module as if a compiled helper were a plain function: its calls are lowered in place, not unknown calls."""
-    own = summary.functions.get(helper)
-    if own is None:
-        return summary
-    return replace(
-        summary,
-        functions={**summary.functions, helper: replace(own, decorators=())},
-        compiled={k: v for k, v in summary.compiled.items() if k != helper},
-    )
 
 
 class _Keys:
@@ -307,7 +295,8 @@ class _Comparison:
         if a.block.owner is not None and self.partner.get(a.block.owner.index) is not b.block.owner:
             raise _Different("a statement is in another suite")
         ours, theirs = _bound(self.old, a), _bound(self.new, b)
-        if not site and set(ours) != set(theirs):
+        gone = self.changes.narrowed.get(a.cst, frozenset()) if isinstance(a.cst, cst.Assign) else frozenset()
+        if not site and set(ours) - gone != set(theirs):
             raise _Different("a statement binds other names")
         for name in () if rewritten else theirs:
             self._same(f"`{name}`", ours.get(name, []), theirs[name])

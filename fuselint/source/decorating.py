@@ -16,6 +16,8 @@ from fuselint.source.edit import Placement, apply, guard
 from fuselint.source.hoist import CORE, Refused, Surroundings
 from fuselint.source.project import MODULE
 from fuselint.source.regions import region_of
+from fuselint.source.removal import normalised
+from fuselint.source.unread import Leftovers
 
 if TYPE_CHECKING:
     from fuselint.graph.lower import Program
@@ -37,8 +39,10 @@ def redecorate(graph: Graph, match: Match, replacement: Replacement, program: Pr
     except Refused as refused:
         return NoFix(str(refused))
     start, end = source.span(part.root.cst)
-    edits = (Edit(start, end, text),)
-    spans = ((source.start, end),)
+    made = Edit(start, end, text)
+    rest = Leftovers(graph, program, None, False, start, "")
+    edits = normalised(file.text, [made, *rest.edits([part.root.cst], [made])])
+    spans = ((source.start, end), *rest.spans)
     new_text = apply(file.text, edits)
     why = guard(file.text, new_text, edits, spans)
     if why is not None:
@@ -46,7 +50,7 @@ def redecorate(graph: Graph, match: Match, replacement: Replacement, program: Pr
     problem = confirm(graph, new_text, program, Changes(slots=(), gone=()))
     if problem:
         return NoFix(problem)
-    return Placement(edits, f"@{text}", _region(graph, match, text), statements=spans)
+    return Placement(edits, f"@{text}", _region(graph, match, text), tuple(rest.notes), tuple(sorted(spans)))
 
 
 def _region(graph: Graph, match: Match, decorator: str) -> Region:

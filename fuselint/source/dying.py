@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +10,7 @@ import libcst as cst
 
 from fuselint.graph.model import Block, Graph, Node, Statement, operands
 from fuselint.source.confirm import SIZES, is_impure, uncast
-from fuselint.source.function import children
+from fuselint.source.function import children, walk
 from fuselint.source.sites import Site, is_own
 
 
@@ -44,8 +44,8 @@ class Dying:
 
     @cached_property
     def _closure(self) -> set[Node]:
-        """The holes and all that they are computed from."""
-        seen: set[Node] = set()
+        """The holes and all that they are computed from; what the new code computes around a loop is not."""
+        seen = {s.part.root for s in self.sites}.difference(self.operands)
         stack = list(self.operands)
         while stack:
             n = stack.pop()
@@ -97,6 +97,26 @@ class Dying:
         value = getattr(node, "value", None)
         return value is not None and self._pure(value, kept)
 
+    def spare(self, after: Mapping[cst.CSTNode, frozenset[str]]) -> dict[cst.Assign, frozenset[str]]:
+        """Of `x, y = a, b` the names that nobody reads any more, where others stay and their values do nothing else.
+
+        after: the names live after each statement.
+        """
+        out = {}
+        for stmt in after:
+            pairs = paired(stmt) if isinstance(stmt, cst.Assign) and stmt not in self._with_effects else []
+            unread = {
+                name for name, value in pairs if not {name, f"{name}.shape"} & after[stmt] and self._does_nothing(value)
+            }
+            if unread and len(unread) < len(pairs) and not any(stmt is s.stmt.cst for s in self.sites):
+                assert isinstance(stmt, cst.Assign)
+                out[stmt] = frozenset(unread)
+        return out
+
+    def _does_nothing(self, value: cst.BaseExpression) -> bool:
+        held = (self.graph.values.get(n) for n in walk(value) if isinstance(n, cst.BaseExpression))
+        return self._pure(value, ()) and not any(n is not None and is_impure(n) for n in held)
+
     def _pure(self, expr: cst.CSTNode, kept: Collection[Node]) -> bool:
         """Whether all calls inside are understood."""
         stack: list[cst.CSTNode] = [expr]
@@ -111,6 +131,18 @@ class Dying:
             if not isinstance(n, (cst.Lambda, cst.BaseComp)):
                 stack += children(n)
         return True
+
+
+def paired(stmt: cst.Assign) -> list[tuple[str, cst.BaseExpression]]:
+    """The names of `x, y = a, b`, all of them different, each with its value; else nothing."""
+    target, value = stmt.targets[0].target, stmt.value
+    if len(stmt.targets) != 1 or not isinstance(target, cst.Tuple) or not isinstance(value, cst.Tuple):
+        return []
+    names = [e.value.value for e in target.elements if isinstance(e.value, cst.Name)]
+    values = [e.value for e in value.elements if isinstance(e, cst.Element)]
+    if not len(set(names)) == len(target.elements) == len(values) == len(value.elements):
+        return []
+    return list(zip(names, values, strict=True))
 
 
 def _blocks(stmt: Statement) -> Iterator[Block]:

@@ -24,7 +24,9 @@ from fuselint.source.text import FileText, fingerprint, read
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict
+    from fuselint.source.frequency import Frequencies, Frequency
     from fuselint.source.links import Links
+    from fuselint.source.mentions import Mentions
     from fuselint.source.scopes import Scopes
 
 HIGHEST = 6
@@ -43,10 +45,22 @@ ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 OUTSIDE = ("mlx.", "abc.", "typing.", "builtins.", "object", "enum.", "collections.", "Protocol", "Generic")
 """What bases start with that are of no package that is analysed."""
 
+TESTS = re.compile(
+    r"(^|[/\\])(tests?|testing|benchmarks?|examples?|conftest\.py|test_[^/\\]*\.py|bench[^/\\]*\.py|[^/\\]*_test\.py)([/\\]|$)"
+)
+"""Paths of files whose calls don't count."""
+
+
+def is_test(path: str, top: str) -> bool:
+    """Whether a file of the package in the folder `top` holds tests, benchmarks or examples."""
+    return TESTS.search(os.path.relpath(path, top)) is not None
+
+
 Notes = dict[str, str]
 """What was read of other files: a path, or a question to the whole package -> the hash of the answer, "" for none."""
 
 KIND, COMPILED, USERS, READING = "kind of ", "compiled in ", "users of ", "reading "
+PACKAGE, FREQUENCY = "package of ", "how often "
 """How questions begin. A path is absolute, and begins like none of them."""
 
 
@@ -61,6 +75,12 @@ class Definition:
         return f"{self.path}:{self.name}"
 
 
+def _definition(shown: str) -> Definition:
+    """The definition that shows itself so."""
+    path, _, name = shown.rpartition(":")
+    return Definition(path, name)
+
+
 class Modules:
     """The modules on disk, with the texts of `overlay` in place of their files. All paths are absolute."""
 
@@ -73,6 +93,9 @@ class Modules:
         self._indices: dict[str, Index] = {}
         self._links: dict[str, Links | None] = {}
         self._compiled: dict[str, Compiled] = {}
+        self._mentions: dict[str, Mentions | None] = {}
+        self._frequencies: dict[str, Frequencies] = {}
+        self._imported: dict[str, frozenset[str]] = {}
         self._notes: Notes | None = None
 
     # -- files --------------------------------------------------------------------------------------------------------
@@ -94,6 +117,10 @@ class Modules:
         """That it was asked whether another file of the package reads a name of the file `path`."""
         self._note(f"{READING}{name} of {path}", str(is_read))
 
+    def note_package(self, path: str) -> None:
+        """That a file's result rests on which package it belongs to: that tells tests from what runs."""
+        self._note(f"{PACKAGE}{path}", package_folder(os.path.dirname(path)))
+
     def ask_again(self, note: str) -> str | None:
         """What a note would say now; None where it is no question that modules answer."""
         question, _, about = note.partition(" ")
@@ -108,8 +135,13 @@ class Modules:
             elif note.startswith(COMPILED):
                 self.compiled(note[len(COMPILED) :])
             elif note.startswith(USERS):
-                path, _, name = note[len(USERS) :].rpartition(":")
-                self.users(Definition(path, name))
+                self.users(_definition(note[len(USERS) :]))
+            elif note.startswith(PACKAGE):
+                self.note_package(note[len(PACKAGE) :])
+            elif note.startswith(FREQUENCY):
+                where, _, named = note[len(FREQUENCY) :].partition(" in ")
+                first, _, last = where.removesuffix(" of a loop").partition(" to ")
+                self.frequency(_definition(named), int(first), int(last), beside_innermost=where.endswith("loop"))
             else:
                 self.file(note)
         return notes[note]
@@ -359,6 +391,42 @@ class Modules:
         self._note(f"{COMPILED}{path}", repr(found))
         return found
 
+    # -- how often ----------------------------------------------------------------------------------------------------
+
+    def mentions(self, path: str) -> Mentions | None:
+        """The places of a file that read names; None where it can't be read."""
+        if path not in self._mentions:
+            file = self.file(path)
+            self._mentions[path] = None if file is None else _mentions(file.path, file.text)
+        return self._mentions[path]
+
+    def with_word(self, folder: str, word: str) -> list[str]:
+        """The files of a package that hold a word."""
+        return self._index(folder).words.get(word, [])
+
+    def frequencies(self, path: str) -> Frequencies:
+        """How often the functions of a file's package run."""
+        from fuselint.source.frequency import Frequencies
+
+        top = package_folder(os.path.dirname(path))
+        if top not in self._frequencies:
+            self._frequencies[top] = Frequencies(self, top)
+        return self._frequencies[top]
+
+    def imported(self, folder: str) -> frozenset[str]:
+        """The files of a package that another one imports, or imports something from."""
+        if folder not in self._imported:
+            self._imported[folder] = self._index(folder).imported(self)
+        return self._imported[folder]
+
+    def frequency(self, found: Definition, first: int, last: int, *, beside_innermost: bool) -> Frequency:
+        """How often lines of a function run: see `Frequencies.at`."""
+        with self.noting():  # the answer stands for all that was read for it
+            answer = self.frequencies(found.path).at(found, first, last, beside_innermost=beside_innermost)
+        where = f"{first} to {last}{' of a loop' if beside_innermost else ''}"
+        self._note(f"{FREQUENCY}{where} in {found}", answer.how)
+        return answer
+
     # -- users --------------------------------------------------------------------------------------------------------
 
     def users(self, found: Definition) -> list[str]:
@@ -400,6 +468,28 @@ class Index:
                     if words:
                         out.setdefault(words[0], {}).setdefault(path, []).append(m[1].decode())
         return out
+
+    @cached_property
+    def words(self) -> dict[str, list[str]]:
+        """Word -> the files that hold it, in order."""
+        out: dict[str, list[str]] = {}
+        for path in python_files(self._folder):
+            for word in set(_WORD.findall(self._data(path))):
+                out.setdefault(word.decode("utf-8", "replace"), []).append(path)
+        return out
+
+    def imported(self, modules: Modules) -> frozenset[str]:
+        """The files that another one, tests apart, imports or imports something from."""
+        stems = {os.path.splitext(os.path.basename(p))[0] for p in python_files(self._folder)}
+        out = set()
+        for name, files in self._imports.items():
+            for path, sources in files.items():
+                if is_test(path, self._folder):
+                    continue
+                for source in sources:
+                    inner = f"{source}{'' if source.endswith('.') else '.'}{name}" if name in stems else source
+                    out |= {f for f in (modules.module(source, path), modules.module(inner, path)) if f and f != path}
+        return frozenset(out)
 
     @cached_property
     def compiling(self) -> list[str]:
@@ -499,6 +589,15 @@ def _links(path: str, text: str) -> Links | None:
     module, known = _summary(path, text), _scoped(path, text)
     with contextlib.suppress(RecursionError, MemoryError):
         return None if module is None or known is None else links(known, module)
+    return None
+
+
+@lru_cache(maxsize=2048)
+def _mentions(path: str, text: str) -> Mentions | None:
+    from fuselint.source.mentions import mentions
+
+    with contextlib.suppress(UnreadableFile, RecursionError, MemoryError):
+        return mentions(parse(FileText(path, text)))
     return None
 
 

@@ -19,7 +19,7 @@ from fuselint.rulebook import GIVEN, Match, NoFix, Replacement
 from fuselint.source.confirm import Changes, confirm
 from fuselint.source.dead import Liveness, dead_statements, names_bound
 from fuselint.source.decorating import is_decorator, redecorate
-from fuselint.source.dying import Dying
+from fuselint.source.dying import Dying, paired
 from fuselint.source.edit import Placement, apply, guard
 from fuselint.source.express import Writer
 from fuselint.source.function import walk
@@ -98,19 +98,35 @@ class _Placing:
 
         kept = already | {s.instead for s in saved}
         removed += [s.reader for s in saved if s.instead is not None]
-        self.dead = dead_statements(
-            function,
-            lambda n: n not in kept and dying.deletable(n),
-            removed,
-            {s.expr: s.names for s in self.sites} | {s.reader: s.names for s in saved},
-            (first | rewriting.trivial) - kept,
-        )
+        added = {s.expr: s.names for s in self.sites} | {s.reader: s.names for s in saved}
+        spare = dying.spare(Liveness(function).run())
+        self.narrowed: dict[cst.Assign, frozenset[str]] = {}
+        while True:
+            self.dead = dead_statements(
+                function,
+                lambda n: n not in kept and dying.deletable(n),
+                removed,
+                added,
+                (first | rewriting.trivial) - kept,
+            )
+            after = Liveness(function, set(removed), added, self.dead).run()
+            unread = {
+                stmt: names
+                for stmt, names in dying.spare(after).items()
+                if stmt not in self.dead and stmt not in kept and stmt not in spare and stmt not in self.narrowed
+            }
+            if not unread:
+                break
+            self.narrowed |= unread
+            removed += [value for stmt, names in unread.items() for name, value in paired(stmt) if name in names]
         self._check_walrus(removed)
         self._check_useless(removed, kept)
-        edits, spans = rewriting.edits(self.dead, saved)
+        edits, spans = rewriting.edits(
+            self.dead, saved, {stmt: self.narrowed[stmt] for stmt in self.narrowed if stmt not in self.dead}
+        )
         edits += around.edits
         rest = Leftovers(graph, self.program, self.is_read, self._is_unsafe(), rewriting.comments_at, rewriting.indent)
-        code = [*self.dead, *(s.expr for s in self.sites)]
+        code = [*self.dead, *removed]
         edits += rest.edits(code, normalised(source.file.text, edits))
         return self._checked(normalised(source.file.text, edits), spans + rest.spans, rest, around.definition)
 
@@ -136,8 +152,8 @@ class _Placing:
             slots=[self.wording.slot(s) for s in self.sites],
             gone=self.dead,
             inserted=frozenset(s.name for s in saved if s.before is not None),
+            narrowed=self.narrowed,
             rewritten=frozenset(s.instead for s in saved if s.instead is not None),
-            helper=self.wording.helper[0] if self.replacement.helper is not None else "",
         )
 
     def _check_walrus(self, removed: list[cst.CSTNode]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import libcst as cst
 
 from fuselint.finding import Edit
 from fuselint.graph.model import Node, Statement
+from fuselint.source.dying import paired
 from fuselint.source.express import Place, Writer
 from fuselint.source.function import walk
 from fuselint.source.hoist import Refused, indent_of
@@ -88,8 +89,10 @@ class Rewriting:
             raise Refused("the value beside it is computed in the same expression")
         return found.text
 
-    def edits(self, dead: set[cst.CSTNode], saved: Sequence[Saved]) -> tuple[list[Edit], list[tuple[int, int]]]:
-        """The edits, and the spans of the statements that they may change."""
+    def edits(
+        self, dead: set[cst.CSTNode], saved: Sequence[Saved], narrowed: Mapping[cst.Assign, frozenset[str]]
+    ) -> tuple[list[Edit], list[tuple[int, int]]]:
+        """The edits, and the spans of the statements that they may change. narrowed: names that assignments lose."""
         source = self.source
         file = source.file
         removal = Removal(source, dead)
@@ -101,6 +104,13 @@ class Rewriting:
             if one.instead is not None:
                 spans.append((edits[-1].start, edits[-1].end))
                 comments += self._lost(edits[-1].start, edits[-1].end, edits[-1].text)
+        for assign, names in narrowed.items():
+            pairs = [(name, self.source.code(value)) for name, value in paired(assign) if name not in names]
+            start, end = source.span(assign)
+            text = f"{', '.join(t for t, _ in pairs)} = {', '.join(v for _, v in pairs)}"
+            edits.append(self._replaced(start, end, text, assign))
+            comments += self._lost(start, end, edits[-1].text)
+            spans.append((start, end))
         done: set[cst.CSTNode] = set()
         for site in self.sites:
             stmt = self.tree.statement(site.expr)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import partial
 
+from fuselint.source.conditions import outcome
 from fuselint.source.links import Expr, Links, Site
 from fuselint.source.modules import Definition
 from fuselint.source.project import MISSING, MODULE, ModuleSummary
@@ -26,7 +28,7 @@ class Switches:
     def is_on(self, site: Site) -> bool:
         """Whether something is compiled by default. What only the machine decides, such as a chip's name, is on."""
         for test, wanted in site.tests:
-            known = self._outcome(site.by, test)
+            known = outcome(test, partial(self._default, site.by))
             if known is not None and known is not wanted:
                 return False
         return not site.kept or self._is_switched(site)
@@ -41,26 +43,6 @@ class Switches:
         name = site.by.rpartition(".")[2]
         files = self.evaluation.users(Definition(self.path, function.class_name or site.by))
         return any(name in found.calls_by_name for p in files if (found := self.evaluation.links(p)) is not None)
-
-    def _outcome(self, scope: str, test: ast.expr) -> bool | None:
-        """What a test gives by default: of a parameter, an attribute, or a variable of the environment."""
-        match test:
-            case ast.UnaryOp(op=ast.Not()):
-                known = self._outcome(scope, test.operand)
-                return None if known is None else not known
-            case ast.BoolOp():
-                found = [self._outcome(scope, v) for v in test.values]
-                decisive = isinstance(test.op, ast.Or)
-                return decisive if decisive in found else None if None in found else not decisive
-            case ast.Compare(ops=[op], comparators=[ast.Constant(value=compared)]):
-                value = self._default(scope, test.left)
-                if value is MISSING or not isinstance(op, (ast.Eq, ast.NotEq)):
-                    return None
-                return (value == compared) is isinstance(op, ast.Eq)
-            case ast.Compare():
-                return None
-        value = self._default(scope, test)
-        return None if value is MISSING else bool(value)
 
     def _default(self, scope: str, node: ast.expr, depth: int = 0) -> object:
         """The value that an expression has by default, or MISSING."""
@@ -77,7 +59,7 @@ class Switches:
                 default = node.args[1] if len(node.args) > 1 else None
                 return None if default is None else self._default(scope, default, depth + 1)
             case ast.Compare() | ast.UnaryOp() | ast.BoolOp() if depth < DEEPEST:
-                found = self._outcome(scope, node)
+                found = outcome(node, partial(self._default, scope))
                 return MISSING if found is None else found
         return MISSING
 

@@ -15,6 +15,7 @@ import os
 import re
 import stat
 import tempfile
+import time
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,13 @@ from fuselint.errors import FuselintError, UnreadableFile
 
 LARGEST = 20_000_000
 """Bytes. A longer file is data, not a model: it is refused rather than parsed for minutes."""
+
+TEMPORARY = ".fuselint-{}-*.tmp"
+"""What write_atomic calls the file that takes another's place, by its process."""
+_OF_PROCESS = re.compile(r"\.fuselint-(\d+)-.*\.tmp")
+LEFT_OVER_AFTER = 10.0
+"""Seconds. A temporary file lives for some milliseconds: an older one, of a process that is gone, is left over. On
+another machine of a shared folder the process may run all the same."""
 
 NAMES_MLX = b"mlx"
 """A file without these bytes can't import MLX under any spelling."""
@@ -156,17 +164,16 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, expected: bytes | No
     shown, path = os.fspath(path), os.path.realpath(path)
     try:
         mode = _writable_mode(shown, path)
-        if expected is not None:
-            with open(path, "rb") as f:
-                if f.read() != expected:
-                    raise FuselintError(f"{shown}: changed on disk since it was read; nothing was written to it")
-        fd, temporary = tempfile.mkstemp(prefix=".fuselint-", suffix=".tmp", dir=os.path.dirname(path))
+        prefix, suffix = TEMPORARY.format(os.getpid()).split("*")
+        fd, temporary = tempfile.mkstemp(suffix, prefix, os.path.dirname(path))
         try:
             with open(fd, "wb") as f:
                 f.write(data)
                 f.flush()
                 os.fsync(f.fileno())
             os.chmod(temporary, mode)
+            if expected is not None:
+                _require(shown, path, expected)
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -176,6 +183,34 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, expected: bytes | No
         raise FuselintError(f"{shown}: can't be written: it, or its folder, no longer exists") from None
     except OSError as e:
         raise FuselintError(f"{shown}: can't be written: {e.strerror or e}") from None
+
+
+def remove_left_over(folder: str) -> None:
+    """Remove the temporary files in a folder of processes that were killed while they wrote."""
+    with contextlib.suppress(OSError), os.scandir(folder or ".") as entries:
+        for entry in entries:
+            named = _OF_PROCESS.fullmatch(entry.name)
+            if named and time.time() - entry.stat().st_mtime > LEFT_OVER_AFTER and not _runs(int(named[1])):
+                os.unlink(entry.path)
+
+
+def _runs(pid: int) -> bool:
+    if os.name == "nt":
+        return False  # a signal would end it there; its age tells
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
+def _require(shown: str, path: str, expected: bytes) -> None:
+    """Asked last of all, so that hardly any time is left in which somebody else could write."""
+    with open(path, "rb") as f:
+        if f.read() != expected:
+            raise FuselintError(f"{shown}: changed on disk since it was read; nothing was written to it")
 
 
 def _writable_mode(shown: str, path: str) -> int:

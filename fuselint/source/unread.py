@@ -57,13 +57,14 @@ class Leftovers:
             name = names.pop()
             if name in seen:
                 continue
-            definition: ast.FunctionDef | ast.Import | None = self._private(name) or self._import(name)
+            definition: ast.FunctionDef | ast.Import | ast.ImportFrom | None
+            definition = self._private(name) or self._import(name)
             # What other files read is asked last: it may take reading all of them.
             more = None
             if definition is None and self.is_unsafe and self.is_read is not None:
                 more = self._attribute(name)
             if (definition is None and more is None) or self._read(
-                name, deleted, kept, isinstance(definition, ast.Import)
+                name, deleted, kept, isinstance(definition, (ast.Import, ast.ImportFrom))
             ):
                 continue
             seen.add(name)
@@ -75,7 +76,7 @@ class Leftovers:
                 out.append(Edit(*span, ""))
                 deleted.append(span)
                 comments += [c for _, c in comments_in(file, *span) if not PRAGMA.match(c)]
-                what = f"`import {name}`" if isinstance(definition, ast.Import) else f"`{name}`"
+                what = f"`{name}`" if isinstance(definition, ast.FunctionDef) else f"`{ast.unparse(definition)}`"
                 self.notes.append(f"{what} goes, nothing else reads it")
                 self.spans.append(span)
                 names += _ast_names(definition)
@@ -118,14 +119,20 @@ class Leftovers:
                 return True
         return not here and self.is_read is not None and self.is_read(name)
 
-    def _import(self, name: str) -> ast.Import | None:
-        """The line `import math`, which does nothing but bind the name."""
-        if name not in WITHOUT_EFFECT:
-            return None
+    def _import(self, name: str) -> ast.Import | ast.ImportFrom | None:
+        """The line `import math` or `from functools import partial`, which does nothing but bind the name."""
         tree = parsed(self.graph.source.file)
         found = [n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) and name in _bound(n)]
         only = found[0] if len(found) == 1 else None
-        return only if isinstance(only, ast.Import) and only in tree.body and len(only.names) == 1 else None
+        if (
+            only is None
+            or only not in tree.body
+            or len(only.names) != 1
+            or (isinstance(only, ast.ImportFrom) and only.level)
+        ):
+            return None
+        module = only.module if isinstance(only, ast.ImportFrom) else only.names[0].name
+        return only if module in WITHOUT_EFFECT else None
 
     def _private(self, name: str) -> ast.FunctionDef | None:
         """The one function or method of a private name that the file defines."""
@@ -198,8 +205,8 @@ class Leftovers:
         )
 
 
-WITHOUT_EFFECT = frozenset({"math"})
-"""Modules whose import does nothing else, and that nobody imports from another module."""
+WITHOUT_EFFECT = frozenset({"functools", "math"})
+"""Modules whose import does nothing else, and whose names nobody imports from another module."""
 
 
 def _bound(node: ast.Import | ast.ImportFrom) -> list[str]:

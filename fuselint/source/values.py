@@ -7,30 +7,18 @@ package give it. What none of these tells is left out: nothing is assumed of it.
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from fuselint.source.links import Call, Expr, Links, Store
-from fuselint.source.modules import Definition, Modules
+from fuselint.source.modules import Definition, Modules, is_test
 from fuselint.source.project import MODULE, FunctionSummary, ModuleSummary
 
 DEEPEST = 40
 """Steps from an expression to what it stands for."""
 
 ABSTRACT = frozenset({"abc.abstractmethod", "abstractmethod"})
-
-TESTS = re.compile(
-    r"(^|[/\\])(tests?|testing|benchmarks?|examples?|conftest\.py|test_[^/\\]*\.py|bench[^/\\]*\.py|[^/\\]*_test\.py)([/\\]|$)"
-)
-"""Paths of files whose calls don't count."""
-
-
-def is_test(path: str, top: str) -> bool:
-    """Whether a file of the package in the folder `top` holds tests, benchmarks or examples."""
-    return TESTS.search(os.path.relpath(path, top)) is not None
-
 
 ONE = re.compile(r"^(?:typing\.)?(?:Optional|Annotated|Final|ClassVar)\[(.*)\]$")
 SEVERAL = re.compile(r"^(?:typing\.|collections\.abc\.)?(?:[Ll]ist|[Tt]uple|Sequence|Iterable|Iterator)\[(.*)\]$")

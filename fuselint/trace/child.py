@@ -18,10 +18,12 @@ from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 from fuselint.errors import FuselintError
+from fuselint.orphan import end_with_parent
 from fuselint.trace.model import Request
 
 
 def main() -> None:
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     questions = os.fdopen(os.dup(0), encoding="utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -48,6 +49,7 @@ class Tracing:
             cwd=self._folder,
             text=True,
             encoding="utf-8",
+            start_new_session=os.name == "posix",
         )
         try:
             answer = self._ask({"request": asdict(self._request)})
@@ -63,11 +65,14 @@ class Tracing:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        with contextlib.suppress(OSError):  # the child, and what it started, which may live on after it
+            if os.name == "posix":
+                os.killpg(self._process.pid, signal.SIGKILL)
+            else:
+                self._process.kill()
+        self._process.wait()
 
     def sizes(self, activation: int, expressions: Sequence[str]) -> list[int | None]:
         """What the expressions were in one run of a function, None where they aren't whole numbers."""

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fuselint import chips
-from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
+from fuselint.config import DEFAULT_CHIP, DEFAULT_DTYPE, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
+from fuselint.graph.callers import given_dtypes
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
@@ -18,15 +19,16 @@ from fuselint.graph.likely import likely
 from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
-from fuselint.graph.tape import Array
+from fuselint.graph.tape import ACTIVATION, Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
+from fuselint.traffic.apart import apart
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
-from fuselint.traffic.rewritten import kernels_around
-from fuselint.traffic.sizes import FEATURES, Pair, Sizes
+from fuselint.traffic.rewritten import kernels_around, small_array
+from fuselint.traffic.sizes import Pair, Sizes
 
 if TYPE_CHECKING:
     from fuselint.rulebook import FusedKernel, Made, Match
@@ -46,6 +48,7 @@ class Region:
     before: list[Kernel]
     after: list[Kernel]
     bytes: Bytes
+    assumes_dtype: bool = False  # of some array nothing says the dtype
 
     @property
     def formulas(self) -> tuple[Expr, Expr]:
@@ -77,15 +80,21 @@ def saves_where_compiled(graph: Graph, match: Match) -> bool:
 
 def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Region:
     facts, letters = _stated(graph, match)
-    gates = gates_of(settings, known)
+    gates = replace(gates_of(settings, known), given={**given_dtypes(graph), **known.dtypes})
     traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
-    shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes)]
+    own = apart(traced, match.region, (match.root, *match.also))
+    shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a) is None]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
-    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays))
+    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own)
     sizes.meanings.update(letters)
-    return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]))
+    moved = (a for k in (*before, *after) for a in (*k.reads, *k.writes))
+    assumed = any(a.dtype == ACTIVATION for a in moved) or any(
+        s not in gates.given and not s.endswith("'.dtype")
+        for s in traced.counted  # a loop's or branch's value is of them
+    )
+    return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]), assumed and settings.dtype == DEFAULT_DTYPE)
 
 
 def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[list[Kernel], list[Kernel]]:
@@ -274,7 +283,10 @@ def report(counted: Region, settings: Settings, known: Known) -> Traffic:
         at=at,
         saved_at=saved,
         launches_fewer=fewer,
-        assumed=tuple(name for name, (_, source) in numbers.items() if source == "assumed"),
+        assumed=(
+            *(name for name, (_, source) in numbers.items() if source == "assumed"),
+            *["dtype"] * counted.assumes_dtype,
+        ),
         sources={name: source for name, (_, source) in numbers.items()},
         chip=chip.key,
         phase=settings.phase or "prefill",
@@ -311,10 +323,8 @@ def _arrays(nodes: Sequence[Node], traced: Trace) -> list[Array]:
 
 def _made(made: Made, kernel: FusedKernel, traced: Trace) -> Kernel:
     """The kernel that makes a small array for another."""
-    shape = traced.shape(made.like)
-    size = None if shape is None else shape.axis(-1)
-    array = traced.tracer.input(Shape(None, (size or Expr.name(FEATURES),)), traced.dtype(made.like))
-    return Kernel(made.op, kernel.writes, tuple(_arrays(made.reads, traced)), (array,))
+    array = small_array(made, traced)
+    return Kernel(made.op, kernel.writes, tuple(array.inputs), (array,))
 
 
 def _written(match: Match) -> list[Node]:

@@ -54,7 +54,7 @@ class Bytes:
 
     def of(self, array: Array) -> Expr:
         each = self.itemsize if array.dtype == ACTIVATION else ITEMSIZE[array.dtype]
-        return self.sizes.elements(array.shape) * each
+        return self.sizes.elements_of(array) * each
 
     def moved(self, kernel: Kernel) -> Expr:
         return sum((self.of(a) for a in (*kernel.reads, *kernel.writes)), Expr.of(0))

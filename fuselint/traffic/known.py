@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from fuselint.config import PHASES, Settings
 from fuselint.finding import Source
+from fuselint.graph.known import unmarked
 from fuselint.modelconfig import ModelConfig
 
 Number = tuple[int, Source]
@@ -57,8 +58,12 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"batch|^bsz$|^bs$|^bsize$", "batch"),
     (r"(window|chunk|block|context|segment)_?size|^chunk(_len(gth)?)?$", "span"),
     (r"kernel|conv.*(size|width|dim)|(patch|group|buffer|cache|image|grid)_?size|stride", "other"),
+    (r"shared_?heads?$", "group"),
     (r"kv.*heads?$|key_value_heads|heads?_kv|^n?_?kv$", "kv_heads"),
-    (r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head", "head"),
+    (
+        r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head|kv_?channels|^d_kv$",
+        "head",
+    ),
     (r"heads?$|n_?head", "heads"),
     (r"rep(eat)?s?$|group|n_rep|gqa", "group"),
     (r"vocab", "vocabulary"),
@@ -87,6 +92,7 @@ PAST = re.compile(r"(.*[._])?((k|v|keys?|values?)(_\w+)?|.*cache.*|past.*|.*cont
 
 def role(name: str, at: str = "other") -> str:
     """What a name's size is for. at: what its place in a shape says."""
+    name = unmarked(name)
     if ".shape[" in name:
         return _of_axis(name, at)
     last = name.rstrip("'").rsplit(".", 1)[-1]
@@ -103,9 +109,12 @@ HEADED = frozenset({"heads", "kv_heads", "group", "head"})
 def _of_axis(name: str, at: str) -> str:
     """Of `x.shape[1]`, of which the code says no more."""
     axis = name.rstrip("]'").rsplit("[", 1)[-1]
+    past = axis in ("2", "-2") and PAST.match(name) is not None
+    if past and at == "head":
+        return "keys"  # the scores of what is attended to
     if at in HEADED:
         return at
-    if axis in ("2", "-2") and PAST.match(name):
+    if past:
         return "keys"
     return {"0": "batch", "1": "length", "-1": "features", "-2": "length", "-3": "batch"}.get(axis, at)
 
@@ -119,7 +128,7 @@ class Known:
     """stated, recorded, configured: numbers by name; config: for what none says.
 
     phase_stated: whether the user chose it; resized: its sizes that the user stated, by role.
-    ran: sizes of a recorded run, by role.
+    ran: sizes of a recorded run, by role; dtypes: those of its arguments, by the symbols that stand for them.
     """
 
     stated: Callable[[str], int | None] = _nothing
@@ -130,6 +139,7 @@ class Known:
     phase_stated: bool = False
     resized: frozenset[str] = frozenset()
     ran: Mapping[str, int] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
     cache: dict[str, Number | None] = field(default_factory=dict)
 
     def number(self, name: str) -> Number | None:

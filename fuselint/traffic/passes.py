@@ -172,7 +172,10 @@ class Pass:
         return True
 
     def _holds(self, test: cst.BaseExpression, source: FunctionSource, *, is_own: bool) -> bool | None:
-        """Whether a test holds, as far as it is known: masks and caches are given, what is optional is not."""
+        """Whether a test holds, as far as it is known: masks and caches are given, what is optional is not.
+
+        Of an object of another file, `"bias" in self` asks for what is optional, too.
+        """
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
             inner = self._holds(test.expression, source, is_own=is_own)
             return None if inner is None else not inner
@@ -182,6 +185,9 @@ class Pass:
             return decides if decides in sides else None if None in sides else not decides
         if isinstance(test, cst.Call) and isinstance(test.func, cst.Name) and test.func.value == "hasattr":
             return False
+        name = _asked_of_self(test)
+        if name is not None:
+            return is_own and self.made is not None and name in self.made.attributes
         absent = _tests_absence(test)
         if absent is not None and is_own:
             return not absent
@@ -286,6 +292,17 @@ def _loops(stmt: Statement | None, frame: Frame) -> Iterator[tuple[cst.BaseExpre
         if frame.parent is None:
             return
         stmt, frame = frame.stmt, frame.parent
+
+
+def _asked_of_self(test: cst.BaseExpression) -> str | None:
+    """The name of `"name" in self`."""
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+        return None
+    compared, left = test.comparisons[0], test.left
+    if not isinstance(compared.operator, cst.In) or not isinstance(left, cst.SimpleString):
+        return None
+    is_self = isinstance(compared.comparator, cst.Name) and compared.comparator.value == "self"
+    return str(left.evaluated_value) if is_self else None
 
 
 def _tests_absence(test: cst.BaseExpression) -> bool | None:

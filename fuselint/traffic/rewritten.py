@@ -12,14 +12,17 @@ from fuselint.graph.cuts import leaving
 from fuselint.graph.fuse import compiled
 from fuselint.graph.gates import Gates
 from fuselint.graph.model import Graph, Node
+from fuselint.graph.shapes import Shape
+from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.traffic.fused import computed
 from fuselint.traffic.kernels import Kernel, group_kernels
+from fuselint.traffic.sizes import FEATURES
 
 if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
-    from fuselint.rulebook import Match
+    from fuselint.rulebook import Made, Match
 
 
 def kernels_around(
@@ -61,11 +64,20 @@ class _Replaced:
             if not isinstance(like, Array):
                 return None
             reads = [a for a in given if isinstance(a, Array)]
+            reads += [small_array(m, after) for m in kernel.made]
             result = computed(after.tracer, kernel.op, reads, like, after.gates)
             if kernel.writes is node:
                 return result
             self.between[kernel.writes] = result
         return None
+
+
+def small_array(made: Made, traced: Trace) -> Array:
+    """What the fixed code makes for a kernel, in one of its own: under mx.compile, too."""
+    shape = traced.shape(made.like)
+    size = None if shape is None else shape.axis(-1)
+    given = [a for n in made.reads if isinstance(a := traced.operand(n), Array)]
+    return traced.tracer.make(made.op, given, Shape(None, (size or Expr.name(FEATURES),)), traced.dtype(made.like))
 
 
 def _kernels(traced: Trace, outputs: Sequence[Node], shapeless: bool) -> list[Kernel]:

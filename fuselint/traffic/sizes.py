@@ -6,7 +6,7 @@ Where an array's rank is unknown it has T rows of its last axis; the last axis o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
@@ -14,6 +14,8 @@ from functools import reduce
 from fuselint.finding import Source
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
+from fuselint.graph.tape import Array
+from fuselint.traffic.apart import Apart, Operand
 from fuselint.traffic.known import BY_RANK, HEADED, LETTER_OF, LETTERS, Known, Number, role
 
 ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
@@ -38,6 +40,7 @@ class Sizes:
     roles: dict[str, str] = field(default_factory=dict)
     meanings: dict[str, Expr] = field(default_factory=dict)  # of names that aren't the code's own
     same: list[Pair] = field(default_factory=list)  # sizes that are equal, because arrays meet there
+    apart: Apart | None = None  # operands of unknown shape with a size of their own
     contracted: frozenset[Expr] = frozenset()  # last axes that products sum over: another width than that of results
 
     @classmethod
@@ -47,19 +50,21 @@ class Sizes:
         equal: Iterable[tuple[Shape | None, Shape | None]] = (),
         same: Iterable[Pair] = (),
         summed: Iterable[Pair] = (),
+        apart: Apart | None = None,
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
         """
-        out = cls(same=list(same))
+        out = cls(same=list(same), apart=apart)
         for operand, result in equal:
             out._equate(operand, result)
         out._note_contracted(summed)
         listed = [None if s is None else out._renamed(s) for s in shapes]
         out._note_whole(listed)
-        free = [s for s in listed if s is None or s.lead is not None]
+        ordinary = [s for s in listed if out._apart(s) is None]
+        free = [s for s in ordinary if s is None or s.lead is not None]
         if free:
-            out._name_rows(free, listed)
+            out._name_rows(free, ordinary)
         out.renamed = {name: size.substitute(out.renamed) for name, size in out.renamed.items()}
         for shape in listed:
             if shape is not None:
@@ -68,16 +73,39 @@ class Sizes:
         return out
 
     @classmethod
-    def plain(cls, shapes: Iterable[Shape | None], same: Iterable[Pair] = ()) -> Sizes:
-        """Of a whole function, where many axes end arrays: every name stays its own."""
+    def plain(cls, shapes: Iterable[Shape | None], same: Iterable[Pair] = (), letters: bool = False) -> Sizes:
+        """Of a whole function, where many axes end arrays: every name stays its own. letters: or gets one of its own,
+        where the code has none for it."""
         out = cls(rows="", same=list(same))
         out.roles[ROWS] = "rows"
         listed = list(shapes)
         out._note_whole(listed)
+        if letters:
+            out._name_last_axes(listed)
         for shape in listed:
             if shape is not None:
                 out._note_roles(shape)
+        if letters:
+            out._letter()
         return out
+
+    def _name_last_axes(self, shapes: Sequence[Shape | None]) -> None:
+        """D is the last axis of what has T rows, and what the code calls it where it meets a size of the code. Of
+        another such array the last axis is the size that it meets, or D too."""
+        pairs = [(a, b) for pair in self.same for a, b in (pair, pair[::-1])]
+        for shape in shapes:
+            last = None if shape is None or not shape.lead or shape.dims else shape.axis(-1)
+            if last is None or ".shape[" not in str(last) or str(last) in self.renamed:
+                continue
+            broadcast = (d for s in shapes if s is not None for d in s.dims if d != last and str(last) in d.names)
+            sizes = map(_likeliest, (*(b for a, b in pairs if a == last), *broadcast))
+            met = next((b for b in sizes if str(b) in b.names and not _obscurity(b)), None)
+            if met is not None and FEATURES not in self.roles:
+                self.renamed[str(met)] = Expr.name(FEATURES)
+                self.meanings[FEATURES] = met
+            is_other = met is not None and str(met) not in self.renamed
+            self.renamed[str(last)] = met if met is not None and is_other else Expr.name(FEATURES)
+            self.roles[FEATURES] = "features"
 
     def _equate(self, operand: Shape | None, result: Shape | None) -> None:
         """`scale.shape[1]` of `x * scale` is what x's axis is called."""
@@ -114,7 +142,7 @@ class Sizes:
     def _name_rows(self, free: list[Shape | None], listed: list[Shape | None]) -> None:
         first = next((s.lead for s in free if s is not None and s.lead is not None), "")
         self.rows = (first or "").split("[", 1)[0].split(" & ", 1)[0]
-        lasts = [a for s in listed if s is not None and (a := s.axis(-1)) is not None and (s.lead or s.rank == 1)]
+        lasts = [a for s in listed if s is not None and (a := s.axis(-1)) is not None and (s.lead or _is_vector(s))]
         named = [a for a in lasts if a.value() is None and self._named(a) not in self.contracted]
         stated = [a for a in named if ".shape[" not in str(a)]
         # An axis of the code's own (a weight's size) says more than `x.shape[-1]`; a number says most.
@@ -157,7 +185,7 @@ class Sizes:
         for d, place in zip(dims, places, strict=True):
             size = d.substitute(self.renamed)
             alone = len(size.names) == 1 and len(list(size.terms)) == 1  # `2 * width` is a width, too
-            for name in sorted(size.names):  # the order in which letters are given
+            for name in sorted(size.names):  # letters are given in this order
                 self.roles.setdefault(name, role(name, place if alone else "other"))
 
     def _note_heads(self, shape: Shape) -> None:
@@ -186,7 +214,28 @@ class Sizes:
 
     # -- counting -----------------------------------------------------------------------------------------------------
 
+    def elements_of(self, array: Array) -> Expr:
+        """Those that an array holds."""
+        own = None if self.apart is None else self.apart.of(array)
+        return self.elements(array.shape) if own is None else self._own_elements(own, array.shape)
+
+    def _apart(self, shape: Shape | None) -> Operand | None:
+        return None if self.apart is None else self.apart.of_shape(shape)
+
+    def _own_elements(self, own: Operand, shape: Shape | None) -> Expr:
+        """All of an operand of unknown shape, or what its last axes were made."""
+        if shape is None or shape == own.shape or not shape.dims:
+            return own.size
+        gone = product(Expr.name(f"{own.lead}.shape[{-i}]") for i in range(1, _cut_off(shape) + 1))
+        if own.shape is not None and own.shape.lead == shape.lead:
+            gone = product(map(self._named, own.shape.dims))
+        dims = product(map(self._named, shape.dims))
+        return own.size * dims / gone if gone.divides(dims) else own.size // gone * dims
+
     def elements(self, shape: Shape | None) -> Expr:
+        own = self._apart(shape)
+        if own is not None:
+            return self._own_elements(own, shape)
         if shape is None:
             return Expr.name(ROWS) * self._last(None)
         count = product(map(self._named, shape.dims))
@@ -250,7 +299,7 @@ class Sizes:
         said = known.number(name)
         if said is not None and said[1] == "recorded" and meaning is not None and name not in meaning.names:
             said = None  # the code calls something else so
-        said = said or self._met(name, known)
+        said = said or self._met(name, known) or self._of_operand(name, known, within)
         if said is not None:
             return said
         if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
@@ -259,6 +308,20 @@ class Sizes:
         if meaning is not None and meaning.names.isdisjoint(within | {name}):
             return self._meant(meaning, known, within | {name}) or known.of_role(self._role(name))
         return known.of_role(self._role(name))
+
+    def _of_operand(self, name: str, known: Known, within: frozenset[str]) -> Number | None:
+        """The elements of an operand of unknown shape, by what it is for."""
+        held = () if self.apart is None else self.apart.operands.values()
+        own = next((o for o in held if name in o.size.names), None)
+        if own is None or self.apart is None:
+            return None
+        if own.use == "vector":
+            return known.of_role("features")[0], "assumed"
+        if own.use == "table":
+            return known.of_role("length")[0] * known.of_role("pairs")[0], "assumed"
+        like = self.elements(self.apart.like) if self._apart(self.apart.like) is None else self.elements(None)
+        numbers = {n: self.number(n, known, within | {name})[0] for n in like.names - within - {name}}
+        return like.substitute(numbers).value() or 1, "assumed"
 
     def _role(self, name: str) -> str:
         return self.roles.get(name) or role(name)
@@ -287,6 +350,17 @@ class Sizes:
     def numbers(self, formula: Expr, known: Known) -> dict[str, Number]:
         """A number for each name of the formula, and where it comes from."""
         return {name: self.number(name, known) for name in sorted(formula.names)}
+
+
+def _cut_off(shape: Shape) -> int:
+    """How many last axes of the array that a shape is named after stand no more in it."""
+    cut = re.search(r"\[:-(\d+)\]$", shape.lead or "")
+    return int(cut.group(1)) if cut else 0
+
+
+def _is_vector(shape: Shape) -> bool:
+    """Of one axis, which is not said to be an inner one of another array: positions, of as many as `x.shape[1]`."""
+    return shape.rank == 1 and re.search(r"\.shape\[[1-9]\]", str(shape.axis(-1))) is None
 
 
 def _obscurity(size: Expr) -> int:

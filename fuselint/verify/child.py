@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from fuselint.finding import Region, RegionInput, Verification
+from fuselint.orphan import end_with_parent
 
 
 def region_of(data: dict[str, Any]) -> Region:
@@ -61,6 +62,7 @@ def limit(memory: int, output: int, device: str | None) -> None:
 
 
 def main() -> None:
+    end_with_parent()
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, 1)

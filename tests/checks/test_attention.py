@@ -133,6 +133,9 @@ def test_sinks_as_a_column_of_the_scores(body: str) -> None:
         "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
         "c = mx.tile(s.reshape(1, -1, 1, 1), (1,))\n"
         "w = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
+        "w = mx.softmax(mx.concatenate([q.astype(mx.int32) @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
+        "v = s\nw = mx.softmax(mx.concatenate([q @ k.swapaxes(-1, -2), c], axis=-1), axis=-1)[..., :-1]",
+        "w = mx.softmax(q @ k.swapaxes(-1, -5), axis=-1)",  # of rank 5
     ],
 )
 def test_what_is_no_column_of_sinks_stays(rest: str) -> None:

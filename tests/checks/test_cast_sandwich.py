@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import mlx.core as mx
 import pytest
 from graph.functions import HEAD, graph_of
 
+from fuselint import check_paths
 from fuselint.checks import cast_sandwich
 from fuselint.rulebook import Match
 
@@ -105,3 +109,41 @@ def test_the_bits_are_the_same(dtype: str) -> None:
     ]
     for before, after in pairs:
         assert before.dtype == after.dtype and mx.array_equal(before, after)
+
+
+MASKED = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Scores(nn.Module):
+    def __call__(self, q: mx.array, mask=None):
+        scores = q @ q.swapaxes(-1, -2)
+        if mask is not None:
+            scores = scores + mask
+        return mx.softmax(scores.astype(mx.float32), axis=-1).astype(scores.dtype)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scores = Scores()
+
+    def extended(self, mask):
+        return (1.0 - mask[:, None]) * -10000.0
+
+    def __call__(self, q: mx.array, mask=None):
+        if mask is None:
+            mask = mx.ones(q.shape[:2])
+        return self.scores(q, {given})
+"""
+
+
+@pytest.mark.parametrize(("given", "count"), [("self.extended(mask)", 0), ("(mx.arange(4) > 2)", 1)])
+def test_a_float32_mask_has_made_the_scores_float32(tmp_path: Path, given: str, count: int) -> None:
+    """MLX: bfloat16 scores and a float32 mask are float32, and the casts around softmax are no kernels."""
+    path = tmp_path / "model.py"
+    path.write_text(MASKED.replace("{given}", given))
+    (result,) = check_paths([path], select=["FUS104"], cache=False)
+    assert len(result.findings) == count
+    half, wide = mx.ones((2, 2), dtype=mx.bfloat16), (1.0 - mx.ones((2, 2))) * -10000.0
+    assert (half + wide).dtype == mx.float32

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
+from fuselint import check_paths
 from fuselint.analysis import analyse
 from fuselint.config import Settings
 from fuselint.source.text import FileText
@@ -70,3 +72,35 @@ def test_what_is_reported_is_what_promotes(expression: str) -> None:
     result = eval(expression, names | {"i": names["c"].astype(mx.int32)})
     assert (result.dtype == mx.float32) == (expression in PROMOTES)
     assert is_reported(expression) == (expression in PROMOTES)
+
+
+CLIPPED = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Norm(nn.Module):
+    def __call__(self, x):
+        return mx.fast.rms_norm(x, None, 1e-6)
+
+
+class Block(nn.Module):
+    def __init__(self, dims: int, most: float):
+        super().__init__()
+        self._most = mx.array(most)
+        self.norm = Norm()
+        self.post = nn.Linear(dims, dims)
+
+    def __call__(self, x: mx.array):
+        {first}
+        y = self.post(self.norm(x))
+        return x + self.norm(mx.clip(y, -self._most, self._most))
+"""
+
+
+@pytest.mark.parametrize(("first", "count"), [("x = mx.clip(x, -self._most, self._most)", 0), ("x = mx.tanh(x)", 1)])
+def test_an_activation_that_is_float32_already_is_not_promoted_again(tmp_path: Path, first: str, count: int) -> None:
+    path = tmp_path / "block.py"
+    path.write_text(CLIPPED.replace("{first}", first))
+    (result,) = check_paths([path], select=["FUS105"], cache=False)
+    at = path.read_text().splitlines().index("        return x + self.norm(mx.clip(y, -self._most, self._most))") + 1
+    assert sum(f.line == at for f in result.findings) == count

@@ -224,6 +224,13 @@ def test_frequencies_of_another_number_than_pairs_are_no_safe_fix() -> None:
     assert [p.finding.fix.applicability for p in found if p.finding.fix] == ["unsafe"]
 
 
+def test_one_frequency_for_all_pairs_is_no_fix() -> None:
+    """The code broadcasts it; the fused kernel asks for one a pair, and raises."""
+    angles = "    angles = mx.outer(mx.arange(L), 1.0 / 10000.0 ** (mx.arange(1, 2) / 2))\n"
+    source = HEAD + angles + TURN
+    assert fix_text(FileText("m.py", source), Settings(select=("FUS221",), unsafe_fixes=True)).after == source
+
+
 def test_a_range_that_ends_between_two_numbers_has_no_half() -> None:
     angles = (
         "    half = D // 2 - 0.001\n"

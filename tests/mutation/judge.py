@@ -35,6 +35,7 @@ NOT_MET = frozenset(
         "the mask is boolean",
         "every query sees a key",
         "the activation is half precision",
+        "callers only hand the cache back",
         "eps is a Python number, inside the root",
         "each pair has a frequency of its own",
         "positions count up by one, along the axis before the last",

@@ -71,6 +71,7 @@ def test_it_shows_the_kernels_of_each_finding(page: Page) -> None:
     assert (now["bytes"], fused["bytes"]) == (5 * 2 * 1000 * 1000, 3 * 2 * 1000 * 1000)
     assert now["bytes"] - fused["bytes"] == chain["traffic"]["saved_at"]
     assert 0 < fused["seconds"] < now["seconds"] < 1
+    assert now["operations"] == fused["operations"] == 3 * 1000 * 1000  # sigmoid and two products
     assert [n for n, _ in chain["source"]] == list(range(chain["line"] - 2, chain["line"] + 3))
 
 
@@ -160,6 +161,38 @@ def test_a_click_on_a_block_opens_its_finding(browser: Any, tmp_path: Path, page
     tab.locator("#fixed").click()
     assert tab.locator("#fixed").get_attribute("aria-pressed") == "true"
     assert tab.evaluate("fuselint.charts[0].getDatasetMeta(0).data.length") == before
+    assert errors == []
+
+
+@pytest.mark.slow
+def test_regions_lie_under_the_roof_of_the_chip(browser: Any, tmp_path: Path, page: Page) -> None:
+    tab, errors = load(browser, tmp_path, page, viewport={"width": 1200, "height": 900})
+    now, fused, roof, vector = tab.evaluate(
+        "fuselint.charts[1].data.datasets.map((d) => d.data.map((p) => [p.x, p.y]))"
+    )
+    bandwidth, peak = 4800e9, 989e12
+    assert roof[1] == pytest.approx([peak / bandwidth, peak]) and roof[2][1] == peak
+    assert roof[0][1] == pytest.approx(roof[0][0] * bandwidth)
+    assert vector[0] == pytest.approx([67e12 / bandwidth, 67e12])
+    assert sorted(x for x, _ in now) == pytest.approx([4 / 36, 3 / 10], rel=1e-3)  # FUS201 and FUS301
+    assert sorted(x for x, _ in fused) == pytest.approx([3 / 6, 4 / 4], rel=1e-3)
+    assert all(0 < y < x * bandwidth for x, y in (*now, *fused))
+    place = tab.evaluate("(({x, y}) => ({x, y}))(fuselint.charts[1].getDatasetMeta(0).data[1].getCenterPoint())")
+    code = tab.evaluate("fuselint.charts[1].data.datasets[0].data[1].f.code")
+    tab.locator("#roof").click(position=place)
+    tab.locator("details[open] > summary .code", has_text=code).wait_for(timeout=5000)
+    assert errors == []
+
+
+@pytest.mark.slow
+def test_what_is_only_moved_has_no_place_under_the_roof(browser: Any, tmp_path: Path, page: Page) -> None:
+    assert page.shown[0].before and page.shown[0].after
+    still = [replace(side, operations=0) for side in (page.shown[0].before, page.shown[0].after)]
+    gone = replace(page.shown[1], after=replace(page.shown[1].after, bytes=0, launches=()))
+    shown = (replace(page.shown[0], before=still[0], after=still[1]), gone)
+    tab, errors = load(browser, tmp_path, replace(page, shown=shown))
+    assert tab.evaluate("fuselint.charts[1].data.datasets.slice(0, 2).map((d) => d.data.length)") == [1, 0]
+    assert "1 region only moves or casts data" in tab.locator("#roof-text").text_content()
     assert errors == []
 
 

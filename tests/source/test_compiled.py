@@ -207,7 +207,8 @@ def test_a_helper_of_another_file_is_compiled_with_the_decorated_function(packag
 
 
 def test_a_class_of_the_same_name_elsewhere_is_another(package: Path) -> None:
-    write(package, others=LAYERS, run=COMPILED)
+    others = "from .others import Layer, MLP\ndef run(layer: Layer, x):\n    return layer(x)\n"
+    write(package, others=LAYERS, run=COMPILED, user=others)
     assert compiled(package) == {"MLP.__call__"}
     assert not compiled(package, "others") and len(found(package, "others")) == 1
 

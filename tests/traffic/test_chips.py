@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from fuselint import chips
-from fuselint.chips import CHIPS, chip_of, chosen, fits, seconds
+from fuselint.chips import CHIPS, chip_of, chosen, computing, fits, seconds
 from fuselint.config import CHIP_NAMES, DEFAULT_CHIP, chip_name
 from fuselint.errors import ConfigError
 
@@ -17,6 +20,15 @@ def test_every_chip_has_a_bandwidth_that_its_maker_states() -> None:
     for family in ("m1", "m2", "m3", "m4", "m5"):
         rising = [c.bandwidth for c in CHIPS.values() if c.key.split("-")[0] == family]
         assert rising == sorted(rising)
+
+
+def test_peaks() -> None:
+    assert CHIPS["m1-max"].peak.half == CHIPS["m1-max"].peak.f32 == 10.6
+    assert (CHIPS["h200"].peak.products("bf16"), CHIPS["h200"].peak.products("f32")) == (989, 495)
+    for chip in CHIPS.values():
+        assert 0 < chip.peak.vector <= chip.peak.f32 <= chip.peak.half
+    h200 = CHIPS["h200"]
+    assert computing(989e12, 0, h200, "f16") == 1 and computing(0, 134e12, h200, "f16") == 2
 
 
 @pytest.mark.parametrize(
@@ -68,3 +80,11 @@ def test_what_stays_in_the_cache_may_cost_half() -> None:
     assert not fits(1, CHIPS["m3-max"])  # no reliable figure
     cold, warm = seconds(20e6, 0, chip), seconds(20e6, 0, chip, cached=20e6)
     assert (warm.low, warm.estimate, warm.high) == (pytest.approx(cold.low / 2), cold.estimate, cold.high)
+
+
+def test_the_table_of_peaks_is_fresh() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "traffic.md").read_text()
+    rows = re.findall(r"^\| `([\w-]+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|", page, re.M)
+    assert [r for r in rows if r[0] in CHIPS] == [
+        (c.key, f"{c.peak.half:g}", f"{c.peak.f32:g}", f"{c.peak.vector:g}") for c in CHIPS.values()
+    ]

@@ -25,12 +25,12 @@ n, m, k = (Expr.name(x) for x in "nmk")
         ("self.n_heads", "heads"), ("num_attention_heads", "heads"), ("H", "heads"),
         ("self.n_kv_heads", "kv_heads"), ("args.num_key_value_heads", "kv_heads"), ("G", "kv_heads"),
         ("self.head_dim", "head"), ("d_head", "head"), ("head_v_dim", "head"), ("hidden_size_per_head", "head"),
-        ("self.repeats", "group"), ("n_rep", "group"), ("n_shared_head", "heads"),
+        ("self.repeats", "group"), ("n_rep", "group"), ("n_shared_head", "group"), ("args.kv_channels", "head"),
         ("conv_kernel_size", "other"), ("window_size", "span"), ("bsize", "batch"), ("key_states.shape[2]", "keys"),
         ("args.hidden_size", "features"), ("dims", "features"), ("x.shape[-1]", "features"),
         ("args.intermediate_size", "inner"), ("hidden_dim", "inner"),
         ("args.vocab_size", "vocabulary"), ("num_experts", "experts"), ("num_experts_per_tok", "chosen"),
-        ("x.shape[0]", "batch"), ("foo", "other"),
+        ("d_kv", "head"), ("x.shape[0]", "batch"), ("foo", "other"),
     ],
 )  # fmt: skip
 def test_what_a_name_is_for(name: str, what: str) -> None:
@@ -41,6 +41,8 @@ def test_a_place_decides_where_a_name_says_nothing() -> None:
     assert role("foo", "heads") == "heads"
     assert role("q.shape[1]", "heads") == "heads"
     assert role("D", "head") == "head"
+    assert role("keys'.shape[2]", "head") == "keys"  # scores
+    assert role("keys.shape[2]", "heads") == "heads"  # keys that are not transposed yet
 
 
 @pytest.mark.parametrize(

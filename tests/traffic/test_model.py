@@ -85,7 +85,7 @@ def test_decode_counts_one_token(check: Check) -> None:
     (prefill, _), (decode, said) = (check("--model-config", "config.json", "--phase", p) for p in ("prefill", "decode"))
     assert decode[0]["traffic"]["saved_at"] * 2048 == prefill[0]["traffic"]["saved_at"]
     assert decode[0]["traffic"]["sources"] == {"D": "config", "T": "phase"}
-    assert decode[0]["traffic"]["assumed"] == []
+    assert decode[0]["traffic"]["assumed"] == ["dtype"]
     assert " a token in 5 classes" in said
 
 
@@ -224,21 +224,53 @@ def test_a_function_that_no_pass_runs_saves_nothing_in_a_pass(fuselint: Run, tmp
     assert found["MLP.__call__"]["objects"] == 2
 
 
-def test_a_share_is_never_more_than_all(fuselint: Run, tmp_path: Path) -> None:
-    """Where the graph knows nothing of attention's operands, the rule does: the total is counted with its sizes."""
+def with_attention_helper(source: str) -> str:
+    """Attention by hand in a helper, whose graph knows nothing of its operands."""
     call = "    def __call__(self, x: mx.array) -> mx.array:\n        B, L, _ = x.shape"
     helper = (
         "    def attend(self, q, k, v):\n"
         "        return mx.softmax(q @ k.swapaxes(-1, -2) * self.scale, axis=-1) @ v\n\n"
     )
     fused = 'mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale, mask="causal")'
-    source = LLAMA.replace(call, helper + call).replace(fused, "self.attend(q, k, v)")
-    (tmp_path / "model.py").write_text(source.replace("num_key_value_heads\n", "num_attention_heads\n"))
+    source = source.replace(call, helper + call).replace(fused, "self.attend(q, k, v)")
+    return source.replace("num_key_value_heads\n", "num_attention_heads\n")
+
+
+def test_a_share_is_never_more_than_all(fuselint: Run, tmp_path: Path) -> None:
+    """Where the graph knows nothing of attention's operands, the rule does: the total is counted with its sizes."""
+    (tmp_path / "model.py").write_text(with_attention_helper(LLAMA))
     (tmp_path / "config.json").write_text(json.dumps(KEYS))
     ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json")
     (attention,) = [f["traffic"]["model"] for f in json.loads(ran.out) if f["code"] == "FUS211"]
     assert attention["objects"] == 2
     assert 0 < attention["share"] < 1
+
+
+def test_totals_depend_neither_on_who_asks_first_nor_on_what_is_selected(fuselint: Run, tmp_path: Path) -> None:
+    """Whether a helper's finding stands at its calls is asked before all matches are known."""
+    call = "    def __call__(self, x: mx.array) -> mx.array:\n        y = x.astype(mx.float32)\n"
+    helped = (
+        "    def _norm(self, x):\n        return x * mx.rsqrt(x.square().mean(-1, keepdims=True) + self.eps)\n\n"
+        "    def __call__(self, x: mx.array) -> mx.array:\n"
+        "        return self.weight * self._norm(x.astype(mx.float32)).astype(x.dtype)\n"
+    )
+    start = UNFUSED.index(call)
+    end = UNFUSED.index("\n\n\n", start)
+    source = UNFUSED[:start] + helped + UNFUSED[end + 1 :]
+    attend = "        out = self.attend(q, k, v)\n"
+    grow = "".join(f"            {x} = mx.concatenate([cache[{i}], {x}], axis=2)\n" for i, x in enumerate("kv"))
+    grow = f"        if cache is not None:\n{grow}"
+    source = with_attention_helper(source).replace(attend, grow + attend)
+    source = source.replace("x: mx.array) -> mx.array:\n        B, L", "x: mx.array, cache=None):\n        B, L")
+    (tmp_path / "model.py").write_text(source)
+    (tmp_path / "config.json").write_text(json.dumps({**KEYS, "num_key_value_heads": 4}))
+    said = ("--output-format", "json", "--model-config", "config.json", "--chip", "m3-max")
+    found = [f for f in json.loads(fuselint("check", "model.py", *said).out) if f["traffic"]]
+    alone = json.loads(fuselint("check", "model.py", *said, "--select", "FUS211").out)
+    assert {f["code"] for f in found} == {"FUS201", "FUS211", "FUS301"}
+    assert sum(f["traffic"]["model"]["share"] for f in found) < 1
+    moved = {f["traffic"]["model"]["moved"] for f in (*found, *alone)}
+    assert len(moved) == 1
 
 
 BASE = """
@@ -258,7 +290,10 @@ class Squared(nn.Module):
         self.weight = mx.ones((dims,))
 
     def __call__(self, x):
-        return mx.square(x) * self.weight
+        x = mx.square(x) * self.weight
+        if "bias" in self:
+            x = x + self.bias
+        return x
 """
 
 OTHER_FILES = LLAMA.replace("import mlx.nn as nn\n", "import mlx.nn as nn\n\nfrom .base import Squared, halved\n", 1)
@@ -290,6 +325,24 @@ def test_calls_into_other_files_count(fuselint: Run, tmp_path: Path) -> None:
     elements = 2048 * 64
     assert after - before == 2 * (2 * elements * 2 + (2 * elements + 64) * 2 + 2 * elements * 2)
     assert "not counted" not in said
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_an_object_of_the_file_has_is_known(fuselint: Run, tmp_path: Path, biased: bool) -> None:
+    """`"bias" in self` is asked of the object that the constructor made."""
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+
+    def moved(call: str) -> int:
+        norm = "    def __init__(self, dims: int, eps: float = 1e-5):\n        super().__init__()\n"
+        source = UNFUSED.replace(norm, f"{norm}        if {biased}:\n            self.bias = mx.zeros((dims,))\n")
+        assert source != UNFUSED
+        (tmp_path / "model.py").write_text(source.replace("        return self.weight * y.astype(x.dtype)\n", call))
+        ran = fuselint("check", "model.py", "--output-format", "json", "--model-config", "config.json", "--no-cache")
+        return next(f["traffic"]["model"]["moved"] for f in json.loads(ran.out) if f["code"] == "FUS301")
+
+    plain = "        z = self.weight * y.astype(x.dtype)\n"
+    asked = f'{plain}        if "bias" in self:\n            z = z + self.bias\n        return z\n'
+    assert (moved(asked) > moved(f"{plain}        return z\n")) is biased
 
 
 def test_of_the_two_sides_of_an_if_the_larger_counts() -> None:

@@ -41,21 +41,23 @@ def test_a_llama_norm_moves_nine_times_what_it_has_to() -> None:
     assert (t.bytes_now, t.bytes_fused) == ("36*T*D", "4*T*D")
     assert (t.kernels_now, t.kernels_fused) == (9, 1)
     assert t.symbols == {"T": "rows of x", "D": "dims"}
-    assert (t.at, t.assumed) == ({"T": 2048, "D": 4096}, ("D", "T"))
+    assert (t.at, t.assumed) == ({"T": 2048, "D": 4096}, ("D", "T", "dtype"))
     assert t.saved_at == 32 * 2048 * 4096
 
 
 def test_stated_sizes_are_not_assumed() -> None:
     (t,) = savings(NORM, "FUS201", "RMSNorm.__call__", Settings(shape={"RMSNorm.T": 16, "D": 64}))
-    assert (t.at, t.assumed, t.saved_at) == ({"T": 16, "D": 64}, (), 32 * 16 * 64)
+    assert (t.at, t.assumed, t.saved_at) == ({"T": 16, "D": 64}, ("dtype",), 32 * 16 * 64)
 
 
 def test_float32_activations_take_twice_the_bytes() -> None:
     source = "def f(g, u):\n    return nn.silu(g) * u\n"
     (half,) = savings(source, "FUS301")
     (single,) = savings(source, "FUS301", settings=Settings(dtype="f32"))
-    assert (half.bytes_now, half.bytes_fused) == ("10*T*D", "6*T*D")
-    assert (single.bytes_now, single.bytes_fused) == ("20*T*D", "12*T*D")
+    assert (half.bytes_now, half.bytes_fused) == ("8*T*D + 2*u.size", "4*T*D + 2*u.size")
+    assert (single.bytes_now, single.bytes_fused) == ("16*T*D + 4*u.size", "8*T*D + 4*u.size")
+    assert "dtype" in half.assumed
+    assert "dtype" not in single.assumed
 
 
 def test_sizes_print_in_the_names_of_the_code() -> None:

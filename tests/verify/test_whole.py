@@ -1,7 +1,9 @@
 """Two versions of a package, run in child processes with the same weights and inputs."""
 
 import json
+import os
 import textwrap
+import time
 
 import pytest
 
@@ -9,6 +11,7 @@ mx = pytest.importorskip("mlx.core")
 pytestmark = pytest.mark.slow
 
 from fuselint.report.verify import render  # noqa: E402
+from fuselint.verify.whole.process import _most_memory  # noqa: E402
 from fuselint.verify.whole.results import leaves  # noqa: E402
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n"
@@ -164,6 +167,51 @@ def test_unruly_versions(verified, name):
     ran = verified(unruly, good, "norm:f", "--timeout", "8", init="", inputs="")
     assert ran.code == 2
     assert f"before: {says}" in ran.err
+
+
+HOG = """import mlx.core as mx
+
+
+def f():
+    rows = []
+    while True:
+        rows.append([0] * (1 << 22))
+"""
+
+
+def test_a_version_that_takes_too_much_memory(verified, monkeypatch):
+    monkeypatch.setattr("fuselint.verify.whole.process._most_memory", lambda: 1 << 30)
+    ran = verified("def f():\n    return mx.ones(3)\n", HOG, "norm:f", init="", inputs="")
+    assert ran.code == 1
+    assert "the version after crashed: out of memory" in ran.out
+
+
+def test_memory_is_what_the_machine_has_left():
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert 0 < _most_memory() <= 0.9 * total
+
+
+FORKS = """import os, time
+
+
+def f():
+    if os.fork() == 0:
+        while True:
+            with open({path!r}, "a") as file:
+                file.write(".")
+            time.sleep(0.05)
+    return mx.ones(3)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there is no fork")
+def test_what_a_version_starts_ends_with_it(verified, tmp_path):
+    path = tmp_path / "alive"
+    good = "def f():\n    return mx.ones(3)\n"
+    assert verified(good, FORKS.format(path=str(path)), "norm:f", init="", inputs="").code == 0
+    written = path.stat().st_size
+    time.sleep(0.5)
+    assert path.stat().st_size == written > 0
 
 
 def test_what_it_prints_is_not_the_report(verified):

@@ -183,32 +183,46 @@
     return deepest && held.length === 1 ? held[0].f : null;
   };
 
-  const time = () => {
-    const points = (side) => data.findings.filter((f) => f[side] && f[side].bytes > 0).map((f) => (
-      { x: f[side].bytes, y: f[side].seconds * 1e6, f }));
-    const all = [...points("before"), ...points("after")].map((p) => p.x);
-    const [low, high] = [Math.min(...all, 1e6), Math.max(...all, 1e7)];
-    const roof = [low, high].map((x) => ({ x, y: x / (data.chip.bandwidth * 1e3) }));
-    $("time-text").textContent =
-      `Both axes are logarithmic. The line is what ${data.chip.name} moves at its full ${data.chip.bandwidth} GB/s; above its left end launches cost more than bytes.`;
+  const perSecond = (n) => scaled(n, ["FLOP/s", "kFLOP/s", "MFLOP/s", "GFLOP/s", "TFLOP/s", "PFLOP/s"], 1000);
+
+  // What a region reaches lies below the least of two: what memory feeds (the slope), and what the chip computes (flat).
+  const roofline = () => {
+    const { name, bandwidth, products, vector } = data.chip;
+    const regions = data.findings.filter((f) => f.before && f.before.bytes > 0);
+    const computing = regions.filter((f) => f.before.operations > 0);
+    const points = (side) => computing.filter((f) => f[side].bytes > 0).map((f) => (  // a fix may leave nothing
+      { x: f[side].operations / f[side].bytes, y: f[side].operations / f[side].seconds, f }));
+    const now = points("before"), fused = points("after");
+    const fed = bandwidth * 1e9, peak = products * 1e12, plain = vector * 1e12;
+    const low = Math.min(...[...now, ...fused].map((p) => p.x), 0.1), high = Math.max(...[...now, ...fused].map((p) => p.x), 10 * peak / fed);
+    const ceilings = [
+      { label: `${name}: ${bandwidth} GB/s, ${perSecond(peak)} in products`, borderColor: style("--ink"), borderWidth: 2,
+        data: [{ x: low, y: low * fed }, { x: peak / fed, y: peak }, { x: high, y: peak }] }];
+    if (plain < peak) ceilings.push({ label: `${perSecond(plain)} elsewhere`, borderColor: style("--soft"), borderWidth: 1, borderDash: [6, 4],
+      data: [{ x: plain / fed, y: plain }, { x: high, y: plain }] });
+    const still = regions.length - computing.length;
+    $("roof-text").textContent =
+      `What ${name} can do in ${data.dtype}, and where each region stands, now and fused: operations for each byte that it moves, against operations a second ` +
+      `as estimated. On the slope memory is the limit, and fewer bytes are more speed; far below it launches are. Both axes are logarithmic.` +
+      (still ? ` ${plural(still, "region")} only ${still === 1 ? "moves" : "move"} or cast${still === 1 ? "s" : ""} data and ${still === 1 ? "has" : "have"} no place here.` : "");
     const axis = (text, format) => ({ type: "logarithmic", title: { display: true, text, color: style("--soft") },
       ticks: { color: style("--soft"), maxTicksLimit: 8, callback: format }, grid: { color: style("--line") } });
-    return new Chart($("time"), {
+    return new Chart($("roof"), {
       type: "scatter",
       data: { datasets: [
-        { label: "now", data: points("before"), backgroundColor: style("--now"), pointStyle: "circle", radius: 5 },
-        { label: "fused", data: points("after"), backgroundColor: style("--then"), pointStyle: "triangle", radius: 6 },
-        { label: "memory at full speed", data: roof, type: "line", borderColor: style("--soft"), borderWidth: 1, pointRadius: 0 },
+        { label: "now", data: now, backgroundColor: style("--now"), pointStyle: "circle", radius: 5 },
+        { label: "fused", data: fused, backgroundColor: style("--then"), pointStyle: "triangle", radius: 6 },
+        ...ceilings.map((c) => ({ ...c, type: "line", pointStyle: "line", pointRadius: 0, pointHitRadius: 0 })),
       ] },
       options: {
         maintainAspectRatio: false,
-        scales: { x: axis("bytes of a call", bytes), y: axis("time, estimated", (v) => seconds(v / 1e6)) },
+        scales: { x: axis("operations for each byte", (v) => +v.toPrecision(2)), y: axis("operations a second", perSecond) },
         onClick: (event, elements) => {
           const own = elements.map((e) => e.element.$context.raw.f).find(Boolean);
           if (own) open(own.id);
         },
         plugins: { legend: { labels: { color: style("--ink"), usePointStyle: true } }, tooltip: { callbacks: {
-          label: (item) => item.raw.f ? `${item.raw.f.code} ${item.raw.f.place}:${item.raw.f.line}: ${bytes(item.raw.x)}, ${seconds(item.raw.y / 1e6)}` : "" } } },
+          label: (item) => item.raw.f ? `${item.raw.f.code} ${item.raw.f.place}:${item.raw.f.line}: ${+item.raw.x.toPrecision(2)} FLOP a byte, ${perSecond(item.raw.y)}` : "" } } },
       },
     });
   };
@@ -216,7 +230,7 @@
   const draw = () => {
     while (charts.length) charts.pop().destroy();
     if (data.functions.some((f) => f[key] > 0)) charts.push(treemap());
-    charts.push(time());
+    charts.push(roofline());
   };
   const show = (chosen) => {
     key = chosen;

@@ -20,12 +20,14 @@ import traceback
 from pathlib import Path
 from typing import IO, Any
 
+from fuselint.orphan import end_with_parent
 from fuselint.verify.whole.model import Question
 
 ROUNDING = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}
 
 
 def main() -> None:
+    end_with_parent()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     questions = os.fdopen(os.dup(0), encoding="utf-8")

@@ -1,0 +1,145 @@
+"""The packages' own tests before and after their fixes, on MLX's CPU device and without a network.
+
+    python benchmarks/package_tests.py CACHE --python VENV/bin/python [--only mlx_lm] [--timeout 900]
+
+CACHE is that of corpus.py, which has to have run; the tests come from the packages' source distributions. `--python`
+needs MLX, pytest and what the packages import. A test that passes before has to pass after: exit code 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections import Counter
+from pathlib import Path
+from xml.etree import ElementTree
+
+SOURCES = {
+    "mlx-lm==0.32.2": "1af8a92f6a141c3e2bf5b0369ac4464203a8e2189c47b9e40d3e921e5b3a1fe9",
+    "mlx-audio==0.6.2": "ac43270632ce86370d17c54236e906e50ba19f0e6412b1f5e43646f3680ae8a5",
+}
+"""The source distributions by what pip calls them, each with its sha256."""
+
+TESTS = {
+    "mlx-lm==0.32.2": (
+        "tests/test_models.py", "tests/test_losses.py", "tests/test_gated_delta.py tests/test_kernels.py",
+        "tests/test_deepseek_v41.py", "tests/test_muse_spark.py", "tests/test_awq.py tests/test_gptq.py",
+        "tests/test_finetune.py tests/test_tuner_utils.py", "tests/test_sample_utils.py", "tests/test_prompt_cache.py",
+    ),
+    "mlx-audio==0.6.2": (
+        "mlx_audio/codec/tests/test_*.py", "mlx_audio/tests/test_dsp.py mlx_audio/tests/test_lm_ssm.py",
+        "mlx_audio/music/tests/test_minimax_music3.py", "mlx_audio/vad/tests/test_*.py",
+        "mlx_audio/sts/tests/test_deepfilternet.py mlx_audio/sts/tests/test_lfm_audio.py "
+        "mlx_audio/sts/tests/test_moshi.py mlx_audio/sts/tests/test_mossformer2_se.py "
+        "mlx_audio/sts/tests/test_sam_audio.py",
+        "mlx_audio/stt/tests/test_fireredasr2.py mlx_audio/stt/tests/test_fun_asr_nano.py "
+        "mlx_audio/stt/tests/test_granite_speech5.py mlx_audio/stt/tests/test_lasr_ctc.py "
+        "mlx_audio/stt/tests/test_models.py mlx_audio/stt/tests/test_sensevoice.py",
+        "mlx_audio/tts/tests/test_models.py mlx_audio/tts/tests/test_arktts.py mlx_audio/tts/tests/test_echo_tts.py "
+        "mlx_audio/tts/tests/test_fish_*.py mlx_audio/tts/tests/test_qwen3_tts.py mlx_audio/tts/tests/test_vo*.py "
+        "mlx_audio/tts/tests/test_pocket_tts.py mlx_audio/tts/tests/test_dia_cache.py",
+    ),
+}  # fmt: skip
+"""Files of tests that read what was fixed, in the package or else in its source distribution; a row each."""
+
+
+def source(cache: Path, package: str) -> Path:
+    """The folder of an unpacked source distribution."""
+    name, version = package.split("==")
+    folder = cache / f"{name.replace('-', '_')}-{version}-source"
+    if folder.is_dir():
+        return folder
+    archives = list(cache.glob(f"{name.replace('-', '_')}-{version}.tar.gz"))
+    if not archives:
+        what = ["--no-deps", "--no-binary", ":all:", "--dest", str(cache), package]
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", *what], check=True)
+        archives = list(cache.glob(f"{name.replace('-', '_')}-{version}.tar.gz"))
+    (archive,) = archives
+    if hashlib.sha256(archive.read_bytes()).hexdigest() != SOURCES[package]:
+        raise SystemExit(f"{archive}: not the file that was pinned")
+    part = folder.with_suffix(".part")
+    with tarfile.open(archive) as files:
+        files.extractall(part, filter="data")
+    (inner,) = part.iterdir()
+    inner.rename(folder)
+    part.rmdir()
+    return folder
+
+
+def outcomes(python: str, code: Path, root: Path, patterns: str, timeout: float) -> dict[str, str]:
+    """Each test of the files in `root` with how it ended. code: the folder that the package is imported from."""
+    with tempfile.TemporaryDirectory() as temporary:
+        report = Path(temporary) / "report.xml"
+        files = [str(path) for pattern in patterns.split() for path in sorted(root.glob(pattern))]
+        path = os.pathsep.join([str(code), *sorted({str(Path(file).parent) for file in files})])  # tests import others
+        environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [
+            python,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--rootdir={root}",
+            "--import-mode=importlib",
+        ]
+        command += [f"--junitxml={report}", *files]
+        try:
+            subprocess.run(command, check=False, cwd=temporary, env=environment, capture_output=True, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            return {"": "took too long"}
+        if not report.exists():
+            return {"": "pytest itself ended"}
+        return {_name(case): _ended(case) for case in ElementTree.parse(report).iter("testcase")}
+
+
+def _name(case: ElementTree.Element) -> str:
+    return f"{case.get('classname')}.{case.get('name')}"
+
+
+def _ended(case: ElementTree.Element) -> str:
+    for kind in ("failure", "error", "skipped"):
+        if case.find(kind) is not None:
+            return "skipped" if kind == "skipped" else "failed"
+    return "passed"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cache", type=Path)
+    parser.add_argument("--python", required=True)
+    parser.add_argument("--only", nargs="+", default=[""], help="packages that begin so")
+    parser.add_argument("--timeout", type=float, default=900.0, help="seconds for a file of tests")
+    options = parser.parse_args()
+    cache = options.cache.absolute()
+    print("| package | tests | passed: before | after | failed: before | after | no longer passes |")
+    print("|---|---|---|---|---|---|---|", flush=True)
+    worse = False
+    for package, names in TESTS.items():
+        if not package.startswith(tuple(options.only)):
+            continue
+        folder = f"{package.split('==')[0].replace('-', '_')}-{package.split('==')[1]}"
+        versions = (cache / folder, cache / "fixed" / "all" / folder)
+        for name in names:
+            inside = not name.startswith("tests/")
+            before, after = (
+                outcomes(options.python, code, code if inside else source(cache, package), name, options.timeout)
+                for code in versions
+            )
+            counts = [Counter(ran.values()) for ran in (before, after)]
+            lost = [test for test, ended in before.items() if ended == "passed" and after.get(test) != "passed"]
+            numbers = [n[kind] for kind in ("passed", "failed") for n in counts]
+            said = "; ".join(lost) or before.get("") or ""
+            label = f"{Path(name.split()[0]).parent}/ ({len(name.split())} patterns)" if " " in name else name
+            print(f"| {package} | {label} | {' | '.join(map(str, numbers))} | {said} |", flush=True)
+            worse |= bool(lost)
+    return worse
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,242 @@
+"""The dtypes that the package gives a function's arguments: what costs count them as, and no proof.
+
+A table made of `mx.cos` is float32 wherever it comes from, though the function that multiplies by it doesn't say so.
+So the calls of the function in the package are looked at, in turn with their own callers, and also the places where a
+helper is inlined. An argument has the dtype that all calls of which something is known give it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
+
+from fuselint.graph.across import Reach, bind, call_arguments
+from fuselint.graph.dtypes import UNKNOWN, DType
+from fuselint.graph.elsewhere import Elsewhere
+from fuselint.graph.facts import Facts
+from fuselint.graph.model import Graph, Node
+from fuselint.graph.ops import TABLE
+from fuselint.graph.supplied import MODEL, Frame, Path, Supplied
+from fuselint.graph.unstated import FROM_OUTSIDE
+from fuselint.source.modules import Definition
+
+if TYPE_CHECKING:
+    from fuselint.graph.known import KnownFacts
+
+DEEPEST = 4
+"""Calls above one another that are looked at."""
+
+MOST = 12
+"""Calls of one function that are looked at."""
+
+GRAPHS = 40
+"""Functions that are searched for them."""
+
+Given = tuple[Node, Node]
+"""A value of the function, and the one of its caller that it is."""
+
+
+class Callers:
+    """What the callers of functions say, as one file's analysis asks: each is looked at once."""
+
+    def __init__(self, elsewhere: Elsewhere) -> None:
+        self.elsewhere = elsewhere
+        self._usual: dict[Graph, KnownFacts] = {}
+        self._given: dict[tuple[Graph, int], dict[str, str]] = {}
+        self._calls: dict[Graph, list[tuple[Graph, list[Given]]]] = {}
+
+    def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
+        """By the symbol of an argument's dtype: the dtype that the package's calls give it, or MODEL."""
+        if depth >= DEEPEST:
+            return {}
+        if (graph, depth) not in self._given:
+            self._given[graph, depth] = self._dtypes(graph, facts, depth)
+        return self._given[graph, depth]
+
+    def _dtypes(self, graph: Graph, facts: KnownFacts, depth: int) -> dict[str, str]:
+        found: dict[str, set[str]] = {}
+        for caller, pairs in self.calls(graph):
+            frame = self._frame(caller, depth + 1)
+            outer, known = frame.facts, frame.symbols
+            free = {s for n in caller.nodes if n.op in FROM_OUTSIDE for s in outer.dtype(n).symbols}
+            for own, argument in pairs:
+                for symbol, path, dtype in _stated(facts, own, outer, argument):
+                    said = dtype.name or Supplied(self.elsewhere, self._facts).of(frame, argument, path)
+                    said = said or _said(dtype.bound(known), free)
+                    if said:
+                        found.setdefault(symbol, set()).add(said)
+        return {symbol: next(iter(said)) for symbol, said in found.items() if len(said) == 1}
+
+    def calls(self, graph: Graph) -> list[tuple[Graph, list[Given]]]:
+        """The calls of a function, each with what it gives the function."""
+        if graph not in self._calls:
+            self._calls[graph] = list(islice(_calls(self.elsewhere, graph, self._facts), MOST))
+        return self._calls[graph]
+
+    def _frame(self, graph: Graph, depth: int) -> Frame:
+        facts = self._facts(graph)
+        return Frame(facts, self.dtypes(graph, facts, depth), outer=partial(self._part, graph, depth))
+
+    def _part(self, graph: Graph, depth: int, parameter: Node, path: Path) -> str | None:
+        """The dtype of an element of a tuple or list that the calls of a function give it."""
+        if depth >= DEEPEST:
+            return None
+        said: set[str] = set()
+        for caller, pairs in self.calls(graph):
+            for own, argument in pairs:
+                if own is parameter:
+                    frame = self._frame(caller, depth + 1)
+                    said.update(filter(None, [Supplied(self.elsewhere, self._facts).of(frame, argument, path)]))
+        return said.pop() if len(said) == 1 else None
+
+    def _facts(self, graph: Graph) -> KnownFacts:
+        if graph not in self._usual:
+            self._usual[graph] = Facts(graph, Reach(usual=True, elsewhere=self.elsewhere))
+        return self._usual[graph]
+
+
+def given_dtypes(graph: Graph) -> dict[str, str]:
+    """By the symbol of an argument's dtype: the dtype that the package's calls of the function give it, or MODEL."""
+    if graph.program is None:
+        return {}
+    elsewhere = graph.program.elsewhere
+    callers = _known.get(elsewhere)
+    if callers is None:
+        callers = _known[elsewhere] = Callers(elsewhere)
+    return callers.dtypes(graph, graph.facts)
+
+
+_known: WeakKeyDictionary[Elsewhere, Callers] = WeakKeyDictionary()
+
+
+def _said(dtype: DType, free: set[str]) -> str | None:
+    """A dtype by its name; MODEL for that of a weight, None where nothing is known."""
+    if dtype.name is not None or dtype.weak:
+        return dtype.name or min(dtype)
+    return MODEL if dtype.symbols - free else None
+
+
+def _stated(facts: KnownFacts, own: Node, outer: KnownFacts, argument: Node) -> Iterator[tuple[str, Path, DType]]:
+    """The symbols of a value, or of the parts of a tuple, with which part it is, and their dtypes at the caller."""
+    parts = outer.of(argument).parts
+    for item in facts.graph.nodes:
+        index = item.attrs.get("index")
+        if item.op == "item" and item.inputs[0] is own and isinstance(index, int) and index >= 0:
+            part = UNKNOWN if parts is None or index >= len(parts) else parts[index].dtype
+            yield from ((symbol, (index,), part) for symbol in _symbol(facts, item))
+    if parts is None and outer.kind(argument) in ("array", "unknown", "scalar"):
+        yield from ((symbol, (), outer.dtype(argument)) for symbol in _symbol(facts, own))
+
+
+def _symbol(facts: KnownFacts, own: Node) -> Iterator[str]:
+    mine = facts.dtype(own)
+    if len(mine) == 1 and mine.symbols:
+        yield next(iter(mine))
+
+
+def _calls(
+    elsewhere: Elsewhere, graph: Graph, facts: Callable[[Graph], KnownFacts]
+) -> Iterator[tuple[Graph, list[Given]]]:
+    """The calls of a function in the package, each with what it gives the function."""
+    found = Definition(elsewhere.path_of(graph), graph.context.qualname)
+    summary = elsewhere.function(found)
+    if summary is None:
+        return
+    parameters = summary.parameters[1:] if summary.kind in ("method", "classmethod") else summary.parameters
+    for caller in islice(_candidates(elsewhere, found, graph), GRAPHS):
+        if caller is graph or elsewhere.is_test(caller):
+            continue
+        pairs = _inlined(graph, caller)
+        if pairs:
+            yield caller, pairs
+        for node in caller.nodes:
+            given = (
+                call_arguments(node)
+                if node.op == "call" and _calls_it(elsewhere, facts(caller), node, found, graph)
+                else None
+            )
+            bound = None if given is None else bind(parameters, *given)
+            if bound:
+                yield caller, [(graph.params[k], n) for k, n in bound.items() if k in graph.params]
+
+
+def _inlined(graph: Graph, caller: Graph) -> list[Given]:
+    """The operands of a helper's operations where the caller has them inlined."""
+    inside = [n for n in caller.nodes if n.frame.qualname == graph.context.qualname and _reads(n)]
+    ours = {_place(n): n for n in graph.nodes if _reads(n)} if inside else {}
+    out: list[Given] = []
+    for theirs in inside:
+        own = ours.get(_place(theirs))
+        if own is not None and len(own.inputs) == len(theirs.inputs):
+            out += zip(own.inputs, theirs.inputs, strict=True)
+    return out
+
+
+def _reads(node: Node) -> bool:
+    return node.op in TABLE or node.op in ("item", "index")
+
+
+def _place(node: Node) -> Hashable:
+    """What is alike for a helper's operation and the same one where it is inlined."""
+    return _span(node), node.op, str(node.attrs.get("index")) if node.op == "item" else ""
+
+
+def _span(node: Node) -> tuple[str, int, int] | None:
+    """Where the expression of a value stands."""
+    source = node.frame.source
+    return None if source is None or node.cst is None else (source.file.path, *source.span(node.cst))
+
+
+def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Definition, graph: Graph) -> bool:
+    target, name = node.attrs.get("target"), found.name.rpartition(".")[2]
+    if isinstance(target, str) and elsewhere.resolve(facts.graph, target) == found:
+        return True
+    if graph.context.class_name is None:
+        return False
+    callee = node.attrs.get("callee")
+    called = callee.attrs.get("name") if isinstance(callee, Node) and callee.op == "attr" else None
+    if name not in ("__call__", called):
+        return False
+    objects = [c.found for c in facts.callees(node) if c.found is not None]
+    return any(elsewhere.method(o, name) == found for o in objects)
+
+
+def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterator[Graph]:
+    """The functions that may call one, by their text: those of its file, and of files that import it or its class."""
+    owner = found if graph.context.class_name is None else Definition(found.path, graph.context.class_name)
+    name = found.name.rpartition(".")[2]
+    for path in [found.path, *elsewhere.modules.users(owner)]:
+        program = elsewhere.program(path)
+        if program is None:
+            continue
+        if name == "__call__":
+            words = [rf"\.{re.escape(w)}\b" for w in sorted(_held(elsewhere, path, owner))]
+        else:
+            words = [rf"\b{re.escape(w)}\s*\(" for w in sorted({name, *_renamed(program.summary.imports, name)})]
+        pattern = re.compile("|".join(words)) if words else None
+        for qualname, function in program.summary.functions.items():
+            text = program.file.text[function.span.start : function.span.end]
+            if pattern is None or not pattern.search(text) or qualname.startswith(f"{found.name}."):
+                continue
+            caller = elsewhere.graph(Definition(path, qualname))
+            if caller is not None:
+                yield caller
+
+
+def _renamed(imports: Mapping[str, str], name: str) -> set[str]:
+    return {k for k, target in imports.items() if target.rpartition(".")[2] == name}
+
+
+def _held(elsewhere: Elsewhere, path: str, owner: Definition) -> set[str]:
+    """The attributes of a file's classes that hold an object of a class, or several."""
+    summary = elsewhere.modules.summary(path)
+    return {
+        name
+        for c in (summary.classes.values() if summary is not None else ())
+        for name, made in c.attributes.items()
+        if elsewhere.resolved(path, made.removesuffix("[]")) == owner
+    }

@@ -1,0 +1,61 @@
+"""Which findings are not worth a reader's time: where a package never runs them, or once a pass for a small saving."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from fuselint.graph.model import Graph
+from fuselint.rulebook import Match
+from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
+from fuselint.source.modules import Definition, Modules
+from fuselint.source.text import FileText
+
+SMALL = frozenset(
+    ["FUS106", "FUS108", "FUS203", "FUS231", "FUS251", "FUS261", "FUS301", "FUS302", "FUS303", "FUS401", "FUS403"]
+)
+"""Rules that save a few launches, or one pass over one activation: nothing, beside the layers of a model."""
+
+LOOPS = frozenset(["FUS303"])
+"""Rules that find a loop: what counts is how often that runs, not how many rounds it goes."""
+
+HowOften = Callable[[Graph, Match, tuple[int, int]], Frequency]
+"""How often what a match finds runs, of a graph's function at these lines."""
+
+
+def how_often(file: FileText, modules: Modules) -> HowOften:
+    """How often the code of a file runs. What a user calls hot runs often."""
+    path = os.path.abspath(file.path)
+
+    def asked(graph: Graph, match: Match, lines: tuple[int, int]) -> Frequency:
+        if graph.context.hot:
+            return Frequency(OFTEN, "a setting")
+        found = Definition(path, graph.context.qualname)
+        return modules.frequency(found, *lines, beside_innermost=match.code in LOOPS)
+
+    return asked
+
+
+def is_idle(graph: Graph, match: Match, often: Frequency) -> bool:
+    """Whether a match is not worth telling of: it never runs, or seldom and saves little then."""
+    if often.how == NEVER:
+        return True
+    return often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match)
+
+
+LARGEST = 200
+"""Values that are looked at for logits, at most."""
+
+
+def _is_of_a_vocabulary(graph: Graph, match: Match) -> bool:
+    """Whether a value is made of logits, with an entry for each word: as large as all the activations of a step."""
+    waiting, seen = [match.root], {match.root}
+    while waiting and len(seen) < LARGEST:
+        node = waiting.pop()
+        shape = graph.facts.shape(node) if graph.facts.kind(node) == "array" else None
+        if node.op == "nn.Embedding.as_linear" or (shape is not None and shape.dims and "vocab" in str(shape.dims[-1])):
+            return True
+        new = [k for k in node.inputs if k not in seen]
+        seen.update(new)
+        waiting += new
+    return False

@@ -1,0 +1,691 @@
+"""How often a function of a package runs: again and again within one pass of a model, once for each pass, or never.
+
+A pass is one call of a whole model: a class that keeps a list of layers, or holds such a class. From a function its
+callers are followed upwards through the files of the package, by their text. It runs often where a loop calls it, or
+where its object is one of many. Where the callers lead to a model, and to no loop below, it runs once for each pass.
+Where a caller can't be told, it is taken to run often: nothing is silent because it is not known.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePath
+
+from fuselint.source.conditions import outcome
+from fuselint.source.mentions import Loop, Mention, Test
+from fuselint.source.modules import Definition, Modules, is_test, python_files
+from fuselint.source.project import MISSING, MODULE, FunctionSummary
+from fuselint.source.seldom import PARTS
+
+MOST = 300
+"""Callers that are followed from one function, at most."""
+
+DEEPEST = 12
+"""Classes inside one another, and values that depend on one another."""
+
+CALLS = frozenset({"call", "kept"})
+PASSIVE = frozenset({"type", "import", "string", "exported", "alias"})
+"""Mentions that run nothing by themselves."""
+
+ELSEWHERE = frozenset({"text", "string", "exported"})
+"""Strings: they say no more than a name."""
+
+PLAIN = frozenset({"property", "staticmethod", "classmethod", "dataclasses.dataclass", "abc.abstractmethod"})
+"""Decorators that hand nothing on."""
+
+FEW = 3
+"""Files in a folder, without `__init__.py`, that say nothing of how another one there is used."""
+
+PROCESSING = ("Processor", "ProcessorMixin", "FeatureExtractor", "Tokenizer")
+"""How transformers calls the classes that prepare one input: what they hold runs before the model."""
+
+OFTEN, SELDOM, NEVER = "often", "seldom", "never"
+
+
+@dataclass(frozen=True, slots=True)
+class Frequency:
+    """How often: OFTEN, SELDOM (once for each pass of a model, or rarer) or NEVER. why: for those who ask."""
+
+    how: str = OFTEN
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Edge:
+    """A call from `by`; None where it is not known who calls. own: on `self`. again: inside a loop."""
+
+    by: Definition | None
+    again: bool = False
+    own: bool = False
+    passing: bool = False
+
+
+UNKNOWN = _Edge(None)
+
+
+class Frequencies:
+    """The functions of a package. top: its folder."""
+
+    def __init__(self, modules: Modules, top: str) -> None:
+        self.modules, self.top = modules, top
+        self._known: dict[Definition, Frequency] = {}
+        self._models: dict[Definition, bool] = {}
+        self._many: dict[Definition, bool] = {}
+        self._passing: dict[Definition, bool] = {}
+        self._unused: dict[Definition, bool] = {}
+        self._mentioned: dict[Definition, list[tuple[str, Mention]]] = {}
+        self._deciding = 0
+
+    # -- answers ------------------------------------------------------------------------------------------------------
+
+    def of(self, found: Definition) -> Frequency:
+        """How often a function runs."""
+        if found not in self._known:
+            self._known[found] = self._of(found)
+        return self._known[found]
+
+    def at(self, found: Definition, first: int, last: int, *, beside_innermost: bool = False) -> Frequency:
+        """How often lines of a function run: as often as it does, but for loops, handlers and branches inside it.
+
+        beside_innermost: the innermost loop itself is what is looked at.
+        """
+        whole = self.of(found)
+        held = self.modules.mentions(found.path)
+        if whole.how == NEVER or held is None:
+            return whole
+        if any(_holds(h, found, first, last) for h in held.handlers):
+            return Frequency(NEVER, "it stands where something failed")
+        for branch, test in held.branches:
+            if _holds(branch, found, first, last) and self.is_decided(found, test):
+                return Frequency(NEVER, f"the package never makes `{ast.unparse(test[0])}` {_said(test[1])}")
+        loops = [loop for loop in held.loops if _holds(loop, found, first, last)]
+        if beside_innermost:
+            loops = sorted(loops, key=lambda loop: loop.last - loop.first)[1:]
+        if any(not self.is_driving(found, loop) for loop in loops):
+            return Frequency(OFTEN, "it stands in a loop")
+        return whole
+
+    def _of(self, found: Definition) -> Frequency:
+        if self.is_unused(found):
+            return Frequency(NEVER, "nothing in the package uses it")
+        waiting, seen = [(found, False)], {(found, False)}
+        ends: list[str] = []
+        while waiting:
+            at, passed = waiting.pop()
+            if len(seen) > MOST:
+                return Frequency(OFTEN, "too many call it")
+            owner = self.owner(at)
+            if owner is not None:
+                if self.is_many(owner):
+                    return Frequency(OFTEN, f"there may be many objects of {owner.name}")
+                passed = passed or self.is_model(owner)
+                if self._prepares(owner):
+                    ends.append(f"{owner.name} prepares an input")
+                    continue
+            if self.makes_pass(at):
+                ends.append(f"{at.name} calls a whole model")
+                continue
+            edges = list(self._edges(at, owner, passed))
+            if passed and owner is not None:
+                ends.append(f"{owner.name} is a model, and calls it once a pass" if at == found else at.name)
+            elif not edges or any(e.by is None for e in edges):
+                return Frequency(OFTEN, f"what calls {at.name} is not known")
+            for edge in edges:
+                if edge.passing:
+                    ends.append("called beside each pass of a model")
+                    continue
+                if passed and (not edge.own or edge.by is None):
+                    continue
+                if edge.again:
+                    return Frequency(OFTEN, f"a loop of {edge.by.name if edge.by else ''} calls {at.name}")
+                if edge.by is not None and (edge.by, passed) not in seen:
+                    seen.add((edge.by, passed))
+                    waiting.append((edge.by, passed))
+        return Frequency(SELDOM, ends[0]) if ends else Frequency(OFTEN, "nothing that calls it is a model")
+
+    # -- classes ------------------------------------------------------------------------------------------------------
+
+    def owner(self, found: Definition) -> Definition | None:
+        """The class whose method a function is, or lies in."""
+        summary, at = self.modules.summary(found.path), found.name
+        while summary is not None and at in summary.functions:
+            function = summary.functions[at]
+            if function.class_name is not None:
+                return Definition(found.path, function.class_name)
+            at = function.span.outer or ""
+        return None
+
+    def _prepares(self, owner: Definition) -> bool:
+        names = [owner.name]
+        for at in self.modules.lineage(owner)[0]:
+            held = self.modules.class_(at)
+            if held is not None and held.is_module:
+                return False
+            names += held.bases if held is not None else ()
+        return any(n.endswith(PROCESSING) for n in names)
+
+    def parts(self, owner: Definition) -> Iterator[tuple[Mention, Definition | None]]:
+        """What the methods of a class, or of its bases, make and keep: each with its class in the package."""
+        for at in self.modules.lineage(owner)[0]:
+            held, summary = self.modules.mentions(at.path), self.modules.summary(at.path)
+            for method in summary.classes[at.name].methods.values() if held and summary else ():
+                for m in held.by_function.get(method, ()) if held else ():
+                    if m.role == "kept" and m.name[:1].isalpha() and m.name[:1].isupper():
+                        yield m, self._class_named(at.path, m)
+
+    def kept(self, owner: Definition, name: str) -> Iterator[Definition]:
+        """The classes of the package that an attribute of an object may be of, as far as the text says."""
+        for m, made in self.parts(owner):
+            if m.kept == name and not m.loops and made is not None:
+                yield made
+        for at in self.modules.lineage(owner)[0]:
+            held = self.modules.mentions(at.path)
+            for by, value in held.stored.get(name, ()) if held is not None else ():
+                if by.startswith(f"{at.name}.") and isinstance(value, ast.Name):
+                    yield from self._stated(Definition(at.path, by), value.id)
+
+    def _stated(self, by: Definition, name: str) -> Iterator[Definition]:
+        """The class that an annotation gives a parameter, or a call of the package."""
+        function = self.modules.function(by)
+        for p in function.parameters if function is not None else ():
+            if p.name == name and p.annotation:
+                found = self.modules.resolve(by.path, p.annotation.strip("\"'"))
+                if found is not None and self.modules.class_(found) is not None:
+                    yield found
+        if by.name.endswith(".__init__"):
+            yield from self._given_objects(Definition(by.path, by.name.removesuffix(".__init__")), name)
+
+    def _given_objects(self, owner: Definition, name: str) -> Iterator[Definition]:
+        """The classes of what is made for a parameter where an object is made: `Sampler(model=Model(...))`."""
+        for path, m in self.mentioned(owner):
+            value = (m.given or {}).get(name)
+            if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+                found = self._class_named(path, Mention(m.by, value.func.id, value.func.id, "call"))
+                if found is not None:
+                    yield found
+
+    def _class_named(self, path: str, m: Mention) -> Definition | None:
+        summary = self.modules.summary(path)
+        name = summary.resolve(m.text, m.by) if summary is not None else None
+        found = self.modules.resolve(path, name) if name and not name.startswith("mlx.") else None
+        return found if found is not None and self.modules.class_(found) is not None else None
+
+    def is_model(self, owner: Definition) -> bool:
+        """Whether a class keeps a list of layers, or an object that does."""
+        if owner not in self._models:
+            self._models[owner] = False  # while it is worked out
+            lists = (made for m, made in self.parts(owner) if m.loops and made != owner)
+            layers = any(made is not None and self._is_layer(made) for made in lists)
+            self._models[owner] = layers or any(self.is_model(made) for made in self._all_kept(owner))
+        return self._models[owner]
+
+    def _all_kept(self, owner: Definition) -> Iterator[Definition]:
+        for at in self.modules.lineage(owner)[0]:
+            held = self.modules.mentions(at.path)
+            names = held.stored if held is not None else {}
+            for name, stores in names.items():
+                if any(by.startswith(f"{at.name}.") for by, _ in stores):
+                    yield from self.kept(owner, name)
+
+    def _is_layer(self, made: Definition) -> bool:
+        return len({m.kept for m, _ in self.parts(made)}) >= PARTS
+
+    def is_many(self, owner: Definition) -> bool:
+        """Whether a model has many objects of a class, or it can't be told."""
+        if owner not in self._many:
+            self._many[owner] = False
+            self._many[owner] = self._has_many(owner)
+        return self._many[owner]
+
+    def _has_many(self, owner: Definition) -> bool:
+        for path, m in self.mentioned(owner):
+            if m.role == "base":
+                derived = Definition(path, m.inside)
+                if derived != owner and self.is_many(derived):
+                    return True
+            elif m.role in PASSIVE or m.role in ("text", "through") or self._is_off(path, m):
+                continue
+            elif m.role == "named" or (m.loops and not self._is_main(m)):
+                return True
+            elif m.by != MODULE:
+                by = Definition(path, m.by)
+                holder = self.owner(by)
+                if holder is None:
+                    if self._is_called_again(by):
+                        return True
+                elif holder != owner and self.is_many(holder):
+                    return True
+        return False
+
+    def _is_main(self, m: Mention) -> bool:
+        return m.by == MODULE and m.role == "call"
+
+    def _is_called_again(self, maker: Definition, depth: int = 0) -> bool:
+        """Whether a function that makes objects may make many of them."""
+        for path, m in self.mentioned(maker):
+            if m.role in CALLS and (m.loops or (m.by != MODULE and depth < 3 and m.by != maker.name)):
+                if m.loops or self._is_called_again(Definition(path, m.by), depth + 1):
+                    return True
+            elif m.role == "named":
+                return True
+        return False
+
+    # -- who reads a name ---------------------------------------------------------------------------------------------
+
+    def mentioned(self, found: Definition) -> list[tuple[str, Mention]]:
+        """The places of the package, tests apart, that name a function of a module, or a class."""
+        if found not in self._mentioned:
+            self._mentioned[found] = list(self._mentions_of(found))
+        return self._mentioned[found]
+
+    def _mentions_of(self, found: Definition) -> Iterator[tuple[str, Mention]]:
+        last = found.name.rpartition(".")[2]
+        importing = {found.path, *self.modules.users(found)}
+        for path, m in self.named(last, self._reaching(found)):
+            if path not in importing and m.role != "text" and not self._is_of_import(path, m):
+                continue
+            summary = self.modules.summary(path)
+            if summary is None:
+                continue
+            if m.role in ELSEWHERE:
+                if m.role == "text" or path == found.path:
+                    yield path, m
+                continue
+            if m.text.startswith(("?.", "self.", "cls.", "super.")):
+                continue
+            name = m.text if m.role == "import" and path == found.path else summary.resolve(m.text, m.by)
+            if m.role == "import" or (m.kept and m.role == "alias"):
+                bound = m.kept or last
+                name = summary.imports.get(bound) or summary.function_imports.get(m.by, {}).get(bound)
+            if name and self.modules.resolve(path, name) == found:
+                yield path, m
+                if m.role == "alias" and m.kept:
+                    yield from self._by_another_name(path, m.kept, found)
+
+    def _is_of_import(self, path: str, m: Mention) -> bool:
+        """Whether the head of a dotted name is imported."""
+        head, dot, _ = m.text.partition(".")
+        held = self.modules.mentions(path)
+        named = held.by_name.get(head, ()) if dot and held is not None else ()
+        return any(n.role == "import" for n in named) or (held is not None and bool(dot) and head in held.renamed)
+
+    def _by_another_name(self, path: str, last: str, found: Definition) -> Iterator[tuple[str, Mention]]:
+        """The places of a file that name what it imports under another name."""
+        held, summary = self.modules.mentions(path), self.modules.summary(path)
+        for m in held.by_name.get(last, ()) if held is not None and summary is not None else ():
+            if m.text == last and m.role not in (*ELSEWHERE, "text", "import") and summary is not None:
+                name = summary.resolve(last, m.by)
+                if name and self.modules.resolve(path, name) == found:
+                    yield path, m
+
+    def _reaching(self, found: Definition) -> set[str]:
+        """The files that may name a definition: its own, those that import it, and those that import its module."""
+        stem = PurePath(found.path).stem
+        stem = PurePath(found.path).parent.name if stem == "__init__" else stem
+        return {found.path, *self.modules.users(found), *self.modules.with_word(self.top, stem)}
+
+    def named(self, last: str, among: set[str] | None = None) -> Iterator[tuple[str, Mention]]:
+        """The places of the package, tests apart, whose name ends so."""
+        for path in self.modules.with_word(self.top, last):
+            if (among is not None and path not in among) or is_test(path, self.top):
+                continue
+            held = self.modules.mentions(path)
+            yield from ((path, m) for m in (held.by_name.get(last, ()) if held is not None else ()))
+
+    # -- callers ------------------------------------------------------------------------------------------------------
+
+    def _edges(self, at: Definition, owner: Definition | None, passed: bool) -> Iterator[_Edge]:
+        """Who calls a function. A class whose objects are handed on may be called by anyone.
+
+        passed: a model was met on the way, so that only calls on `self` matter.
+        """
+        function = self.modules.function(at)
+        if function is None:
+            yield UNKNOWN
+        elif "<locals>" in at.name and function.class_name is None:
+            yield from self._local_edges(at)
+        elif function.class_name is None:
+            yield from self._plain_edges(at)
+        elif owner is not None:
+            name = at.name.rpartition(".")[2]
+            if function.kind == "property" or self._decorated(function):
+                yield UNKNOWN
+            yield from self._method_edges(at, owner, name, passed)
+            if name == "__call__" and not passed:
+                yield from self._object_edges(owner)
+
+    def _decorated(self, function: FunctionSummary) -> bool:
+        return bool(set(function.decorators) - PLAIN - {"mlx.core.compile"})
+
+    def _local_edges(self, at: Definition) -> Iterator[_Edge]:
+        outer, _, name = at.name.rpartition(".<locals>.")
+        held = self.modules.mentions(at.path)
+        for m in held.by_name.get(name, ()) if held is not None else ():
+            if m.by == outer or m.by.startswith(f"{outer}.<locals>."):
+                yield self._edge(at.path, m, at)
+
+    def _plain_edges(self, at: Definition) -> Iterator[_Edge]:
+        for path, m in self.mentioned(at):
+            if m.role not in PASSIVE - {"alias"} and m.by != at.name and not self._is_off(path, m):
+                yield self._edge(path, m, at)
+
+    def _edge(self, path: str, m: Mention, at: Definition, own: bool = False) -> _Edge:
+        if m.role not in CALLS:
+            return _Edge(None, own=own)
+        if m.by == MODULE:
+            return UNKNOWN
+        by = Definition(path, m.by)
+        driven = [self.is_driving(by, loop) for loop in m.loops]
+        return _Edge(by, not all(driven), own, bool(driven) and all(driven))
+
+    def _method_edges(self, at: Definition, owner: Definition, name: str, passed: bool) -> Iterator[_Edge]:
+        """The calls of a method, by its name: on `self`, only in its own class and those of its line."""
+        among = self._reaching(owner) if passed or name == "__call__" else None
+        for path, m in self.named(name, among):
+            if m.role in PASSIVE or m.role == "base" or self._is_off(path, m):
+                continue
+            head = m.text.partition(".")[0]
+            if m.text in (f"self.{name}", f"cls.{name}", f"super.{name}"):
+                by = Definition(path, m.by)
+                if by != at and self._is_of_line(self.owner(by), owner):
+                    yield self._edge(path, m, at, own=True)
+            elif m.role == "text":
+                if name != "__call__":
+                    yield UNKNOWN
+            elif "." in m.text and name != "__call__" and not self._is_of_another(path, m, owner, head):
+                yield self._edge(path, m, at)
+
+    def _is_of_another(self, path: str, m: Mention, owner: Definition, head: str) -> bool:
+        """Whether `mx.where`, `self.model.encode` is no method of the class."""
+        summary = self.modules.summary(path)
+        if summary is None:
+            return False
+        if summary.resolve(head, m.by) is not None:
+            found = summary.resolve(m.text, m.by) or ""
+            return self.modules.resolve(path, found) != Definition(owner.path, f"{owner.name}.{m.name}")
+        parts = m.text.split(".")
+        if parts[0] == "self" and len(parts) == 3:
+            around = self.owner(Definition(path, m.by))
+            made = {c for p, c in self.parts(around) if p.kept == parts[1]} if around is not None else set()
+            return bool(made) and None not in made and not any(self._is_of_line(c, owner) for c in made)
+        return False
+
+    def _is_of_line(self, one: Definition | None, other: Definition) -> bool:
+        """Whether one class derives from the other, or the other way round."""
+        if one is None:
+            return False
+        return one == other or other in self.modules.lineage(one)[0] or one in self.modules.lineage(other)[0]
+
+    def _object_edges(self, owner: Definition) -> Iterator[_Edge]:
+        """Who calls the objects of a class, and of those that derive from it."""
+        for path, m in self.mentioned(owner):
+            if m.role == "base":
+                derived = Definition(path, m.inside)
+                held = self.modules.class_(derived)
+                if derived != owner and held is not None and "__call__" not in held.methods:
+                    yield from self._object_edges(derived)
+            elif m.role in PASSIVE - {"alias"} or self._is_off(path, m):
+                continue
+            elif m.role != "kept" or m.by == MODULE:
+                yield UNKNOWN
+            else:
+                yield from self._kept_edges(path, m)
+
+    def _kept_edges(self, path: str, made: Mention) -> Iterator[_Edge]:
+        """Who calls what is kept in an attribute: `self.kept(x)`, or `model.kept(x)` elsewhere."""
+        holder, found = self.owner(Definition(path, made.by)), False
+        for at, m in self.named(made.kept):
+            if m.role in PASSIVE or m.role in ("base", "through", "text") or "." not in m.text:
+                continue
+            if m.text == f"self.{made.kept}":
+                own = holder is not None and self._is_of_line(self.owner(Definition(at, m.by)), holder)
+                if not own or m.by == made.by:
+                    continue
+            elif at != path or self._is_function(at, m):
+                continue
+            if self._is_off(at, m):
+                continue
+            found = True
+            yield self._edge(at, m, Definition(path, made.by))
+        if not found:
+            yield UNKNOWN
+
+    def _is_function(self, path: str, m: Mention) -> bool:
+        summary = self.modules.summary(path)
+        return summary is not None and summary.resolve(m.text, m.by) is not None
+
+    # -- passes -------------------------------------------------------------------------------------------------------
+
+    def is_driving(self, by: Definition, loop: Loop) -> bool:
+        """Whether a loop calls a whole model in each round, as one that generates does: one round is a pass."""
+        held = self.modules.mentions(by.path)
+        for m in held.by_function.get(by.name, ()) if held is not None else ():
+            if m.role in CALLS and loop in m.loops and self._passes(by, m):
+                return True
+        return False
+
+    def _passes(self, by: Definition, m: Mention) -> bool:
+        """Whether a call is a pass of a whole model."""
+        owner = self.owner(by)
+        parts = m.text.split(".")
+        if owner is not None and m.text == "self":
+            return self.is_model(owner) and not by.name.endswith(".__call__")
+        if owner is not None and parts[0] == "self":
+            holders = {owner}
+            for part in parts[1:-1]:
+                holders = {c for h in holders for c in self.kept(h, part)}
+            return any(self._passes_by(by, h, parts[-1]) for h in holders)
+        if len(parts) == 1:
+            outer = by
+            while "<locals>" in outer.name:
+                outer = Definition(by.path, outer.name.rpartition(".<locals>.")[0])
+            return any(self.is_model(c) for c in self._stated(outer, m.text))
+        return False
+
+    def _passes_by(self, by: Definition, holder: Definition, name: str) -> bool:
+        """Whether `holder.name(...)` is a pass of a whole model: a method that makes one, or the model."""
+        method = self.modules.method(holder, name)
+        if method is not None:
+            return method != by and self.makes_pass(method)
+        return any(self.is_model(c) and not self.is_many(c) for c in self.kept(holder, name))
+
+    def makes_pass(self, found: Definition) -> bool:
+        """Whether a function calls a whole model, itself or in a loop of its own, so that it runs once a pass."""
+        if found not in self._passing:
+            self._passing[found] = False
+            held = self.modules.mentions(found.path)
+            inner = held.by_function.items() if held is not None else ()
+            self._passing[found] = any(
+                m.role in CALLS and self._passes(Definition(found.path, by), m)
+                for by, all_ in inner
+                if by == found.name or by.startswith(f"{found.name}.<locals>.")
+                for m in all_
+            )
+        return self._passing[found]
+
+    # -- what never runs ----------------------------------------------------------------------------------------------
+
+    def is_unused(self, found: Definition) -> bool:
+        """Whether nothing in a package of several files names a function or its class, but what is unused itself."""
+        function = self.modules.function(found)
+        if function is None or "<locals>" in found.name or not self._is_package():
+            return False
+        if function.class_name is None:
+            return not self._decorated(function) and self._is_unnamed(found)
+        owner = Definition(found.path, function.class_name)
+        return "." not in owner.name and self._is_unnamed(owner)
+
+    def _is_entry(self, path: str) -> bool:
+        """Whether a file that no other imports may be loaded by its name, or be meant for users.
+
+        Not so among files of which most are imported.
+        """
+        imported = self.modules.imported(self.top)
+        if path in imported:
+            return False
+        beside = [p for p in python_files(self.top) if os.path.dirname(p) == os.path.dirname(path) and p != path]
+        beside = [p for p in beside if not p.endswith("__init__.py")]
+        return len(beside) < FEW or 2 * sum(p in imported for p in beside) <= len(beside)
+
+    def _is_package(self) -> bool:
+        return os.path.isfile(os.path.join(self.top, "__init__.py"))
+
+    def _is_unnamed(self, found: Definition) -> bool:
+        if found not in self._unused:
+            self._unused[found] = False
+            unnamed = not self._is_imported(found) and all(
+                self._is_its_own(found, path, m) for path, m in self._naming(found)
+            )
+            self._unused[found] = unnamed and not self._is_entry(found.path)
+        return self._unused[found]
+
+    def _is_imported(self, found: Definition) -> bool:
+        return any(not is_test(p, self.top) and self._takes(p, found) for p in self.modules.users(found))
+
+    def _takes(self, path: str, found: Definition) -> bool:
+        """Whether a file imports a name itself, or all of those that a file offers."""
+        held, last = self.modules.mentions(path), found.name
+        if held is None:
+            return True
+        if any(m.role == "import" for m in held.by_name.get(last, ())):
+            return True
+        return bool(held.by_name.get("*")) and not last.startswith("_")
+
+    def _naming(self, found: Definition) -> Iterator[tuple[str, Mention]]:
+        """What may speak of a name of this file: its own names, and attributes and strings anywhere."""
+        for path, m in self.named(found.name):
+            if path == found.path:
+                if m.text.partition(".")[0] not in ("self", "super"):
+                    yield path, m
+            elif m.role in ("text", "string") or (
+                "." in m.text and m.role != "import" and self._may_be(found, path, m)
+            ):
+                yield path, m
+
+    def _may_be(self, found: Definition, path: str, m: Mention) -> bool:
+        """Whether `a.name` is that of a module which nobody knows, or of the one that has it."""
+        head, summary = m.text.partition(".")[0], self.modules.summary(path)
+        if head in ("self", "cls", "super") or summary is None:
+            return False
+        name = summary.resolve(m.text, m.by)
+        return name is None or self.modules.resolve(path, name) == found
+
+    def _is_its_own(self, found: Definition, path: str, m: Mention) -> bool:
+        """Whether the place that names it is part of it, or never runs itself."""
+        if path != found.path or m.by == MODULE:
+            return m.role == "base" and path == found.path and self._is_unnamed(Definition(path, m.inside))
+        if m.by == found.name or m.by.startswith(f"{found.name}."):
+            return True
+        if self._is_off(path, m):
+            return True
+        by = Definition(path, m.by.partition(".")[0])
+        return self._is_unnamed(by)
+
+    # -- branches -----------------------------------------------------------------------------------------------------
+
+    def _is_off(self, path: str, m: Mention) -> bool:
+        """Whether a place is never reached, as far as the constants say that the package gives."""
+        return m.by != MODULE and any(self.is_decided(Definition(path, m.by), test) for test in m.tests)
+
+    def is_decided(self, by: Definition, test: Test) -> bool:
+        """Whether the condition of a branch is always the other way."""
+        if self._deciding > DEEPEST:
+            return False
+        self._deciding += 1
+        try:
+            holds = outcome(test[0], partial(self._value, by))
+        finally:
+            self._deciding -= 1
+        return holds is not None and holds is not test[1]
+
+    def _value(self, by: Definition, node: ast.expr) -> object:
+        """The constant that an expression always is, or MISSING."""
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name():
+                return self._parameter(by, node.id)
+            case ast.Attribute(value=ast.Name(id="self")):
+                return self._attribute(by, node.attr)
+        return MISSING
+
+    def _attribute(self, by: Definition, name: str) -> object:
+        """What `__init__` sets an attribute to from a parameter, where nothing else does."""
+        owner, held = self.owner(by), self.modules.mentions(by.path)
+        if owner is None or held is None or len(self.modules.lineage(owner)[0]) > 1:
+            return MISSING
+        stored = [(at, value) for at, value in held.stored.get(name, ()) if value is None or at.startswith(owner.name)]
+        if len(stored) != 1 or stored[0][0] != f"{owner.name}.__init__" or stored[0][1] is None:
+            return MISSING
+        return self._value(Definition(by.path, stored[0][0]), stored[0][1])
+
+    def _parameter(self, by: Definition, name: str) -> object:
+        """What all calls in the package give a parameter. Of what others may call too, nothing is known."""
+        function = self.modules.function(by)
+        held = self.modules.mentions(by.path)
+        if function is None or held is None or name in held.assigned.get(by.name, ()):
+            return MISSING
+        index = next((i for i, p in enumerate(function.parameters) if p.name == name), None)
+        if index is None or function.parameters[index].kind in ("*", "**"):
+            return MISSING
+        calls = self._calls_of(by, function)
+        if not calls:
+            return MISSING
+        shift = 1 if function.class_name is not None and function.kind != "staticmethod" else 0
+        values = [self._given(path, m, function, index, shift) for path, m in calls]
+        first = values[0]
+        same = all(type(v) is type(first) and v == first for v in values)
+        return first if same and MISSING not in values else MISSING
+
+    def _given(self, path: str, m: Mention, function: FunctionSummary, index: int, shift: int) -> object:
+        parameter = function.parameters[index]
+        if m.given is None or self._deciding > DEEPEST:
+            return MISSING
+        node = m.given.get(parameter.name, m.given.get(index - shift) if parameter.kind != "keyword" else None)
+        if node is None:
+            return parameter.default if parameter.has_default else MISSING
+        self._deciding += 1
+        try:
+            return self._value(Definition(path, m.by), node) if m.by != MODULE else MISSING
+        finally:
+            self._deciding -= 1
+
+    def _calls_of(self, by: Definition, function: FunctionSummary) -> Sequence[tuple[str, Mention]]:
+        """All calls of a function, or of a class for its `__init__`; none where some aren't known."""
+        if "<locals>" in by.name or self._decorated(function):
+            return ()
+        name = by.name.rpartition(".")[2]
+        if function.class_name is None:
+            found = self.mentioned(by)
+        elif name == "__init__":
+            owner = Definition(by.path, function.class_name)
+            found = self.mentioned(owner)
+        else:
+            return self._calls_of_method(by, function, name)
+        exported = any(m.role in ("text", "named", "alias", "base", "through") for _, m in found)
+        top = os.path.join(self.top, "__init__.py")
+        return (
+            () if exported or any(path == top for path, _ in found) else [(p, m) for p, m in found if m.role in CALLS]
+        )
+
+    def _calls_of_method(self, by: Definition, function: FunctionSummary, name: str) -> Sequence[tuple[str, Mention]]:
+        """The calls of a private method on `self`."""
+        if not name.startswith("_") or name.startswith("__"):
+            return ()
+        found = list(self.named(name))
+        own = all(m.role in CALLS and m.text == f"self.{name}" and path == by.path for path, m in found)
+        same = all(m.by.startswith(f"{function.class_name}.") for _, m in found)
+        return found if own and same else ()
+
+
+def _holds(loop: Loop, found: Definition, first: int, last: int) -> bool:
+    inside = loop.by == found.name or loop.by.startswith(f"{found.name}.<locals>.")
+    return inside and loop.first <= first <= loop.last
+
+
+def _said(outcome: bool) -> str:
+    return "true" if outcome else "false"

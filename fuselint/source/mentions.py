@@ -1,0 +1,391 @@
+"""Every place of a file that reads a name: called or not, kept in which attribute, inside which loops.
+
+It goes by the syntax alone, so that it is cheap: whole packages are asked who may call a function.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from fuselint.source.project import MODULE
+from fuselint.source.scopes import dotted
+from fuselint.source.spans import children
+
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+ADDING = frozenset({"append", "insert", "add"})
+HOLDERS = frozenset({"Sequential", "list", "tuple", "dict", "ModuleList"})
+"""What only puts together what it is given, to be kept as a whole."""
+
+Test = tuple[ast.expr, bool]
+"""A condition, and what it must give for control to come to a place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """A loop of a function: the lines that run once a round."""
+
+    by: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A place in the function `by` that reads a name whose last part is `name`; text: all of it, "" where it is more.
+
+    role: "call"; "kept" for a call whose result becomes (a part of) the attribute `kept` of self; "base" of a class;
+    "type" in an annotation, or where something is only asked about it; "through" for `a` in `a.b`; "import"; "text" for
+    a string that something is looked up by; "string" for another, "exported" for one in `__all__`; "alias" for
+    `name = other` and `import other as name`, the latter with that name in `kept`; "named" for anything else.
+    inside: for "base", the class. loops: those around it. tests: what decides whether it is reached. given: of a call,
+    its arguments by position or name; None where they can't be told.
+    """
+
+    by: str
+    name: str
+    text: str
+    role: str
+    kept: str = ""
+    inside: str = ""
+    loops: tuple[Loop, ...] = ()
+    tests: tuple[Test, ...] = ()
+    given: dict[int | str, ast.expr] | None = field(default=None, compare=False)
+    line: int = 0
+
+
+@dataclass(frozen=True)
+class Mentions:
+    """Of one file. branches: lines, and what decides whether they run. handlers: lines that run where something failed.
+
+    stored: what is assigned to each attribute, by which function; None where that is no plain assignment to one of
+    self's. assigned: the names that each function binds itself.
+    renamed: the names that imports give to what is called otherwise.
+    """
+
+    all: Sequence[Mention]
+    loops: Sequence[Loop]
+    branches: Sequence[tuple[Loop, Test]]
+    handlers: Sequence[Loop]
+    by_name: dict[str, list[Mention]]
+    by_function: dict[str, list[Mention]]
+    stored: dict[str, list[tuple[str, ast.expr | None]]]
+    assigned: dict[str, set[str]]
+    renamed: frozenset[str]
+
+
+def mentions(tree: ast.Module) -> Mentions:
+    walker = _Walker()
+    for statement in tree.body:
+        walker.visit(statement, _At())
+    found = _repeated(walker.found)
+    by_name: dict[str, list[Mention]] = {}
+    by_function: dict[str, list[Mention]] = {}
+    for m in found:
+        by_name.setdefault(m.name, []).append(m)
+        by_function.setdefault(m.by, []).append(m)
+    suites = walker.loops, walker.branches, walker.handlers
+    renamed = frozenset(m.kept for m in found if m.role == "alias" and m.kept)
+    return Mentions(found, *suites, by_name, by_function, walker.stored, walker.assigned, renamed)
+
+
+def _repeated(found: list[Mention]) -> list[Mention]:
+    """`self.layers = [Layer(), Layer()]` makes several, as a loop would."""
+    times = Counter((m.by, m.text, m.kept) for m in found if m.role == "kept" and m.inside == "many")
+    out = []
+    for m in found:
+        several = m.role == "kept" and m.inside == "many" and times[m.by, m.text, m.kept] > 1
+        out.append(replace(m, loops=(*m.loops, Loop(m.by, m.line, m.line))) if several else m)
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    by: str = MODULE
+    prefix: str = ""
+    loops: tuple[Loop, ...] = ()
+    tests: tuple[Test, ...] = ()
+    kept: str = ""
+    inside: str = ""  # "many" for an element of what is kept
+    role: str = ""  # what for: "type" inside an annotation, "text" where something is looked up, "exported", "alias"
+
+
+class _Walker:
+    def __init__(self) -> None:
+        self.found: list[Mention] = []
+        self.loops: list[Loop] = []
+        self.branches: list[tuple[Loop, Test]] = []
+        self.handlers: list[Loop] = []
+        self.stored: dict[str, list[tuple[str, ast.expr | None]]] = {}
+        self.assigned: dict[str, set[str]] = {}
+
+    def visit(self, node: ast.AST, at: _At) -> None:
+        rule = getattr(self, f"_{type(node).__name__}", None)
+        if rule is not None:
+            rule(node, at)
+        else:
+            plain = replace(at, kept="", inside="") if at.kept or at.inside else at
+            for child in children(node):
+                self.visit(child, plain)
+
+    def _all(self, nodes: Iterator[ast.AST] | Sequence[ast.AST], at: _At) -> None:
+        for node in nodes:
+            self.visit(node, at)
+
+    def _loop(self, at: _At, first: ast.AST, last: ast.AST) -> _At:
+        loop = Loop(at.by, first.lineno, last.end_lineno or 0)  # type: ignore[attr-defined]
+        self.loops.append(loop)
+        return replace(at, loops=(*at.loops, loop))
+
+    # -- definitions --------------------------------------------------------------------------------------------------
+
+    def _FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef, at: _At) -> None:
+        qualname = at.prefix + node.name
+        typed = replace(at, role="type")
+        self._all(node.decorator_list, at)
+        a = node.args
+        for argument in [*a.posonlyargs, *a.args, *a.kwonlyargs, *filter(None, (a.vararg, a.kwarg))]:
+            if argument.annotation is not None:
+                self.visit(argument.annotation, typed)
+        self._all([*a.defaults, *(d for d in a.kw_defaults if d is not None)], at)
+        if node.returns is not None:
+            self.visit(node.returns, typed)
+        self._body(node.body, _At(qualname, f"{qualname}.<locals>."))
+
+    _AsyncFunctionDef = _FunctionDef
+
+    def _ClassDef(self, node: ast.ClassDef, at: _At) -> None:
+        qualname = at.prefix + node.name
+        self._all([*node.decorator_list, *node.keywords], at)
+        for base in node.bases:
+            name = dotted(base)
+            if name is not None:
+                self._mention(base, name, replace(at, inside=qualname), "base")
+            else:
+                self.visit(base, at)
+        self._body(node.body, replace(at, prefix=f"{qualname}.", loops=(), tests=()))
+
+    def _Lambda(self, node: ast.Lambda, at: _At) -> None:
+        inner = self._loop(replace(at, kept="", inside=""), node.body, node.body)  # it may run at any time
+        self.visit(node.body, inner)
+
+    # -- statements ---------------------------------------------------------------------------------------------------
+
+    def _body(self, body: Sequence[ast.stmt], at: _At) -> None:
+        for i, statement in enumerate(body):
+            self.visit(statement, at)
+            if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body) and body[i + 1 :]:
+                rest = Loop(at.by, body[i + 1].lineno, body[-1].end_lineno or 0)
+                self.branches.append((rest, (statement.test, False)))
+                at = replace(at, tests=(*at.tests, (statement.test, False)))
+
+    def _If(self, node: ast.If, at: _At) -> None:
+        self._test(node.test, at)
+        for body, outcome in ((node.body, True), (node.orelse, False)):
+            if body:
+                test = (node.test, outcome)
+                self.branches.append((Loop(at.by, body[0].lineno, body[-1].end_lineno or 0), test))
+                self._body(body, replace(at, tests=(*at.tests, test)))
+
+    def _IfExp(self, node: ast.IfExp, at: _At) -> None:
+        self._test(node.test, at)
+        self.visit(node.body, replace(at, tests=(*at.tests, (node.test, True))))
+        self.visit(node.orelse, replace(at, tests=(*at.tests, (node.test, False))))
+
+    def _For(self, node: ast.For | ast.AsyncFor, at: _At) -> None:
+        self._all([node.iter, node.target], at)
+        self._body(node.body, self._loop(at, node.body[0], node.body[-1]))
+        self._body(node.orelse, at)
+
+    _AsyncFor = _For
+
+    def _While(self, node: ast.While, at: _At) -> None:
+        inner = self._loop(at, node.test, node.body[-1])
+        self.visit(node.test, inner)
+        self._body(node.body, inner)
+        self._body(node.orelse, at)
+
+    def _Try(self, node: ast.Try, at: _At) -> None:
+        self._body(node.body, at)
+        for handler in node.handlers:
+            self.handlers.append(Loop(at.by, handler.body[0].lineno, handler.body[-1].end_lineno or 0))
+            if handler.type is not None:
+                self.visit(handler.type, at)
+            self._body(handler.body, at)
+        self._body(node.orelse, at)
+        self._body(node.finalbody, at)
+
+    _TryStar = _Try
+
+    def _With(self, node: ast.With | ast.AsyncWith, at: _At) -> None:
+        self._all(node.items, at)
+        self._body(node.body, at)
+
+    _AsyncWith = _With
+
+    def _Assign(self, node: ast.Assign, at: _At) -> None:
+        first = node.targets[0]
+        if isinstance(first, ast.Attribute) and isinstance(first.value, ast.Name) and first.value.id == "self":
+            self.stored.setdefault(first.attr, []).append((at.by, node.value))
+            self._all(node.targets[1:], at)
+            self.visit(node.value, replace(at, kept=first.attr))
+        else:
+            self._all(node.targets, at)
+            self.visit(node.value, replace(at, role=_of_module(first, node.value) if at.by == MODULE else at.role))
+
+    def _AnnAssign(self, node: ast.AnnAssign, at: _At) -> None:
+        self.visit(node.annotation, replace(at, role="type"))
+        if node.value is not None:
+            self._Assign(ast.Assign([node.target], node.value), at)
+
+    def _Import(self, node: ast.Import | ast.ImportFrom, at: _At) -> None:
+        for alias in node.names:
+            last = alias.name.rpartition(".")[2]
+            renamed = alias.asname if alias.asname not in (None, last) else None
+            inner = at if renamed is None else replace(at, kept=renamed)
+            self._mention(node, alias.name, inner, "import" if renamed is None else "alias")
+
+    _ImportFrom = _Import
+
+    # -- expressions --------------------------------------------------------------------------------------------------
+
+    def _comprehension(self, node: ast.AST, at: _At) -> None:
+        generators: list[ast.comprehension] = node.generators  # type: ignore[attr-defined]
+        self.visit(generators[0].iter, replace(at, kept="", inside=""))
+        inner = self._loop(at, node, node)
+        parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]  # type: ignore[attr-defined]
+        self._all(parts, inner)
+        rest = [g.iter for g in generators[1:]] + [test for g in generators for test in g.ifs]
+        self._all(rest, replace(inner, kept="", inside=""))
+
+    _ListComp = _SetComp = _DictComp = _GeneratorExp = _comprehension
+
+    def _display(self, node: ast.List | ast.Tuple | ast.Dict, at: _At) -> None:
+        inner = replace(at, inside="many") if at.kept else at
+        parts = [*filter(None, node.keys), *node.values] if isinstance(node, ast.Dict) else node.elts
+        self._all(parts, inner)
+
+    _List = _Tuple = _Dict = _display
+
+    def _BinOp(self, node: ast.BinOp, at: _At) -> None:
+        repeats = isinstance(node.op, ast.Mult) and any(isinstance(n, ast.List) for n in (node.left, node.right))
+        adds = isinstance(node.op, ast.Add) and at.kept
+        inner = self._loop(at, node, node) if repeats else at if adds else replace(at, kept="", inside="")
+        self._all([node.left, node.right], inner)
+
+    def _Starred(self, node: ast.Starred, at: _At) -> None:
+        self.visit(node.value, at)
+
+    def _Call(self, node: ast.Call, at: _At) -> None:
+        name = _name(node.func)
+        last = name.rpartition(".")[2]
+        if name:
+            self._mention(node.func, name, at, "kept" if at.kept else "call", _given(node))
+            self._prefix(node.func, at)
+        else:
+            self.visit(node.func, replace(at, kept="", inside=""))
+        arguments = [*node.args, *(k.value for k in node.keywords)]
+        if name in ("isinstance", "issubclass") and len(node.args) == 2:
+            self.visit(node.args[0], at)
+            self.visit(node.args[1], replace(at, role="type"))
+        elif name in ("getattr", "hasattr"):
+            self._all(arguments, replace(at, kept="", inside="", role="text"))
+        elif last in HOLDERS and at.kept:
+            self._all(arguments, replace(at, inside="many"))
+        elif last in ADDING and name.startswith("self.") and name.count(".") == 2:
+            self._all(arguments, replace(at, kept=name.split(".")[1], inside="many"))
+        else:
+            self._all(arguments, replace(at, kept="", inside=""))
+
+    def _Attribute(self, node: ast.Attribute, at: _At) -> None:
+        name = _name(node)
+        last = node.attr
+        if isinstance(node.ctx, ast.Load):
+            self._mention(node, name or f"?.{last}", at, "named")
+        else:
+            self.stored.setdefault(last, []).append((at.by, None))
+        self._prefix(node, at)
+
+    def _prefix(self, node: ast.expr, at: _At) -> None:
+        """What a dotted name goes through."""
+        if isinstance(node, ast.Attribute):
+            inner = node.value
+            if isinstance(inner, (ast.Name, ast.Attribute)):
+                name = _name(inner)
+                if name and name not in ("self", "cls"):
+                    self._mention(inner, name, at, "through")
+                self._prefix(inner, at)
+                if isinstance(inner, ast.Attribute) and not name:
+                    return
+            else:
+                self.visit(inner, replace(at, kept="", inside=""))
+
+    def _Name(self, node: ast.Name, at: _At) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._mention(node, node.id, at, "named")
+        else:
+            self.assigned.setdefault(at.by, set()).add(node.id)
+
+    def _Compare(self, node: ast.Compare, at: _At) -> None:
+        """`x is None` asks about x, and does nothing with it."""
+        plain = replace(at, kept="", inside="")
+        none = any(isinstance(c, ast.Constant) and c.value is None for c in node.comparators)
+        self.visit(node.left, replace(plain, role="type") if none else plain)
+        self._all(node.comparators, plain)
+
+    def _test(self, node: ast.expr, at: _At) -> None:
+        plain = replace(at, kept="", inside="")
+        is_name = isinstance(node, (ast.Name, ast.Attribute))
+        self.visit(node, replace(plain, role="type") if is_name else plain)
+
+    def _Constant(self, node: ast.Constant, at: _At) -> None:
+        if isinstance(node.value, str) and node.value.isidentifier():
+            role = at.role if at.role in ("text", "exported") else "string"
+            self._mention(node, node.value, at, role)
+
+    def _mention(
+        self, node: ast.AST, text: str, at: _At, role: str, given: dict[int | str, ast.expr] | None = None
+    ) -> None:
+        if at.role == "type" and role in ("named", "through", "string"):
+            role = "type"
+        elif at.role == "alias" and role == "named":
+            role = "alias"
+        line = getattr(node, "lineno", 0)
+        last = text.rpartition(".")[2]
+        kept = at.kept if role in ("kept", "alias") else ""
+        self.found.append(Mention(at.by, last, text, role, kept, at.inside, at.loops, at.tests, given, line))
+
+
+def _of_module(target: ast.expr, value: ast.expr) -> str:
+    """What the names and strings are for that stand in an assignment of a module."""
+    if isinstance(target, ast.Name) and target.id == "__all__":
+        return "exported"
+    if isinstance(value, (ast.Dict, ast.List, ast.Tuple, ast.Set)):
+        return "text"  # a table of names
+    return "alias" if isinstance(target, ast.Name) and isinstance(value, ast.Name) else ""
+
+
+def _name(node: ast.expr) -> str:
+    """A dotted name, with "super" for `super()`, "?" for another expression, and an element for what holds it."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        owner = node.value
+        if isinstance(owner, ast.Call) and isinstance(owner.func, ast.Name) and owner.func.id == "super":
+            return f"super.{node.attr}"
+        return f"{_name(owner) or '?'}.{node.attr}"
+    return ""
+
+
+def _given(call: ast.Call) -> dict[int | str, ast.expr] | None:
+    """The arguments of a call; None where a starred one hides some."""
+    if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
+        return None
+    return {**dict(enumerate(call.args)), **{k.arg: k.value for k in call.keywords if k.arg is not None}}
+
+
+def _leaves(body: Sequence[ast.stmt]) -> bool:
+    return isinstance(body[-1], (ast.Return, ast.Raise, ast.Continue))

@@ -1,0 +1,314 @@
+"""How often functions of a package run, and which findings are silent then."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from fuselint.config import Settings
+from fuselint.engine import check_paths
+from fuselint.source.modules import Definition, Modules
+
+HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+GATE = """
+    class {name}(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.gate = nn.Linear(d, d)
+            self.up = nn.Linear(d, d)
+
+        def __call__(self, x):
+            return nn.silu(self.gate(x)) * self.up(x)
+
+
+"""
+LAYERS = (
+    GATE.format(name="MLP")
+    + """
+    class Block(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.norm = nn.RMSNorm(d)
+            self.mlp = MLP(d)
+
+        def __call__(self, x):
+            return x + self.mlp(self.norm(x))
+"""
+)
+PROJECTOR = GATE.format(name="Projector")
+MODEL = """
+    from .layers import Block
+    from .projector import Projector
+
+
+    class Model(nn.Module):
+        def __init__(self, d, n):
+            super().__init__()
+            self.layers = [Block(d) for _ in range(n)]
+            self.projector = {made}
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return self.projected(x)
+
+        def projected(self, x):
+            {body}
+"""
+LOADER = "import importlib\ndef load(kind, d):\n    return importlib.import_module(kind).Model(d, 2)\n"
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "pack"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    write(folder, layers=LAYERS, projector=PROJECTOR, loader=LOADER)
+    model(folder)
+    return folder
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(HEAD + textwrap.dedent(text))
+
+
+def model(folder: Path, made: str = "Projector(d)", body: str = "return self.projector(x)") -> None:
+    write(folder, model=MODEL.format(made=made, body=body))
+
+
+def how(folder: Path, name: str, qualname: str) -> str:
+    path = str(folder / f"{name}.py")
+    return Modules().frequencies(path).of(Definition(path, qualname)).how
+
+
+def told(folder: Path, name: str, **settings: tuple[str, ...]) -> tuple[list[str], int]:
+    """The functions with findings in a file, and how many findings are silent."""
+    (result,) = check_paths([str(folder / f"{name}.py")], Settings(**settings))  # type: ignore[arg-type]
+    assert not result.errors
+    return [f.function for f in result.findings], result.idle
+
+
+def test_what_a_model_holds_once_and_calls_once_is_silent(package: Path) -> None:
+    assert how(package, "projector", "Projector.__call__") == "seldom"
+    assert told(package, "projector") == ([], 1)
+
+
+def test_what_a_layer_holds_is_reported(package: Path) -> None:
+    assert how(package, "layers", "MLP.__call__") == "often"
+    assert told(package, "layers") == (["MLP.__call__"], 0)
+
+
+def test_who_says_that_it_is_hot_is_told_all(package: Path) -> None:
+    assert told(package, "projector", hot=("*",)) == (["Projector.__call__"], 0)
+
+
+@pytest.mark.parametrize(
+    ("made", "body"),
+    [
+        ("[Projector(d) for _ in range(3)]", "return self.projector[0](x)"),
+        ("[Projector(d), Projector(d)]", "return self.projector[0](x)"),
+        ("Projector(d)", "for i in range(9):\n                x = self.projector(x)\n            return x"),
+        ("Projector(d)", "return helper(self.projector, x)"),
+        ("make(Projector, d)", "return self.projector(x)"),
+    ],
+)
+def test_many_objects_loops_and_what_is_not_known_run_often(package: Path, made: str, body: str) -> None:
+    model(package, made, body)
+    assert how(package, "projector", "Projector.__call__") == "often"
+
+
+def test_the_same_class_in_a_layer_too_runs_often(package: Path) -> None:
+    write(
+        package,
+        layers=PROJECTOR + LAYERS.replace("MLP(d)", "Projector(d)"),
+        projector="from .layers import Projector\n",
+    )
+    assert how(package, "layers", "Projector.__call__") == "often"
+
+
+def test_a_helper_is_as_rare_as_its_callers(package: Path) -> None:
+    write(package, helpers="def cap(x):\n    return mx.tanh(x / 30.0) * 30.0\n")
+    model(package, body="from .helpers import cap\n            return cap(self.projector(x))")
+    assert how(package, "helpers", "cap") == "seldom"
+    write(package, user="from .helpers import cap\ndef run(xs):\n    return [cap(x) for x in xs]\n")
+    assert how(package, "helpers", "cap") == "often"
+
+
+def test_beside_each_pass_of_a_loop_that_generates(package: Path) -> None:
+    text = """
+        from .model import Model
+
+
+        def mix(a, b):
+            return mx.tanh(a) * b + mx.sigmoid(b)
+
+
+        def sample(model: Model, x, n):
+            for _ in range(n):
+                x = mix(model(x), x)
+            return x
+
+
+        def recur(cell, x, n):
+            for _ in range(n):
+                x = other(cell(x), x)
+            return x
+
+
+        def other(a, b):
+            return mx.tanh(a) * b + mx.sigmoid(b)
+    """
+    write(package, sampling=text, user="from .sampling import sample, recur\n")
+    assert how(package, "sampling", "mix") == "seldom"
+    assert how(package, "sampling", "other") == "often"
+
+
+def test_logits_are_reported_once_a_pass_too(package: Path) -> None:
+    text = """
+        from .model import Model
+
+
+        class LM(nn.Module):
+            def __init__(self, d, n, vocab_size: int):
+                super().__init__()
+                self.model = Model(d, n)
+                self.head = nn.Linear(d, {width})
+
+            def __call__(self, x):
+                out = self.head(self.model(x))
+                return mx.tanh(out / 30.0) * 30.0
+    """
+    write(package, lm=text.format(width="vocab_size"), user="from .lm import LM\n")
+    assert told(package, "lm") == (["LM.__call__"], 0)
+    write(package, lm=text.format(width="d"))
+    assert told(package, "lm") == ([], 1)
+
+
+@pytest.mark.parametrize("cap", ["30.0", "self.cap"])
+def test_logits_by_the_embedding_or_a_head_of_its_own_are_reported(package: Path, cap: str) -> None:
+    text = f"""
+        from .model import Model
+
+
+        class LM(nn.Module):
+            def __init__(self, args):
+                super().__init__()
+                self.model = Model(args.d, args.n)
+                self.words = nn.Embedding(args.vocab_size, args.d)
+                self.tied, self.cap = args.tied, args.cap
+                if not args.tied:
+                    self.head = nn.Linear(args.d, args.vocab_size)
+
+            def __call__(self, x):
+                out = self.model(x)
+                if self.tied:
+                    out = self.words.as_linear(out)
+                else:
+                    out = self.head(out)
+                return mx.tanh(out / {cap}) * {cap}
+    """
+    write(package, lm=text, user="from .lm import LM\n")
+    assert told(package, "lm") == (["LM.__call__"], 0)
+
+
+def test_big_savings_are_reported_once_a_pass_too(package: Path) -> None:
+    norm = "x * mx.rsqrt(mx.mean(mx.square(x), axis=-1, keepdims=True) + 1e-5) * self.layers[0].norm.weight"
+    model(package, body=f"return {norm}")
+    assert told(package, "model", select=("FUS2",)) == (["Model.projected"], 0)
+
+
+# -- never ------------------------------------------------------------------------------------------------------------
+
+OTHERS = {"a": "def f(x):\n    return x\n", "b": "from .a import f\n", "c": "from .b import f\nfrom . import a\n"}
+
+
+def test_a_class_that_nothing_names_but_what_is_unused_itself(package: Path) -> None:
+    outer = (
+        "class Outer(nn.Module):\n    def __init__(self, d):\n        super().__init__()\n        self.part = Old(d)\n"
+    )
+    write(package, layers=LAYERS + GATE.format(name="Old") + textwrap.indent(outer, "    "))
+    assert how(package, "layers", "Old.__call__") == "never"
+    assert told(package, "layers") == (["MLP.__call__"], 1)
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        "from .layers import Old\n",
+        "from .layers import *\n",
+        "from . import layers\ndef make(d):\n    return layers.Old(d)\n",
+        "def make(module, d):\n    return module.Old(d)\n",
+        "def make(module, d):\n    return getattr(module, 'Old')(d)\n",
+        "KINDS = {'old': 'Old'}\n",
+    ],
+)
+def test_what_something_imports_or_looks_up_is_used(package: Path, user: str) -> None:
+    write(package, layers=LAYERS + GATE.format(name="Old"), user=user)
+    assert how(package, "layers", "Old.__call__") == "often"
+
+
+def test_calls_of_tests_do_not_count(package: Path) -> None:
+    write(package, layers=LAYERS + GATE.format(name="Old"), test_layers="from .layers import Old\n")
+    assert how(package, "layers", "Old.__call__") == "never"
+
+
+def test_a_file_that_may_be_loaded_by_its_name_is_used(package: Path) -> None:
+    write(package, other=GATE.format(name="Other"), **OTHERS)
+    assert how(package, "other", "Other.__call__") == "never"  # most files beside it are imported
+    models = package / "models"
+    models.mkdir()
+    write(models, **{name: GATE.format(name="Other") for name in ("one", "two", "three", "four")})
+    assert how(models, "one", "Other.__call__") == "often"
+
+
+def test_a_single_file_and_a_folder_without_a_package_are_used(tmp_path: Path) -> None:
+    write(tmp_path, one=GATE.format(name="Gate"), two="", three="", four="")
+    assert how(tmp_path, "one", "Gate.__call__") == "often"
+
+
+BRANCHES = """
+    def mix(a, b, soft=False):
+        if soft:
+            return mx.tanh(a) * b + mx.sigmoid(b)
+        return a
+"""
+
+
+@pytest.mark.parametrize(("given", "count"), [("", 0), (", soft=False", 0), (", soft=True", 1), (", x.flag", 1)])
+def test_a_branch_by_what_all_calls_give(package: Path, given: str, count: int) -> None:
+    write(package, helpers=BRANCHES)
+    write(package, user=f"from .helpers import mix\ndef run(xs):\n    return [mix(x, x{given}) for x in xs]\n")
+    assert len(told(package, "helpers")[0]) == count
+
+
+def test_what_only_a_branch_makes_that_is_never_taken(package: Path) -> None:
+    model(package, "Projector(d)")
+    text = """
+        class Base(nn.Module):
+            def __init__(self, d, old=False):
+                super().__init__()
+                self.part = Old(d) if old else nn.Linear(d, d)
+
+            def __call__(self, x):
+                return self.part(x)
+    """
+    user = "from .other import Base\ndef make(d):\n    return [Base(d{}) for _ in range(3)]\n"
+    write(package, other=textwrap.dedent(GATE.format(name="Old")) + textwrap.dedent(text), user=user.format(""))
+    assert how(package, "other", "Old.__call__") == "never"
+    write(package, user=user.format(", old=True"))
+    assert how(package, "other", "Old.__call__") == "often"
+
+
+def test_what_runs_where_something_failed_is_silent(package: Path) -> None:
+    text = """
+        def mix(a, b):
+            try:
+                return mx.fast.new(a, b)
+            except AttributeError:
+                return mx.tanh(a) * b + mx.sigmoid(b)
+    """
+    write(package, helpers=text, user="from .helpers import mix\n")
+    assert told(package, "helpers") == ([], 1)

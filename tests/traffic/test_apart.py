@@ -1,0 +1,192 @@
+"""Operands of unknown shape: formulas with sizes of their own, and dtypes as the package gives them, against MLX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from fuselint import check_paths
+from fuselint.finding import Traffic
+from fuselint.graph.symbols import evaluate
+
+HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+
+ROTATE = """def rotate(x, cos, sin):
+    x1, x2 = mx.split(x, 2, axis=-1)
+    return x1 * cos - x2 * sin
+"""
+
+MIX = """def rotary(q, cos, sin):
+    def mix(x):
+        return x * cos + mx.abs(x) * sin
+    return mix(q.astype(mx.float32))
+"""
+
+CALLER = """from tables import rotate
+
+import mlx.core as mx
+
+
+def run(x: mx.array, n: int):
+    angles = mx.arange(n).astype(mx.float32)
+    return rotate(x.astype(mx.bfloat16), mx.cos(angles), mx.sin(angles))
+"""
+
+
+def costs(path: Path, code: str, **settings: dict[str, int]) -> list[Traffic]:
+    (result,) = check_paths([path], select=[code], cache=False, **settings)  # type: ignore[arg-type]
+    return [f.traffic for f in result.findings if f.traffic is not None]
+
+
+def moved(*kernels: tuple[mx.array, ...]) -> int:
+    """The bytes of kernels, each given by its operands and result."""
+    return sum(a.nbytes for k in kernels for a in k)
+
+
+def kernels_of(function: object, *arrays: mx.array) -> int:
+    """The kernels that MLX's own export of a call names."""
+    import io
+
+    out = io.StringIO()
+    mx.export_to_dot(out, function(*arrays))  # type: ignore[operator]
+    names = [line for line in out.getvalue().splitlines() if "label" in line and "rectangle" in line]
+    views = ("Split", "Broadcast", "Slice")
+    return sum(not any(v in n for v in views) for n in names)
+
+
+def test_a_table_has_a_size_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "tables.py"
+    path.write_text(HEAD + ROTATE)
+    (t,) = costs(path, "FUS301")
+    x, table = mx.zeros((4, 6, 16), mx.bfloat16), mx.zeros((6, 8), mx.bfloat16)
+    half = x[..., :8]
+    want = moved((half, table, half), (half, table, half), (half, half, half))
+    numbers = {name: 0 for name in t.at} | {"T": 24, "N": 16, "cos.size": 48, "sin.size": 48}
+    assert evaluate(t.bytes_now, numbers) == want
+    assert "cos.size" in t.assumed
+
+
+def test_an_own_size_can_be_stated(tmp_path: Path) -> None:
+    path = tmp_path / "tables.py"
+    path.write_text(HEAD + ROTATE)
+    (t,) = costs(path, "FUS301", shape={"cos.size": 48})
+    assert (t.at["cos.size"], t.sources["cos.size"]) == (48, "stated")
+    assert "cos.size" not in t.assumed
+
+
+@pytest.mark.parametrize("view", ["cos[None]", "mx.expand_dims(cos, 0)"])
+def test_a_view_of_a_table_is_as_large_as_the_table(tmp_path: Path, view: str) -> None:
+    path = tmp_path / "tables.py"
+    path.write_text(HEAD + f"def f(x, cos):\n    c = {view}\n    return nn.silu(x) * c + x\n")
+    (t,) = costs(path, "FUS301")
+    assert "cos.size" in t.bytes_now
+    assert "cos.shape" not in t.bytes_now
+
+
+def test_dtypes_come_from_the_calls_in_other_files(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "tables.py").write_text(HEAD + ROTATE)
+    (alone,) = costs(tmp_path / "tables.py", "FUS301")
+    (tmp_path / "model.py").write_text(CALLER.replace("from tables", "from .tables"))
+    (called,) = costs(tmp_path / "tables.py", "FUS301")
+    x, table = mx.zeros((4, 6, 16), mx.bfloat16), mx.zeros((8,), mx.float32)
+    mx.eval(x, table)
+
+    def rotate(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
+        a, b = mx.split(x, 2, axis=-1)
+        return a * cos - b * sin
+
+    assert called.kernels_now == kernels_of(rotate, x, table, table) == 5
+    assert (alone.kernels_now, "dtype" in alone.assumed) == (3, True)
+
+
+def test_a_nested_function_has_the_dtype_of_what_it_is_called_with(tmp_path: Path) -> None:
+    path = tmp_path / "tables.py"
+    path.write_text(HEAD + MIX)
+    t, _ = costs(path, "FUS301")
+    x = mx.zeros((4, 8), mx.float32)
+    want = moved((x, x, x), (x, x), (x, x, x), (x, x, x))
+    numbers = {name: 0 for name in t.at} | {"T": 4, "D": 8, "cos.size": 32, "sin.size": 32}
+    assert evaluate(t.bytes_now, numbers) == want
+
+
+def test_a_configuration_is_a_number_and_no_array(tmp_path: Path) -> None:
+    path = tmp_path / "norm.py"
+    path.write_text(
+        HEAD + "class Norm(nn.Module):\n    def __init__(self, config):\n        super().__init__()\n"
+        "        self.config = config\n"
+        "    def __call__(self, x):\n        h = x.reshape(*x.shape[:2], -1).astype(mx.float32)\n"
+        "        h = h * mx.rsqrt(mx.mean(h * h, axis=-1, keepdims=True) + self.config.eps)\n"
+        "        return h.astype(x.dtype)\n"
+    )
+    (t,) = costs(path, "FUS201")
+    assert t.bytes_now == "32*T*D"
+
+
+def test_the_weight_that_a_fix_makes_is_a_kernel_under_compile_too(tmp_path: Path) -> None:
+    path = tmp_path / "unit.py"
+    body = "    return x * mx.rsqrt((x * x).sum(axis=-1, keepdims=True) + 1e-6)\n"
+    path.write_text(HEAD + "@mx.compile\ndef f(x: mx.array):\n" + body)
+    (t,) = costs(path, "FUS203")
+    assert (t.kernels_now, t.kernels_fused) == (3, 2)
+
+
+TABLES = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Tables:
+    def __init__(self, sizes):
+        self.kept = Tables.made(sizes)
+
+    @staticmethod
+    def made(sizes):
+        out = []
+        for n in sizes:
+            out.append(mx.cos(mx.arange(n, dtype=mx.float32)))
+        return out
+
+    def angles(self, at):
+        cosines, sines = [], []
+        for i in range(3):
+            cosines.append(self.kept[i][at])
+            sines.append(self.kept[i][at])
+        return mx.concatenate(cosines, axis=-1), mx.concatenate(sines, axis=-1)
+
+
+def rotate(x, cos, sin):
+    return x * cos - mx.abs(x) * sin
+
+
+class Attention(nn.Module):
+    def __call__(self, x, tables):
+        cos, sin = tables
+        return rotate(x, cos, sin)
+
+
+class Model(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.tables = Tables([n, n, n])
+        self.layer = Attention()
+
+    def __call__(self, x: mx.array, at: mx.array):
+        return self.layer(x.astype(mx.bfloat16), self.tables.angles(at))
+"""
+
+
+def test_tables_of_lists_tuples_and_attributes_are_float32(tmp_path: Path) -> None:
+    """Two bfloat16 operands meet float32 tables: MLX casts x and abs(x), and computes in float32."""
+    path = tmp_path / "tables.py"
+    path.write_text(TABLES)
+    (cost,) = costs(path, "FUS301")
+    n = 96
+    x, table = mx.ones((n,), dtype=mx.bfloat16), mx.cos(mx.arange(n, dtype=mx.float32))
+    mx.eval(x, table)  # what is computed already is no kernel of the call
+    assert cost.kernels_now == kernels_of(lambda a, c, s: a * c - mx.abs(a) * s, x, table, table) == 6
+    at = {name: n for name in cost.at} | {"T": 1, "D": n}
+    wide = x.astype(mx.float32)
+    products = [(wide, table, wide)] * 2
+    assert evaluate(cost.bytes_now, at) == moved((x, x), (x, wide), (x, wide), *products, (wide, wide, wide))
