@@ -105,6 +105,7 @@ def analyse(
                     ran = as_recorded(inside, settings)
                     analysis = Analysis(file, settings, is_read, inside, screened.tree, ran, often)
                     result, proposals = analysis.run(qualnames)
+            modules.note_folders()
     finally:
         program.rest()
     return replace(result, reads=tuple(sorted(notes.items()))), proposals

@@ -30,7 +30,7 @@ from fuselint.errors import UnreadableFile
 from fuselint.finding import UNREADABLE, FileResult
 from fuselint.plain import dumps, loads
 from fuselint.plugins import packages
-from fuselint.source.modules import COMPILED, KIND, package_folder
+from fuselint.source.modules import COMPILED, FILES, KIND, package_folder
 from fuselint.source.text import fingerprint, read
 from fuselint.world import World
 
@@ -276,6 +276,7 @@ class Store:
         """Keep results, where the disk still is as it was before they were made."""
         if not (made or self.confirmed or self.world.changed or not self.scopes.issuperset(scopes)):
             return
+        is_new = self._know_folders(made)
         if not self._settled(made):
             return
         with contextlib.suppress(sqlite3.Error, OSError):
@@ -287,11 +288,19 @@ class Store:
                 if found is None or found[0] == self._before:
                     state = json.dumps(self.world.plain(), separators=(",", ":"))
                     db.execute("INSERT OR REPLACE INTO world VALUES (1, ?, ?)", (state, fingerprint(state)))
-                    self._write(db, made, self.world.generation)
+                    self._write(db, made, "" if is_new else self.world.generation)
                 else:  # another process has written of another state: results are asked for what they read
                     self._write(db, made, "")
                 self._forget(db, scopes)
                 db.execute("COMMIT")
+
+    def _know_folders(self, made: Mapping[Key, FileResult]) -> bool:
+        """Takes the packages that results asked about; whether one was new, and may have changed since it was asked."""
+        asked = {n[len(FILES) :] for r in made.values() for n, _ in r.reads if n.startswith(FILES)}
+        new = asked - self.world.folders
+        for folder in new:
+            self.world.know(folder)
+        return bool(new)
 
     def _settled(self, made: Mapping[Key, FileResult]) -> bool:
         """Takes what the results read besides; whether all is as they read it."""

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fuselint.errors import UnreadableFile
-from fuselint.source.modules import KIND
+from fuselint.source.modules import KIND, package_folder
 from fuselint.source.text import fingerprint, read
 
 SETTLED = 2.0
@@ -38,7 +38,7 @@ class World:
 
     def refresh(self) -> None:
         """Look again at all that is known."""
-        differs = not self.generation
+        differs, changed_folders = not self.generation, set[str]()
         for key, (signature, known) in list(self.entries.items()):
             if signature and signature == _signature(key):
                 continue
@@ -47,8 +47,11 @@ class World:
             if new[1] != known:
                 differs = True
                 if key.endswith(os.sep):  # it may hold other files now
-                    self.folders = {f for f in self.folders if not key.startswith(f + os.sep)}
+                    changed_folders |= {f for f in self.folders if key.startswith(f + os.sep)}
         if differs:
+            self.folders -= changed_folders
+            for folder in {package_folder(f) for f in [*self.folders, *changed_folders]}:
+                self.know(folder)
             self.generation = os.urandom(16).hex()
             self.changed = True
 

@@ -60,7 +60,7 @@ Notes = dict[str, str]
 """What was read of other files: a path, or a question to the whole package -> the hash of the answer, "" for none."""
 
 KIND, COMPILED, USERS, READING = "kind of ", "compiled in ", "users of ", "reading "
-PACKAGE, FREQUENCY = "package of ", "how often "
+PACKAGE, FREQUENCY, FILES = "package of ", "how often ", "files of "
 """How questions begin. A path is absolute, and begins like none of them."""
 
 
@@ -121,6 +121,11 @@ class Modules:
         """That a file's result rests on which package it belongs to: that tells tests from what runs."""
         self._note(f"{PACKAGE}{path}", package_folder(os.path.dirname(path)))
 
+    def note_folders(self) -> None:
+        """The packages whose files were looked through so far: which files they have matters to some answer."""
+        for folder in self._indices:
+            self._note(f"{FILES}{folder}", "")
+
     def ask_again(self, note: str) -> str | None:
         """What a note would say now; None where it is no question that modules answer."""
         question, _, about = note.partition(" ")
@@ -138,6 +143,8 @@ class Modules:
                 self.users(_definition(note[len(USERS) :]))
             elif note.startswith(PACKAGE):
                 self.note_package(note[len(PACKAGE) :])
+            elif note.startswith(FILES):
+                self._note(note, "")
             elif note.startswith(FREQUENCY):
                 where, _, named = note[len(FREQUENCY) :].partition(" in ")
                 first, _, last = where.removesuffix(" of a loop").partition(" to ")
