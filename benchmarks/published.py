@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from fuselint.chips import CHIPS, Chip, Seconds, seconds
 from fuselint.graph.dtypes import DType
 from fuselint.graph.model import region
 from fuselint.graph.program import Program
@@ -23,7 +24,6 @@ from fuselint.report import plural
 from fuselint.source.project import summarise
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText
-from fuselint.traffic.chips import CHIPS, Chip, Seconds, seconds
 from fuselint.traffic.kernels import Bytes, compiled_kernels, kernels
 from fuselint.traffic.sizes import Sizes
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fuselint.api import check_paths, check_source, fix_source
-    from fuselint.engine import FileResult, FixedFile
+    from fuselint.engine import FixedFile
     from fuselint.errors import ConfigError, FuselintError
-    from fuselint.finding import Edit, Finding, Fix, Obligation, Related, Traffic, Verification
+    from fuselint.finding import Edit, FileResult, Finding, Fix, Obligation, Related, Traffic, Verification
 
 __version__ = "0.1.0"
 
@@ -37,9 +37,10 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("check_paths", "check_source", "fix_source"), "fuselint.api"),
-    **dict.fromkeys(("FileResult", "FixedFile"), "fuselint.engine"),
+    "FixedFile": "fuselint.engine",
     **dict.fromkeys(("ConfigError", "FuselintError"), "fuselint.errors"),
-    **dict.fromkeys(("Edit", "Finding", "Fix", "Obligation", "Related", "Traffic", "Verification"), "fuselint.finding"),
+    **dict.fromkeys(("Edit", "FileResult", "Finding", "Fix", "Obligation"), "fuselint.finding"),
+    **dict.fromkeys(("Related", "Traffic", "Verification"), "fuselint.finding"),
 }
 
 

@@ -21,7 +21,7 @@ import libcst as cst
 
 from fuselint.asrecorded import AS_RECORDED, AsRecorded, is_recorded
 from fuselint.config import Settings
-from fuselint.finding import Applicability, Finding, Fix, ModelTraffic, Obligation, Region, Related, Traffic
+from fuselint.finding import Applicability, FileResult, Finding, Fix, Obligation, Region, Related, Traffic
 from fuselint.graph.elsewhere import Elsewhere, shared
 from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
@@ -45,41 +45,14 @@ from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.model import Model
 from fuselint.unused import unused
 
+MOST_PLACING = 10_000
+"""Statements that are looked at to place the fixes of one function: each fix is placed among all of them."""
+TOO_MANY = "the function holds more than is fixed at once: fix the rest of it first, and look again"
+
 OTHER_FILES = "other files of the package stay as they are"
 
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
-
-
-@dataclass(frozen=True, slots=True)
-class FileResult:
-    """What checking one file gave. `text` is kept where there is something to show.
-
-    functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
-    model: what a pass of the model moves in the file's classes, where a configuration is given.
-    idle: findings that are silent, since what they find never runs in the package, or too seldom for what it saves.
-    cells: of a notebook, what each cell with a finding holds, in place of `text`.
-    errors: one message each, its first line for everyone, the rest a trace.
-    reads: what was read of other files, with its hash: with the file's own text, the settings and the version it
-        decides the result.
-    """
-
-    path: str
-    findings: tuple[Finding, ...] = ()
-    near_misses: tuple[Finding, ...] = ()
-    text: str = ""
-    functions: int = 0
-    not_understood: tuple[tuple[str, str], ...] = ()
-    below_min_saving: int = 0
-    idle: int = 0
-    errors: tuple[str, ...] = ()
-    model: ModelTraffic | None = None
-    reads: tuple[tuple[str, str], ...] = ()
-    cells: tuple[tuple[int, str], ...] = ()
-
-    def source(self, finding: Finding) -> str:
-        """The text that a finding's lines count in."""
-        return dict(self.cells).get(finding.cell, "") if finding.cell else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +88,10 @@ def analyse(
     program = shared(file, summary)
     program.elsewhere = Elsewhere(program, modules)
     program.target = version_of(settings.target_mlx)
+    is_read = is_read and _noted(is_read, os.path.abspath(file.path), modules)
     try:
         with modules.noting() as notes:
+            modules.note_package(os.path.abspath(file.path))
             often = how_often(file, modules)
             analysis = Analysis(file, settings, is_read, program, screened.tree, as_recorded(program, settings), often)
             result, proposals = analysis.run(qualnames)
@@ -130,9 +105,21 @@ def analyse(
                     ran = as_recorded(inside, settings)
                     analysis = Analysis(file, settings, is_read, inside, screened.tree, ran, often)
                     result, proposals = analysis.run(qualnames)
+            modules.note_folders()
     finally:
         program.rest()
     return replace(result, reads=tuple(sorted(notes.items()))), proposals
+
+
+def _noted(is_read: Reads, path: str, modules: Modules) -> Reads:
+    """The question, which modules are told of when it is asked."""
+
+    def ask(name: str) -> bool:
+        answer = is_read(name)
+        modules.note_reading(path, name, answer)
+        return answer
+
+    return ask
 
 
 def program_in_package(file: FileText, tree: ast.Module, settings: Settings, modules: Modules) -> Program:
@@ -161,6 +148,7 @@ class Analysis:
     errors: list[str] = field(default_factory=list)
     model: Model | None = None  # of the matches that stand
     fixes: dict[Match, Fixed | None] = field(default_factory=dict)
+    placing: Counter[str] = field(default_factory=Counter)  # statements looked at to place the fixes of each function
 
     def run(self, qualnames: Sequence[str]) -> tuple[FileResult, list[Proposal]]:
         graphs = [g for q in qualnames if (g := self.graph(q)) is not None]
@@ -436,6 +424,9 @@ class Analysis:
         too_new = self.too_new(wanted)
         if too_new:
             return Fix("none", too_new), None, ()
+        self.placing[graph.context.qualname] += len(graph.statements)
+        if self.placing[graph.context.qualname] > max(MOST_PLACING, len(graph.statements)):
+            return Fix("none", TOO_MANY), None, ()
         placed = place(graph, match, wanted, self.program, self.is_read)
         if isinstance(placed, NoFix):
             return Fix("none", placed.reason), None, ()

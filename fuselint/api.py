@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from fuselint.config import Configuration, layer
-from fuselint.engine import FileResult, FixedFile
+from fuselint.engine import FixedFile
 from fuselint.engine import check_file as _check_file
 from fuselint.engine import check_paths as _check_paths
 from fuselint.engine import fix_text as _fix_text
+from fuselint.finding import FileResult
 from fuselint.layers import Layers
 from fuselint.source.discovery import python_files
 from fuselint.source.text import FileText, decode

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fuselint.errors import ConfigError
+from fuselint import jsonfile
 from fuselint.source.text import write_atomic
 
 if TYPE_CHECKING:
-    from fuselint.engine import FileResult
+    from fuselint.finding import FileResult
 
 FILE = ".fuselint-baseline.json"
 VERSION = 1
@@ -79,15 +79,11 @@ def find(start: Path) -> Path | None:
 
 def load(path: Path) -> Baseline:
     """Raises ConfigError for what isn't a baseline."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        known = {str(file): {str(i): str(what) for i, what in ids.items()} for file, ids in data["findings"].items()}
-        if data["version"] != VERSION:
-            raise ConfigError(f"{path}: made by another version of fuselint: write it anew with `fuselint baseline`")
-    except OSError as e:
-        raise ConfigError(f"{path}: can't be read: {e.strerror}") from e
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise ConfigError(f"{path}: no baseline: {e}; write it anew with `fuselint baseline`") from e
+    data = jsonfile.load(path, "; write it anew with `fuselint baseline`")
+    version = data["version"]
+    if version.as_(int) != VERSION:
+        raise version.wrong("that of another version of fuselint")
+    known = {file: {i: what.as_(str) for i, what in ids.items()} for file, ids in data["findings"].items()}
     return Baseline(path.resolve().parent, known)
 
 

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from fuselint import __version__
+from fuselint import __version__, jsonfile
 from fuselint.config import DTYPES, Settings
 from fuselint.engine import each
 from fuselint.errors import ConfigError, FuselintError, UnreadableFile
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.program import Program
 from fuselint.graph.symbols import evaluate
+from fuselint.jsonfile import Value
 from fuselint.package import Package
 from fuselint.source.cold import overridden
 from fuselint.source.project import summarise
@@ -172,29 +173,37 @@ def find(start: Path) -> Path | None:
 
 def load(path: Path) -> Budget:
     """Raises ConfigError for what isn't a budget."""
+    data = jsonfile.load(path, "; write it anew with `fuselint budget`")
+    functions = {
+        (file, name): _read_entry(entry) for file, listed in data["functions"].items() for name, entry in listed.items()
+    }
+    dtype = data["dtype"]
+    if dtype.as_(str) not in DTYPES:
+        raise dtype.wrong(f'"{dtype.value}", which is none of {", ".join(DTYPES)}')
+    paths = tuple(p.as_(str) for p in data["paths"].elements())
+    return Budget(functions, paths, dtype.value, _sizes(data["shape"]), data["fuselint"].as_(str))
+
+
+def _read_entry(entry: Value) -> Entry:
+    at, formula = _sizes(entry["at"]), entry["formula"]
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        functions = {
-            (file, name): _read_entry(entry)
-            for file, listed in data["functions"].items()
-            for name, entry in listed.items()
-        }
-        dtype = data["dtype"]
-        if dtype not in DTYPES:
-            raise ValueError(f'unknown dtype "{dtype}"')
-        return Budget(functions, tuple(data["paths"]), dtype, dict(data["shape"]), str(data["fuselint"]))
-    except OSError as e:
-        raise ConfigError(f"{path}: can't be read: {e.strerror}") from e
+        evaluate(formula.as_(str), at)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        reason = f"no {e}" if isinstance(e, KeyError) else str(e)
-        raise ConfigError(f"{path}: not a budget of fuselint: {reason}; write it anew with `fuselint budget`") from e
+        raise formula.wrong(f'no formula of sizes in "at": {e}') from e
+    lines = {line: _counted(both) for line, both in entry["lines"].items()}
+    return Entry(entry["launches"].as_(int), entry["bytes"].as_(int), formula.value, at, lines)
 
 
-def _read_entry(entry: Mapping[str, Any]) -> Entry:
-    at = {str(k): int(v) for k, v in entry["at"].items()}
-    evaluate(str(entry["formula"]), at)
-    lines = {str(k): (int(v[0]), int(v[1])) for k, v in entry["lines"].items()}
-    return Entry(int(entry["launches"]), int(entry["bytes"]), str(entry["formula"]), at, lines)
+def _counted(both: Value) -> tuple[int, int]:
+    """Launches and bytes."""
+    numbers = [n.as_(int) for n in both.elements()]
+    if len(numbers) != 2:
+        raise both.wrong("not two numbers")
+    return numbers[0], numbers[1]
+
+
+def _sizes(data: Value) -> dict[str, int]:
+    return {name: size.as_(int) for name, size in data.items()}
 
 
 def save(budget: Budget, path: Path) -> None:

@@ -5,9 +5,10 @@ Findings go to stdout, everything else to stderr. Exit codes: 0 nothing found, 1
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,8 +32,7 @@ from fuselint.layers import Layers, given, recorded_layers
 from fuselint.recorded import loaded
 
 if TYPE_CHECKING:
-    from fuselint.engine import FileResult
-    from fuselint.finding import Finding
+    from fuselint.finding import FileResult, Finding
     from fuselint.tuning import Tuner
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -79,6 +79,7 @@ class Commands(click.Group):
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Find unfused work in MLX code, count the bytes it moves, rewrite it, and prove the rewrite."""
+    gc.set_threshold(100_000, *gc.get_threshold()[1:])  # a short process, and the engine looks for garbage itself
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
@@ -141,6 +142,9 @@ shared_options = _options(
     click.option("--stdin-filename", metavar="PATH", help="The name of what is read from stdin (path `-`)."),
     click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes [as many as it pays]."),
     click.option("--no-cache", is_flag=True, help="Neither read nor write a cache."),
+    click.option(
+        "--cache-dir", type=click.Path(file_okay=False, path_type=Path), help="Where the cache is [.fuselint_cache]."
+    ),
     click.option("--color", type=click.Choice(["auto", "always", "never"]), default="auto", show_default=True),
     click.option("--statistics", is_flag=True, help="A count and the bytes by rule, instead of the findings."),
     click.option("--exit-zero", is_flag=True, help="Exit 0 although something was found."),
@@ -160,7 +164,6 @@ def check(ctx: click.Context, /, **options: Any) -> None:
 
     Exit code: 0 nothing found, 1 findings, 2 an error.
     """
-    from fuselint.engine import check_file, check_paths
     from fuselint.report import summary
 
     layers = _layers(options)
@@ -171,12 +174,14 @@ def check(ctx: click.Context, /, **options: Any) -> None:
         raise ConfigError("--add-noqa writes to files, and can't to stdin")
     stdin = _stdin(options)
     if stdin is not None:
+        from fuselint.engine import check_file
+
         results = [check_file(stdin, layers.of(stdin.path))]
     else:
         files = _files(options, layers)
         if options["add_noqa"]:
             ctx.exit(_add_noqa(files, layers, options))
-        results = _watched(check_paths(files, layers, options["jobs"]), len(files), options)
+        results = _watched(_checked(files, layers, options), len(files), options)
     results, known = _without_known(results, options)
     findings = [f for r in results for f in r.findings]
     if settings.model_config is not None:
@@ -248,6 +253,16 @@ def fix(ctx: click.Context, /, **options: Any) -> None:
     ctx.exit(2 if failed else 1 if diff and not options["exit_zero"] else 0)
 
 
+def _checked(files: Sequence[str], layers: Layers, options: dict[str, Any]) -> Iterator[FileResult]:
+    """The results of files, with those that the cache has."""
+    from fuselint.cache import FOLDER, check_paths
+
+    settings = layers.of_folder(".")
+    kept = settings.cache and not settings.facts and not any(layers.of(f).facts for f in files)
+    folder = options.get("cache_dir") or Path(FOLDER)
+    return check_paths(files, layers, options["jobs"], folder if kept else None)
+
+
 def _require_clean(files: Sequence[str]) -> None:
     from fuselint.worktree import uncommitted
 
@@ -311,7 +326,6 @@ def baseline(ctx: click.Context, /, **options: Any) -> None:
     Findings are known by their rule, function and text, so that they may move. With PATHS, those of other files stay.
     """
     from fuselint import baseline as baselines
-    from fuselint.engine import check_paths
     from fuselint.report import plural
 
     path = options["file"] or baselines.find(Path.cwd()) or Path.cwd() / baselines.FILE
@@ -319,7 +333,7 @@ def baseline(ctx: click.Context, /, **options: Any) -> None:
     options["paths"] = options["paths"] or (os.path.relpath(old.root),)
     layers = _layers(options)
     files = _files(options, layers)
-    results = _watched(check_paths(files, layers, options["jobs"]), len(files), options)
+    results = _watched(_checked(files, layers, options), len(files), options)
     _errors(results, verbose=False)
     new = old.taken(results, options["paths"])
     baselines.save(new, path)

@@ -88,7 +88,7 @@ class Settings:
     min_kernels: the shortest elementwise chain that is reported whatever its operations are.
     min_saving: bytes; findings that are known to save less aren't shown.
     hot, cold: patterns of qualified names of functions that are, or aren't, on the hot path.
-    cache: whether outcomes of verification are kept in .fuselint_cache of the current folder.
+    cache: whether results, and outcomes of verification, are kept in .fuselint_cache of the current folder.
     origins: where each value comes from, by its name here; nothing for what is as it always is.
     """
 

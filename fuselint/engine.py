@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from fuselint.analysis import FileResult, Proposal, analyse
+from fuselint.analysis import Proposal, analyse
+from fuselint.cache import FOLDER as CACHE
 from fuselint.config import Configuration, Settings
 from fuselint.errors import FuselintError, Interrupted, UnreadableFile
-from fuselint.finding import UNREADABLE, Edit, Finding, Region, Related, Verification
+from fuselint.finding import UNREADABLE, Edit, FileResult, Finding, Region, Related, Verification
 from fuselint.package import Package
 from fuselint.rulebook import OWN, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
@@ -31,11 +32,11 @@ POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
 
 MOST_ROUNDS = 10
-COLLECT_EVERY = 100_000
-FULL_AFTER = 4
-"""Collections of new objects after which a file's analysis ends with a full one."""
+COLLECT_EVERY, ENOUGH = 200_000, 50_000
+"""New objects after which garbage is looked for: during a file's analysis, and after it."""
 
-CACHE = ".fuselint_cache"
+ALL_AFTER = 16
+"""Collections of new objects of which one looks through all others, too."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -65,9 +66,14 @@ def check_file(file: FileText, settings: Settings) -> FileResult:
     return localised(_propose((file, settings, Package()))[0], file)
 
 
-def check_paths(paths: Sequence[str], configuration: Configuration, jobs: int | None = None) -> Iterator[FileResult]:
-    """The findings of files, in their order. A file that can't be read costs one line, never the run."""
-    package = Package()
+def check_paths(
+    paths: Sequence[str], configuration: Configuration, jobs: int | None = None, package: Package | None = None
+) -> Iterator[FileResult]:
+    """The findings of files, in their order. A file that can't be read costs one line, never the run.
+
+    package: the other files of the packages, where someone asked about them already.
+    """
+    package = package or Package()
     settings = _settings(paths, configuration)
     yield from each(_check, [(path, s, package) for path, s in zip(paths, settings, strict=True)], jobs)
 
@@ -224,29 +230,25 @@ def _always(name: str) -> bool:
 class _Garbage:
     """When garbage is looked for.
 
-    Most of what an analysis makes stays until its end: to look for garbage after every 700 objects is waste. What
-    outlived a few collections is garbage all the same once its file is done, and only a full one finds it.
+    Nearly all that an analysis makes stays until its end, and is garbage then: to look for it in between is waste. Of
+    what is older, such as all that was imported, hardly anything is garbage: it is looked through now and then.
     """
 
     def __init__(self) -> None:
-        self.collections = 0  # of new objects, in analyses since the last full one
+        self.young = 0  # collections of new objects since the last of all
 
     @contextlib.contextmanager
     def seldom(self) -> Iterator[None]:
-        """Few collections meanwhile, and after many of them a full one."""
-        before, count = gc.get_threshold(), self._count()
+        """Hardly any collections meanwhile, and one after it where enough was made."""
+        before = gc.get_threshold()
         gc.set_threshold(COLLECT_EVERY, *before[1:])
         try:
             yield
         finally:
+            if gc.get_count()[0] > ENOUGH:
+                self.young += 1
+                gc.collect(2 if self.young % ALL_AFTER == 0 else 1)
             gc.set_threshold(*before)
-            self.collections += self._count() - count
-            if self.collections >= FULL_AFTER:
-                gc.collect()
-                self.collections = 0
-
-    def _count(self) -> int:
-        return int(gc.get_stats()[0]["collections"])
 
 
 _garbage = _Garbage()

@@ -228,6 +228,37 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class FileResult:
+    """What checking one file gave. `text` is kept where there is something to show.
+
+    functions: how many hold MLX work. not_understood: (function, reason) of those that were given up.
+    model: what a pass of the model moves in the file's classes, where a configuration is given.
+    idle: findings that are silent, since what they find never runs in the package, or too seldom for what it saves.
+    cells: of a notebook, what each cell with a finding holds, in place of `text`.
+    errors: one message each, its first line for everyone, the rest a trace.
+    reads: what was read of other files, with its hash: with the file's own text, the settings and the version it
+        decides the result.
+    """
+
+    path: str
+    findings: tuple[Finding, ...] = ()
+    near_misses: tuple[Finding, ...] = ()
+    text: str = ""
+    functions: int = 0
+    not_understood: tuple[tuple[str, str], ...] = ()
+    below_min_saving: int = 0
+    idle: int = 0
+    errors: tuple[str, ...] = ()
+    model: ModelTraffic | None = None
+    reads: tuple[tuple[str, str], ...] = ()
+    cells: tuple[tuple[int, str], ...] = ()
+
+    def source(self, finding: Finding) -> str:
+        """The text that a finding's lines count in."""
+        return dict(self.cells).get(finding.cell, "") if finding.cell else self.text
+
+
+@dataclass(frozen=True, slots=True)
 class RegionInput:
     """One free value of a region: `name` as the region's text reads it, such as `x` or `self.weight`."""
 

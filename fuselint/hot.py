@@ -31,10 +31,7 @@ def how_often(file: FileText, modules: Modules) -> HowOften:
         if graph.context.hot:
             return Frequency(OFTEN, "a setting")
         found = Definition(path, graph.context.qualname)
-        with modules.noting():  # the answer stands for all that was read for it
-            answer = modules.frequencies(path).at(found, *lines, beside_innermost=match.code in LOOPS)
-        modules.note_answer(f"how often {found} runs at {lines}", repr(answer))
-        return answer
+        return modules.frequency(found, *lines, beside_innermost=match.code in LOOPS)
 
     return asked
 

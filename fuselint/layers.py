@@ -68,8 +68,11 @@ def _own(folder: Path) -> Path | None:
         try:
             if path.is_file() and _table(path, path.read_text(encoding="utf-8")) is not None:
                 return path
-        except (OSError, UnicodeDecodeError):
+        except OSError:
             continue
+        except UnicodeDecodeError as e:
+            if name != "pyproject.toml" or b"fuselint" in path.read_bytes():
+                raise ConfigError(f"{path}: not valid TOML: it is not UTF-8 at byte {e.start}") from e
     return None
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fuselint import jsonfile
 from fuselint.errors import ConfigError
 
 SHIPPED = Path(__file__).parent / "data" / "configs"
@@ -110,19 +111,10 @@ def load(name: str, where: str, folder: Path | None = None) -> ModelConfig:
         path = shipped
     elif path.is_dir():
         path, shown = path / "config.json", shown / "config.json"
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as e:
+    if not path.is_file():
         known = f"; shipped are {', '.join(families())}" if not path.suffix else ""
-        raise ConfigError(f"{where}: {path}: can't be read: {e.strerror}{known}") from e
-    except UnicodeDecodeError as e:
-        raise ConfigError(f"{path}: not UTF-8 at byte {e.start}") from e
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as e:
-        raise ConfigError(f"{path}:{e.lineno}:{e.colno}: not valid JSON: {e.msg}") from e
-    except RecursionError as e:
-        raise ConfigError(f"{path}: nested too deeply") from e
+        raise ConfigError(f"{where}: {path}: can't be read: No such file or directory{known}")
+    data = jsonfile.load(path).value
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected an object with keys such as hidden_size, not {_kind(data)}")
     _check(data, path, "")

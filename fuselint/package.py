@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic_ns
 
 from fuselint.errors import UnreadableFile
-from fuselint.source.modules import Modules, package_folder, python_files
+from fuselint.source.modules import READING, Modules, package_folder, python_files
 from fuselint.source.text import decode
 
 
@@ -56,6 +56,17 @@ class Package:
     def modules(self) -> Modules:
         """The files of the package as modules, shared by all that this process analyses in this run."""
         return _modules(self)
+
+    def answer(self, note: str) -> str:
+        """What a note of `FileResult.reads` would say now."""
+        modules = self.modules()
+        answer = modules.ask_again(note)
+        if answer is not None:
+            return answer
+        name, _, path = note.removeprefix(READING).partition(" of ")
+        with modules.noting() as notes:
+            modules.note_reading(path, name, self.others_read(path)(name))
+        return notes[note]
 
     def others_read(self, path: str) -> Callable[[str], bool]:
         """Whether any other file of the package of `path` reads a name."""

@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fuselint.analysis import Analysis, FileResult, as_recorded, program_in_package
+from fuselint import chips
+from fuselint.analysis import Analysis, as_recorded, program_in_package
 from fuselint.config import Configuration, Settings
 from fuselint.engine import fix_paths, localised
 from fuselint.errors import UnreadableFile
-from fuselint.finding import Finding, Fix, Verification
+from fuselint.finding import FileResult, Finding, Fix, Verification
 from fuselint.graph.model import Graph
 from fuselint.graph.symbols import Expr
 from fuselint.package import Package
 from fuselint.rulebook import Match, chosen_codes
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, decode, read
-from fuselint.traffic import Region, chips, count
+from fuselint.traffic import Region, count
 from fuselint.traffic.census import census
 from fuselint.traffic.kernels import Kernel
 from fuselint.traffic.known import Known

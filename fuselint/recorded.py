@@ -14,7 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fuselint.errors import ConfigError
+from fuselint import jsonfile
+from fuselint.jsonfile import Value
 
 FOLDER, FILE = ".fuselint", "facts.json"
 VERSION = 1
@@ -100,26 +101,33 @@ def loaded(path: str) -> Recording:
 
 def load(path: Path) -> Recording:
     """Raises ConfigError for a file that is none of ours."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        if data["version"] != VERSION:
-            raise ConfigError(f"{path}: is of another version: record again")
-        folder = path.resolve().parent
-        root = folder.parent if folder.name == FOLDER else folder
-        files = {os.path.realpath(root / name): _file(f) for name, f in data["files"].items()}
-    except OSError as e:
-        raise ConfigError(f"{path}: can't be read: {e.strerror}") from e
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise ConfigError(f"{path}: holds no facts of `fuselint record`: {e}") from e
-    return Recording(str(path), files)
+    data = jsonfile.load(path, ": record again with `fuselint record`")
+    version = data["version"]
+    if version.as_(int) != VERSION:
+        raise version.wrong("that of another version")
+    folder = path.resolve().parent
+    root = folder.parent if folder.name == FOLDER else folder
+    return Recording(str(path), {os.path.realpath(root / name): _file(f) for name, f in data["files"].items()})
 
 
-def _file(data: Mapping[str, Any]) -> RecordedFile:
+def _file(data: Value) -> RecordedFile:
     functions = {
-        name: Recorded(int(f["calls"]), tuple(s["values"] for s in f["signatures"]))
+        name: Recorded(f["calls"].as_(int), tuple(_values(s["values"]) for s in f["signatures"].elements()))
         for name, f in data["functions"].items()
     }
-    return RecordedFile(str(data["sha256"]), functions)
+    return RecordedFile(data["sha256"].as_(str), functions)
+
+
+def _values(data: Value) -> Mapping[str, Any]:
+    """The values of a signature. Arrays are checked, for costs are worked out of them."""
+    for _, value in data.items():
+        if isinstance(value.value, dict) and "array" in value.value:
+            value["dtype"].as_(str)
+            for size in value["array"].elements():
+                if size.as_(int) < 0:
+                    raise size.wrong("less than 0")
+    held: dict[str, Any] = data.as_(dict)
+    return held
 
 
 def merged(parts: Sequence[Mapping[str, Any]], root: Path, command: Sequence[str]) -> dict[str, Any]:

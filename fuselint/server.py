@@ -19,9 +19,9 @@ from pygls.uris import to_fs_path
 
 from fuselint import __version__
 from fuselint.config import Layer, Settings, layer
-from fuselint.engine import FileResult, check_file, fix_text
+from fuselint.engine import check_file, fix_text
 from fuselint.errors import FuselintError
-from fuselint.finding import Edit, Finding
+from fuselint.finding import Edit, FileResult, Finding
 from fuselint.layers import Layers
 from fuselint.report import level
 from fuselint.report.full import explained

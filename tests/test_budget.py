@@ -307,14 +307,15 @@ def test_json(fuselint: Run, model: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "not a budget of fuselint"),
-        ("[]", "not a budget of fuselint"),
-        ('{"functions": {}}', "no 'dtype'"),
-        ('{"functions": {}, "dtype": "f64"}', 'unknown dtype "f64"'),
+        ("{", f"{FILE}:1:2: not valid JSON: Expecting property name enclosed in double quotes"),
+        ("[]", f"{FILE}: it is a list, not an object; write it anew with `fuselint budget`"),
+        ('{"functions": {}}', 'has no "dtype"'),
+        ('{"functions": {}, "dtype": "f64"}', '"dtype" is "f64", which is none of '),
+        ('{"functions": {"m.py": {"f": {"at": {"T": "x"}, "formula": "T"}}}}', '"functions.m.py.f.at.T" is a string'),
         (
             '{"fuselint": "1", "paths": ["."], "dtype": "bf16", "shape": {}, "functions": {"m.py": {"f": {'
             '"launches": 1, "bytes": 2, "formula": "__import__(1)", "at": {}, "lines": {}}}}}',
-            "not a formula of sizes",
+            '"functions.m.py.f.formula" is no formula of sizes in "at": ',
         ),
     ],
 )

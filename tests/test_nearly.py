@@ -6,10 +6,9 @@ from functools import cache
 
 import pytest
 
-from fuselint.analysis import FileResult
 from fuselint.config import Settings
 from fuselint.engine import check_file
-from fuselint.finding import Finding
+from fuselint.finding import FileResult, Finding
 from fuselint.rulebook import rules
 from fuselint.source.text import FileText
 

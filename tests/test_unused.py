@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from fuselint.analysis import FileResult
 from fuselint.config import Settings
 from fuselint.engine import check_file, fix_paths, fix_text
+from fuselint.finding import FileResult
 from fuselint.rulebook import Example
 from fuselint.source.text import FileText
 from fuselint.unused import COUNTEREXAMPLES, EXAMPLES

@@ -15,7 +15,7 @@ from fuselint.graph.expressions import BINARY
 from fuselint.graph.model import Block, Context, Frame, Graph, Node, Slice, Statement
 from fuselint.graph.program import Program
 from fuselint.graph.scan import bound_by, names_read, parameters, rebinds_outer, target_names
-from fuselint.graph.state import ASSIGNED, JOINS, GiveUp, Scope, TooMuch
+from fuselint.graph.state import ASSIGNED, JOINS, MOST_NODES, GiveUp, Scope, TooMuch
 from fuselint.source.function import FunctionSource, recursion_limit
 from fuselint.source.project import ModuleSummary
 
@@ -120,6 +120,8 @@ class Lowerer(Control):
         return False
 
     def _statement(self, node: cst.CSTNode, line: cst.CSTNode) -> bool:
+        if len(self.graph.nodes) > MOST_NODES:
+            raise TooMuch
         stmt = self.begin(node, line)
         compound = _COMPOUND.get(type(node))
         if compound is not None:

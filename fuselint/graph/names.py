@@ -43,7 +43,7 @@ class Names(Effects):
                     found = scope.env[name] = self.attach(found)
                 return self.current(found)
             if scope.assigned is None:
-                scope.assigned = assigned_names(scope.definition)
+                scope.assigned = assigned_names(scope.definition, self.program.binds_in_expressions)
             if name in scope.assigned:
                 return "may not be bound here"
             scope = scope.outer

@@ -59,6 +59,9 @@ class Norm:
         )
 
 
+ROOTING = frozenset(["sqrt", "rsqrt", "power", "linalg.norm", "std"])
+"""Operations of which one takes the root, of every norm."""
+
 Readings = Mapping[Node, Norm | None]
 
 _readings: WeakKeyDictionary[Graph, dict[Kind, Readings]] = WeakKeyDictionary()
@@ -68,7 +71,9 @@ def readings(graph: Graph, kind: Kind) -> Readings:
     """What each node of the graph is, read as a norm of that kind."""
     known = _readings.setdefault(graph, {})
     found = known.get(kind)
-    if found is None:
+    if found is None and graph.ops.isdisjoint(ROOTING):
+        found = known[kind] = {}
+    elif found is None:
         c = graph.canonical
         found = known[kind] = {n: read(c, c.of(n), kind) for n in graph.nodes}
     return found

@@ -96,6 +96,11 @@ class Program:
 
         return Elsewhere(self)
 
+    @cached_property
+    def binds_in_expressions(self) -> bool:
+        """Whether expressions may bind names."""
+        return ":=" in self.file.text
+
     def rest(self) -> None:
         """The file is analysed: keep its graphs, which other files may ask for, and nothing learned of them."""
         self.__dict__.pop("elsewhere", None)

@@ -11,6 +11,7 @@ from fuselint.source.function import children
 
 Definition = cst.FunctionDef | cst.Lambda
 SCOPES = (cst.FunctionDef, cst.Lambda, cst.ClassDef)
+_SCOPES = frozenset(SCOPES)  # by type: isinstance with LibCST's abstract classes is slow
 
 
 def inside(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
@@ -19,19 +20,38 @@ def inside(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     while stack:
         n = stack.pop()
         yield n
-        if not isinstance(n, SCOPES):
+        if type(n) not in _SCOPES:
             stack.extend(reversed(children(n)))
 
 
-def assigned_names(node: cst.CSTNode) -> frozenset[str]:
-    """The names that the code of a function, or of a suite, binds in its own scope."""
+def assigned_names(node: cst.CSTNode, in_expressions: bool = True) -> frozenset[str]:
+    """The names that the code of a function, or of a suite, binds in its own scope.
+
+    Without `in_expressions`, expressions bind none: for text without `:=`.
+    """
     out: set[str] = set()
     if isinstance(node, (cst.FunctionDef, cst.Lambda)):
         out.update(p.name.value for p in parameters(node))
-    body = node.body if isinstance(node, (cst.FunctionDef, cst.Lambda)) else node
-    for n in (body, *inside(body)):
-        out.update(bound_by(n))
+    stack: list[cst.CSTNode] = [node.body if isinstance(node, (cst.FunctionDef, cst.Lambda)) else node]
+    while stack:
+        n = stack.pop()
+        kind = type(n)
+        if kind in _BINDING:
+            out.update(bound_by(n))
+        if kind not in _SCOPES and (in_expressions or not _is_expression[kind]):
+            stack += children(n)
     return frozenset(out)
+
+
+class _Expressions(dict[type, bool]):
+    """Whether the nodes of a type are expressions."""
+
+    def __missing__(self, kind: type) -> bool:
+        found = self[kind] = issubclass(kind, cst.BaseExpression)
+        return found
+
+
+_is_expression = _Expressions()
 
 
 def assigned_in(comprehension: cst.BaseComp) -> list[str]:
@@ -47,8 +67,30 @@ def assigned_in(comprehension: cst.BaseComp) -> list[str]:
     return list(out)
 
 
+_BINDING = frozenset(
+    [
+        cst.AssignTarget,
+        cst.AugAssign,
+        cst.AnnAssign,
+        cst.NamedExpr,
+        cst.For,
+        cst.AsName,
+        cst.FunctionDef,
+        cst.ClassDef,
+        cst.ImportAlias,
+        cst.Del,
+        cst.MatchAs,
+        cst.MatchStar,
+        cst.MatchMapping,
+    ]
+)
+"""The types of nodes that bind names."""
+
+
 def bound_by(node: cst.CSTNode) -> Iterator[str]:
     """The names that one syntax node binds."""
+    if type(node) not in _BINDING:
+        return
     if isinstance(node, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.NamedExpr, cst.For)):
         yield from target_names(node.target)
     elif isinstance(node, (cst.AsName,)):

@@ -21,6 +21,10 @@ BUDGET = 500_000
 """Nodes made, those taken back included, and values looked at for changes in place: seconds of work."""
 
 
+MOST_NODES = 10_000
+"""Of one graph: rules look through all of it for each chain that they find. Code for people has 3,500 at most."""
+
+
 class TooMuch(Exception):
     """The function is beyond the budget."""
 

@@ -11,6 +11,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import libcst as cst
 
@@ -430,8 +431,17 @@ def _adds_up(reader: Node) -> bool:
     return op is not None and op.kind in ("unary", "scan")
 
 
+_ending: WeakKeyDictionary[Graph, set[Node]] = WeakKeyDictionary()
+
+
 def _ends_in_integers(graph: Graph) -> set[Node]:
     """Values of which nothing is left but integers: codes, indices, pixels."""
+    if graph not in _ending:
+        _ending[graph] = _all_that_end_in_integers(graph)
+    return _ending[graph]
+
+
+def _all_that_end_in_integers(graph: Graph) -> set[Node]:
     out: set[Node] = set()
     for n in reversed(graph.nodes):
         readers = graph.users.get(n, ())

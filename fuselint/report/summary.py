@@ -11,8 +11,8 @@ from fuselint.report import duration, escape, plural, size
 
 if TYPE_CHECKING:
     from fuselint.config import Settings
-    from fuselint.engine import FileResult, FixedFile
-    from fuselint.finding import Finding, Verification
+    from fuselint.engine import FixedFile
+    from fuselint.finding import FileResult, Finding, Verification
     from fuselint.tuning import Tried
 
 MOST_REASONS = 3
@@ -61,7 +61,7 @@ def by_calls(finding: Finding) -> float:
 
 def models(results: Iterable[FileResult], settings: Settings) -> Iterator[str]:
     """What a pass of each file's model moves, and what that doesn't count; and whose times they are."""
-    from fuselint.traffic.chips import chosen
+    from fuselint.chips import chosen
 
     chip, origin = chosen(settings.chip)
     for r in results:

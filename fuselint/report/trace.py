@@ -6,13 +6,13 @@ import linecache
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from fuselint.chips import Seconds
 from fuselint.report import escape, plural, size
 from fuselint.report.style import Style
 from fuselint.trace.lines import READINGS, Counted, Line, Row, Totals
 from fuselint.trace.model import Kernel, Moved
 from fuselint.trace.savings import Saving, shown
 from fuselint.trace.survey import Survey
-from fuselint.traffic.chips import Seconds
 
 SHORT = {
     "float32": "f32", "float16": "f16", "bfloat16": "bf16", "int8": "i8", "int16": "i16", "int32": "i32",

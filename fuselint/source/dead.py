@@ -36,7 +36,9 @@ def names_read(node: cst.CSTNode, skip: Container[cst.CSTNode] = ()) -> set[str]
         n = stack.pop()
         if n in skip:
             continue
-        if isinstance(n, cst.Name):
+        if type(n) not in _READING:
+            stack += children(n)
+        elif isinstance(n, cst.Name):
             out.add(n.value)
         elif isinstance(n, cst.Attribute) and n.attr.value in SIZES and isinstance(n.value, cst.Name):
             out.add(f"{n.value.value}.shape")
@@ -64,6 +66,43 @@ def names_read(node: cst.CSTNode, skip: Container[cst.CSTNode] = ()) -> set[str]
     return out
 
 
+# Types, which most nodes are none of: isinstance with LibCST's abstract classes is slow.
+_READING = frozenset(
+    [
+        cst.Name,
+        cst.Attribute,
+        cst.Arg,
+        cst.NamedExpr,
+        cst.AssignTarget,
+        cst.AnnAssign,
+        cst.CompFor,
+        cst.For,
+        cst.Param,
+        cst.FunctionDef,
+        cst.ClassDef,
+        cst.Annotation,
+        cst.ImportAlias,
+        cst.AsName,
+    ]
+)
+_BINDING = frozenset(
+    [
+        cst.NamedExpr,
+        cst.AssignTarget,
+        cst.AnnAssign,
+        cst.AugAssign,
+        cst.FunctionDef,
+        cst.ClassDef,
+        cst.Import,
+        cst.ImportFrom,
+        cst.For,
+        cst.WithItem,
+        cst.Lambda,
+    ]
+)
+_OUTER = frozenset([*_Nested, cst.Global, cst.Nonlocal])
+
+
 def _target_reads(target: cst.BaseExpression) -> list[cst.CSTNode]:
     """The parts of a target that are evaluated: `a` and `i` in `a[i] = ...`."""
     if isinstance(target, cst.Name):
@@ -89,7 +128,9 @@ def names_bound(node: cst.CSTNode, skip: Container[cst.CSTNode] = ()) -> set[str
         n = stack.pop()
         if n in skip:
             continue
-        if isinstance(n, cst.NamedExpr):
+        if type(n) not in _BINDING:
+            stack += children(n)
+        elif isinstance(n, cst.NamedExpr):
             out |= names_in_target(n.target)
             stack.append(n.value)
         elif isinstance(n, cst.AssignTarget):
@@ -109,8 +150,6 @@ def names_bound(node: cst.CSTNode, skip: Container[cst.CSTNode] = ()) -> set[str
             if n.asname is not None:
                 out |= names_in_target(n.asname.name)
             stack.append(n.item)
-        elif not isinstance(n, cst.Lambda):
-            stack += children(n)
     return out
 
 
@@ -131,12 +170,12 @@ def captured(body: Iterable[cst.CSTNode], skip: Container[cst.CSTNode] = ()) -> 
         n = stack.pop()
         if n in skip:
             continue
-        if isinstance(n, _Nested):
-            out |= names_read(n, skip)
+        if type(n) not in _OUTER:
+            stack += children(n)
         elif isinstance(n, (cst.Global, cst.Nonlocal)):
             out |= {i.name.value for i in n.names}
         else:
-            stack += children(n)
+            out |= names_read(n, skip)
     return out
 
 
@@ -173,12 +212,16 @@ class Liveness:
     """Names live after each statement of a function, as if `deleted` and `removed` were not there.
 
     removed: expressions that are no longer evaluated. added: names that the code put in place of one reads.
+    dies: whether a statement goes with these names live after it; outside of loops it is deleted at once, so that what
+    it alone read dies in the same run.
     """
 
     function: cst.FunctionDef
     removed: set[cst.CSTNode] = field(default_factory=set)
     added: dict[cst.CSTNode, Names] = field(default_factory=dict)
     deleted: set[cst.CSTNode] = field(default_factory=set)
+    dies: Callable[[cst.CSTNode, Names], bool] = lambda stmt, live: False
+    _loops: int = 0  # around the current statement: what is live in one is known at its end
 
     def run(self) -> dict[cst.CSTNode, Names]:
         self.after: dict[cst.CSTNode, Names] = {}
@@ -208,6 +251,9 @@ class Liveness:
             return self._suite(stmt, live, flow)
         self.after[stmt] = self.after.get(stmt, _NONE) | live
         if stmt in self.deleted:
+            return live
+        if not self._loops and self.dies(stmt, self.after[stmt]):
+            self.deleted.add(stmt)
             return live
         if isinstance(stmt, cst.If):
             return self._reads(stmt.test) | self._suite(stmt.body, live, flow) | self._orelse(stmt.orelse, live, flow)
@@ -257,10 +303,12 @@ class Liveness:
         else:
             head_reads, before, binds = self._reads(stmt.test), _NONE, set()
         head = leave | head_reads
+        self._loops += 1
         while True:
             inner = _Flow(live, head, flow.ret, flow.exc)
             turned = head | ((self._suite(stmt.body, head, inner) | head_reads) - _killed(binds))
             if turned == head:
+                self._loops -= 1
                 return head | before
             head = turned
 
@@ -294,27 +342,28 @@ def dead_statements(
     removed = set(removed)
     if names_read(function.body) & EVERYTHING:
         return gone
-    candidates = [
-        n
+    candidates: dict[cst.CSTNode, set[str]] = {
+        n: names_bound(n)
         for n in own_statements(function)
         if n not in gone and isinstance(n, (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.FunctionDef, cst.If))
-    ]
+    }
+
+    def dies(n: cst.CSTNode, after: Names) -> bool:
+        bound = candidates.get(n)
+        if not bound or isinstance(n, cst.If) or bound & after or (_killed(bound) & after and not _is_own_cast(n)):
+            return False
+        return deletable(n)
+
+    def is_empty(n: cst.CSTNode) -> bool:
+        return isinstance(n, cst.If) and all(s in gone for s in _inner(n)) and deletable(n)
+
     while True:
-        after = Liveness(function, removed, added or {}, gone).run()
-        fresh = set()
-        for n in candidates:
-            if n in gone or n not in after or not deletable(n):
-                continue
-            if isinstance(n, cst.If):
-                dies = all(s in gone for s in _inner(n))
-            else:
-                bound = names_bound(n)
-                dies = bool(bound) and not bound & after[n] and (_is_own_cast(n) or not _killed(bound) & after[n])
-            if dies:
-                fresh.add(n)
-        if not fresh:
+        before = len(gone)
+        after = Liveness(function, removed, added or {}, gone, dies).run()
+        left = [n for n in candidates if n not in gone and n in after]
+        gone |= {n for n in left if is_empty(n) or dies(n, after[n])}
+        if len(gone) == before:
             return gone
-        gone |= fresh
 
 
 def _inner(stmt: cst.If) -> list[cst.CSTNode]:

@@ -190,22 +190,23 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     out: list[cst.CSTNode] = []
     for name in names:
         value = getattr(node, name)
-        if type(value) is tuple or type(value) is list:
-            out.extend(v for v in value if _is_child(type(v)))
-        elif _is_child(type(value)):
+        kind = type(value)
+        if kind is tuple or kind is list:
+            out += [v for v in value if _is_child[type(v)]]
+        elif _is_child[kind]:
             out.append(value)
     return out
 
 
-_is_node: dict[type, bool] = {}
+class _Children(dict[type, bool]):
+    """Whether a node of a type is a child. Remembered: isinstance with LibCST's abstract classes is slow."""
+
+    def __missing__(self, kind: type) -> bool:
+        found = self[kind] = issubclass(kind, cst.CSTNode) and not issubclass(kind, _LAYOUT)
+        return found
 
 
-def _is_child(kind: type) -> bool:
-    """By type, and remembered: isinstance with LibCST's abstract classes is slow."""
-    found = _is_node.get(kind)
-    if found is None:
-        found = _is_node[kind] = issubclass(kind, cst.CSTNode) and not issubclass(kind, _LAYOUT)
-    return found
+_is_child = _Children()
 
 
 def walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:

@@ -7,7 +7,6 @@ then at those above it, up to the project's root. The summary of a module is mad
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import sys
@@ -21,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from fuselint.errors import UnreadableFile
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary
 from fuselint.source.screen import parse
-from fuselint.source.text import FileText, read
+from fuselint.source.text import FileText, fingerprint, read
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict
-    from fuselint.source.frequency import Frequencies
+    from fuselint.source.frequency import Frequencies, Frequency
     from fuselint.source.links import Links
     from fuselint.source.mentions import Mentions
     from fuselint.source.scopes import Scopes
@@ -60,6 +59,10 @@ def is_test(path: str, top: str) -> bool:
 Notes = dict[str, str]
 """What was read of other files: a path, or a question to the whole package -> the hash of the answer, "" for none."""
 
+KIND, COMPILED, USERS, READING = "kind of ", "compiled in ", "users of ", "reading "
+PACKAGE, FREQUENCY, FILES = "package of ", "how often ", "files of "
+"""How questions begin. A path is absolute, and begins like none of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -72,13 +75,19 @@ class Definition:
         return f"{self.path}:{self.name}"
 
 
+def _definition(shown: str) -> Definition:
+    """The definition that shows itself so."""
+    path, _, name = shown.rpartition(":")
+    return Definition(path, name)
+
+
 class Modules:
     """The modules on disk, with the texts of `overlay` in place of their files. All paths are absolute."""
 
     def __init__(self, overlay: Mapping[str, str] | None = None) -> None:
         self._overlay = overlay or {}
         self._kinds: dict[str, str] = {}
-        self._modules: dict[tuple[str, str], str | None] = {}
+        self._modules: dict[tuple[str, str], tuple[str | None, Notes]] = {}
         self._analysed: tuple[str, FileText, ModuleSummary] | None = None
         self._files: OrderedDict[str, FileText | None] = OrderedDict()
         self._indices: dict[str, Index] = {}
@@ -100,9 +109,49 @@ class Modules:
         finally:
             self._notes = before
 
-    def _note(self, key: str, answer: str) -> None:
+    def _note(self, key: str, answer: str | None) -> None:
         if self._notes is not None and key not in self._notes:
-            self._notes[key] = answer and hashlib.sha256(answer.encode("utf-8", "surrogatepass")).hexdigest()
+            self._notes[key] = "" if answer is None else fingerprint(answer)
+
+    def note_reading(self, path: str, name: str, is_read: bool) -> None:
+        """That it was asked whether another file of the package reads a name of the file `path`."""
+        self._note(f"{READING}{name} of {path}", str(is_read))
+
+    def note_package(self, path: str) -> None:
+        """That a file's result rests on which package it belongs to: that tells tests from what runs."""
+        self._note(f"{PACKAGE}{path}", package_folder(os.path.dirname(path)))
+
+    def note_folders(self) -> None:
+        """The packages whose files were looked through so far: which files they have matters to some answer."""
+        for folder in self._indices:
+            self._note(f"{FILES}{folder}", "")
+
+    def ask_again(self, note: str) -> str | None:
+        """What a note would say now; None where it is no question that modules answer."""
+        question, _, about = note.partition(" ")
+        with self.noting() as notes:
+            if note.startswith(READING):
+                return None
+            if question == "import":
+                name, _, folder = about.partition(" in ")
+                self.module(name, os.path.join(folder, "-"))
+            elif note.startswith(KIND):
+                self._kind(note[len(KIND) :])
+            elif note.startswith(COMPILED):
+                self.compiled(note[len(COMPILED) :])
+            elif note.startswith(USERS):
+                self.users(_definition(note[len(USERS) :]))
+            elif note.startswith(PACKAGE):
+                self.note_package(note[len(PACKAGE) :])
+            elif note.startswith(FILES):
+                self._note(note, "")
+            elif note.startswith(FREQUENCY):
+                where, _, named = note[len(FREQUENCY) :].partition(" in ")
+                first, _, last = where.removesuffix(" of a loop").partition(" to ")
+                self.frequency(_definition(named), int(first), int(last), beside_innermost=where.endswith("loop"))
+            else:
+                self.file(note)
+        return notes[note]
 
     def file(self, path: str) -> FileText | None:
         """A file, by its path from the current folder where it lies below that; None where it can't be read."""
@@ -115,7 +164,8 @@ class Modules:
             found = self._files[path] = self._read(path)
             if len(self._files) > KEPT:
                 self._files.popitem(last=False)
-        self._note(path, "" if found is None else found.text)
+        if self._notes is not None:
+            self._notes[path] = "" if found is None else found.fingerprint
         return found
 
     def _read(self, path: str) -> FileText | None:
@@ -142,8 +192,7 @@ class Modules:
         """ "file", "folder", or "" for neither."""
         if path not in self._kinds:
             self._kinds[path] = "file" if os.path.isfile(path) else "folder" if os.path.isdir(path) else ""
-        if not self._kinds[path]:
-            self._note(path, "")
+        self._note(f"{KIND}{path}", self._kinds[path])
         return self._kinds[path]
 
     # -- modules ------------------------------------------------------------------------------------------------------
@@ -156,9 +205,14 @@ class Modules:
         folder = os.path.dirname(path)
         key = (folder, name)
         if key not in self._modules:
-            self._modules[key] = self._module(folder, name)
-        self._note(f"import {name} in {folder}", self._modules[key] or "")
-        return self._modules[key]
+            with self.noting() as notes:
+                found = self._module(folder, name)
+                self._note(f"import {name} in {folder}", found)
+            self._modules[key] = found, notes
+        found, notes = self._modules[key]
+        if self._notes is not None:
+            self._notes |= notes
+        return found
 
     def _module(self, folder: str, name: str) -> str | None:
         parts = [p for p in name.split(".") if p]
@@ -335,11 +389,13 @@ class Modules:
 
         top = package_folder(os.path.dirname(path))
         if top not in self._compiled:
+            self._compiled.clear()  # files come package by package
+            self._links.clear()
             index = self._index(top)
             with self.noting():  # the answer stands for all that was read for it
                 self._compiled[top] = Compiled(self, top, index.compiling, index.differentiating)
         found = self._compiled[top].of(path)
-        self._note(f"compiled in {path}", repr(found))
+        self._note(f"{COMPILED}{path}", repr(found))
         return found
 
     # -- how often ----------------------------------------------------------------------------------------------------
@@ -356,7 +412,7 @@ class Modules:
         return self._index(folder).words.get(word, [])
 
     def frequencies(self, path: str) -> Frequencies:
-        """How often the functions of the file's package run."""
+        """How often the functions of a file's package run."""
         from fuselint.source.frequency import Frequencies
 
         top = package_folder(os.path.dirname(path))
@@ -370,16 +426,20 @@ class Modules:
             self._imported[folder] = self._index(folder).imported(self)
         return self._imported[folder]
 
-    def note_answer(self, question: str, answer: str) -> None:
-        """An answer that rests on a whole package."""
-        self._note(question, answer)
+    def frequency(self, found: Definition, first: int, last: int, *, beside_innermost: bool) -> Frequency:
+        """How often lines of a function run: see `Frequencies.at`."""
+        with self.noting():  # the answer stands for all that was read for it
+            answer = self.frequencies(found.path).at(found, first, last, beside_innermost=beside_innermost)
+        where = f"{first} to {last}{' of a loop' if beside_innermost else ''}"
+        self._note(f"{FREQUENCY}{where} in {found}", answer.how)
+        return answer
 
     # -- users --------------------------------------------------------------------------------------------------------
 
     def users(self, found: Definition) -> list[str]:
         """The other files of the package that import a function or class by its name, in order."""
         users = self._index(package_folder(os.path.dirname(found.path))).importing(found, self)
-        self._note(f"users of {found}", "\n".join(users))
+        self._note(f"{USERS}{found}", "\n".join(users))
         return users
 
     def _index(self, folder: str) -> Index:
@@ -529,7 +589,7 @@ def _summary(path: str, text: str) -> ModuleSummary | None:
     return None
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=KEPT)
 def _links(path: str, text: str) -> Links | None:
     from fuselint.source.links import links
 

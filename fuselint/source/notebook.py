@@ -74,7 +74,7 @@ class Notebook(FileText):
         if tuple(int(m[1]) for m in found) != self.numbers:
             raise FuselintError("it would move code from one cell to another")
         out = {}
-        for m, following in zip(found, [*found[1:], None], strict=True):
+        for m, following in zip(found, [*found, None][1:], strict=True):
             end = following.start() - 1 if following else len(text) - text.endswith("\n")
             source = text[m.end() + 1 : end]
             number = int(m[1])
@@ -128,9 +128,13 @@ def decode(path: str, data: bytes) -> Notebook:
 
 
 def _is_python(notebook: Mapping[str, Any]) -> bool:
-    metadata = notebook.get("metadata", {})
-    said = metadata.get("kernelspec", {}).get("language") or metadata.get("language_info", {}).get("name")
-    return said in (None, "python")
+    metadata = _object(notebook.get("metadata"))
+    kernel, info = _object(metadata.get("kernelspec")), _object(metadata.get("language_info"))
+    return (kernel.get("language") or info.get("name")) in (None, "python")
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _source(cell: Any) -> str | None:

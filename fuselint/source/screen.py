@@ -96,7 +96,7 @@ ELEMENTWISE = frozenset(
     bitwise_or bitwise_xor ceil celu clip conj conjugate cos cosh degrees divide divmod elu equal erf erfinv exp
     expm1 floor floor_divide gelu greater greater_equal hard_shrink hard_tanh hardswish imag isfinite isinf isnan
     isneginf isposinf leaky_relu left_shift less less_equal log log10 log1p log2 log_sigmoid logaddexp logical_and
-    logical_not logical_or maximum minimum mish multiply nan_to_num negative not_equal power radians real
+    logical_not logical_or maximum minimum mish multiply nan_to_num negative norm not_equal power radians real
     reciprocal relu relu2 relu6 remainder right_shift round rsqrt selu sigmoid sign silu sin sinh softplus
     soft_shrink softshrink softsign sqrt square step stop_gradient subtract tan tanh where zeros_like ones_like
     full_like array""".split()
@@ -108,12 +108,15 @@ TELLING = frozenset(
     causal_mask clip compile concatenate contiguous conv1d conv2d conv3d conv_general create_additive_causal_mask
     cross_entropy cumsum cummax cummin cumprod custom_function dequantize dropout einsum eval expand_dims eye flatten
     from_fp8 gather_mm gather_qmm gelu_approx gelu_fast_approx glu grad identity inner item kron l1_norm
-    layer_norm linspace log_softmax logcumsumexp logsumexp masked_fill matmul max mean median min moveaxis norm
+    layer_norm linspace log_softmax logcumsumexp logsumexp masked_fill matmul max mean median min moveaxis
     normal one_hot outer pad prod quantize quantized_matmul repeat rms_norm rope scaled_dot_product_attention
     segmented_mm softmax softmin sort split std sum swapaxes take take_along_axis tensordot tile to_fp8 tolist
     topk tri tril triu uniform value_and_grad var vjp vmap bernoulli categorical gumbel randint""".split()
 )
 """Calls of which one alone may be reported, or may be what makes a report of what it is given."""
+
+PYTHONS = frozenset(["all", "any", "max", "min"])
+"""Called by their plain names, these are Python's own, where no import says otherwise."""
 
 _ENOUGH = 2
 
@@ -148,6 +151,10 @@ class _Heads:
                     for part in getattr(node, name, ()):
                         stack.extend([part] if isinstance(part, ast.stmt) else part.body)
         self.foreign -= set(self.mlx)
+
+    def is_pythons(self, name: str) -> bool:
+        """Whether a plain name that is called is a function of Python that MLX has too: nothing else binds it."""
+        return name in PYTHONS and self.mlx.keys().isdisjoint((name, "*")) and self.near.isdisjoint((name, "*"))
 
     def _add(self, name: str, target: str) -> None:
         if target.partition(".")[0] == "mlx":
@@ -187,7 +194,8 @@ def _measure(span: FunctionSpan, node: Definition, heads: _Heads) -> _Work:
         if kind is ast.Call:
             name = _called(at.func, heads.foreign)  # type: ignore[attr-defined]
             if name:
-                value = _value(name) or (isinstance(at.func, ast.Name) and name in heads.near)  # type: ignore
+                plain = isinstance(at.func, ast.Name)  # type: ignore[attr-defined]
+                value = 0 if plain and heads.is_pythons(name) else _value(name) or (plain and name in heads.near)
                 score += value
                 if not value:
                     work.calls.append(name)

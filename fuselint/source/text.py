@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import hashlib
 import mmap
 import os
 import re
@@ -58,6 +59,11 @@ class FileText:
     @cached_property
     def _ascii(self) -> bool:
         return self.text.isascii()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the text."""
+        return fingerprint(self.text)
 
     @property
     def lines(self) -> int:
@@ -113,6 +119,11 @@ class FileText:
         """The text of a line, without its ending."""
         start, end = self.line_span(line)
         return self.text[start:end]
+
+
+def fingerprint(text: str) -> str:
+    """A hash of a text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def read(path: str | os.PathLike[str]) -> FileText:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from fuselint.chips import Chip, Seconds, seconds
 from fuselint.trace.model import Kernel, Run, Traced
-from fuselint.traffic.chips import Chip, Seconds, seconds
 
 READINGS = ("eager", "compiled")
 

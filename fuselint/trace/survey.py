@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fuselint.chips import chosen
 from fuselint.config import Settings
 from fuselint.errors import FuselintError
 from fuselint.report import plural, size
@@ -12,7 +13,6 @@ from fuselint.trace.lines import Line, Totals, by_line, totals
 from fuselint.trace.model import Request, Traced
 from fuselint.trace.process import Tracing
 from fuselint.trace.savings import Saving, fixed, savings
-from fuselint.traffic.chips import chosen
 
 
 @dataclass(frozen=True, slots=True)

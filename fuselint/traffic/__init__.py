@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fuselint import chips
 from fuselint.config import DEFAULT_CHIP, DEFAULT_DTYPE, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import Seconds as SecondsSaved
 from fuselint.finding import Traffic
@@ -21,7 +22,6 @@ from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import ACTIVATION, Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.rulebook import Synthesised
-from fuselint.traffic import chips
 from fuselint.traffic.apart import apart
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches

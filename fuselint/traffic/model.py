@@ -14,12 +14,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from fuselint import chips
 from fuselint.config import Settings
 from fuselint.finding import ModelSaving, ModelTraffic, Traffic
 from fuselint.graph.across import Inside
 from fuselint.graph.model import Graph, Node
 from fuselint.source.instances import Made, Objects
-from fuselint.traffic import Region, band, chips, count, report
+from fuselint.traffic import Region, band, count, report
 from fuselint.traffic.known import Known, known
 from fuselint.traffic.passes import Launch, Measure, Pass, most, sides
 

@@ -163,7 +163,7 @@ class Sizes:
         """`x.shape[-3]` of an x of unknown rank is its batch, `x.shape[-2]` its length; of four axes, the third of
         them from the end is the heads, or a length where the second is 1."""
         depths: dict[str, dict[int, str]] = {}
-        for name in {n for s in listed if s is not None for d in s.dims for n in d.names}:
+        for name in sorted({n for s in listed if s is not None for d in s.dims for n in d.names}):
             outer = re.fullmatch(r"(.*)\.shape\[-([2-9])\]", name)
             if outer is not None:
                 depths.setdefault(outer.group(1), {})[int(outer.group(2))] = name

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fuselint import chips
+from fuselint.chips import CHIPS, chip_of, chosen, computing, fits, seconds
 from fuselint.config import CHIP_NAMES, DEFAULT_CHIP, chip_name
 from fuselint.errors import ConfigError
-from fuselint.traffic import chips
-from fuselint.traffic.chips import CHIPS, chip_of, chosen, computing, fits, seconds
 
 
 def test_every_chip_has_a_bandwidth_that_its_maker_states() -> None:

@@ -15,9 +15,12 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fuselint.config import CHIP_NAMES, DEFAULT_CHIP
-from fuselint.graph.gates import Backend
+
+if TYPE_CHECKING:
+    from fuselint.graph.gates import Backend
 
 TERA, GIGA, MEGA = 1e12, 1e9, 1e6
 
