@@ -269,7 +269,7 @@ class Analysis:
         start, end = span_of(graph, match.root)
         lines = self.file.position(start)[0], self.file.position(end)[0]
         try:
-            return is_idle(graph, match, self.often(graph, match, lines))
+            return is_idle(graph, match, self.often(graph, lines, match.code))
         except Exception as e:
             self.fault(f"asking how often {graph.context.qualname} runs", e)
             return False

@@ -19,20 +19,20 @@ SMALL = frozenset(
 LOOPS = frozenset(["FUS303"])
 """Rules that find a loop: what counts is how often that runs, not how many rounds it goes."""
 
-HowOften = Callable[[Graph, Match, tuple[int, int]], Frequency]
-"""How often what a match finds runs, of a graph's function at these lines."""
+HowOften = Callable[[Graph, tuple[int, int], str], Frequency]
+"""How often these lines of a graph's function run, for the findings of a rule."""
 
 
 def how_often(file: FileText, modules: Modules) -> HowOften:
     """How often the code of a file runs. What a user calls hot runs often."""
     path = os.path.abspath(file.path)
 
-    def asked(graph: Graph, match: Match, lines: tuple[int, int]) -> Frequency:
+    def asked(graph: Graph, lines: tuple[int, int], code: str = "") -> Frequency:
         if graph.context.hot:
             return Frequency(OFTEN, "a setting")
         found = Definition(path, graph.context.qualname)
         with modules.noting():  # the answer stands for all that was read for it
-            answer = modules.frequencies(path).at(found, *lines, beside_innermost=match.code in LOOPS)
+            answer = modules.frequencies(path).at(found, *lines, beside_innermost=code in LOOPS)
         modules.note_answer(f"how often {found} runs at {lines}", repr(answer))
         return answer
 

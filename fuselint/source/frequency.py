@@ -19,7 +19,6 @@ from fuselint.source.conditions import outcome
 from fuselint.source.mentions import Loop, Mention, Test
 from fuselint.source.modules import Definition, Modules, is_test, python_files
 from fuselint.source.project import MISSING, MODULE, FunctionSummary
-from fuselint.source.seldom import PARTS
 
 MOST = 300
 """Callers that are followed from one function, at most."""
@@ -36,6 +35,9 @@ ELSEWHERE = frozenset({"text", "string", "exported"})
 
 PLAIN = frozenset({"property", "staticmethod", "classmethod", "dataclasses.dataclass", "abc.abstractmethod"})
 """Decorators that hand nothing on."""
+
+PARTS = 2
+"""A layer is made of so many modules at least: a list of convolutions is none of layers."""
 
 FEW = 3
 """Files in a folder, without `__init__.py`, that say nothing of how another one there is used."""
@@ -65,6 +67,17 @@ class _Edge:
 
 
 UNKNOWN = _Edge(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an object makes and keeps: in which attribute, whether it makes several, of which class by its qualified
+    name, and its definition where that is in the package."""
+
+    kept: str
+    many: bool
+    name: str
+    made: Definition | None
 
 
 class Frequencies:
@@ -168,20 +181,21 @@ class Frequencies:
             names += held.bases if held is not None else ()
         return any(n.endswith(PROCESSING) for n in names)
 
-    def parts(self, owner: Definition) -> Iterator[tuple[Mention, Definition | None]]:
-        """What the methods of a class, or of its bases, make and keep: each with its class in the package."""
+    def parts(self, owner: Definition) -> Iterator[Part]:
+        """What the methods of a class, or of its bases, make and keep."""
         for at in self.modules.lineage(owner)[0]:
             held, summary = self.modules.mentions(at.path), self.modules.summary(at.path)
             for method in summary.classes[at.name].methods.values() if held and summary else ():
                 for m in held.by_function.get(method, ()) if held else ():
-                    if m.role == "kept" and m.name[:1].isalpha() and m.name[:1].isupper():
-                        yield m, self._class_named(at.path, m)
+                    if m.role == "kept" and m.name[:1].isalpha() and m.name[:1].isupper() and summary is not None:
+                        name = summary.resolve(m.text, m.by) or ""
+                        yield Part(m.kept, bool(m.loops), name, self._class_of(at.path, name))
 
     def kept(self, owner: Definition, name: str) -> Iterator[Definition]:
         """The classes of the package that an attribute of an object may be of, as far as the text says."""
-        for m, made in self.parts(owner):
-            if m.kept == name and not m.loops and made is not None:
-                yield made
+        for part in self.parts(owner):
+            if part.kept == name and not part.many and part.made is not None:
+                yield part.made
         for at in self.modules.lineage(owner)[0]:
             held = self.modules.mentions(at.path)
             for by, value in held.stored.get(name, ()) if held is not None else ():
@@ -211,6 +225,9 @@ class Frequencies:
     def _class_named(self, path: str, m: Mention) -> Definition | None:
         summary = self.modules.summary(path)
         name = summary.resolve(m.text, m.by) if summary is not None else None
+        return self._class_of(path, name or "")
+
+    def _class_of(self, path: str, name: str) -> Definition | None:
         found = self.modules.resolve(path, name) if name and not name.startswith("mlx.") else None
         return found if found is not None and self.modules.class_(found) is not None else None
 
@@ -218,8 +235,7 @@ class Frequencies:
         """Whether a class keeps a list of layers, or an object that does."""
         if owner not in self._models:
             self._models[owner] = False  # while it is worked out
-            lists = (made for m, made in self.parts(owner) if m.loops and made != owner)
-            layers = any(made is not None and self._is_layer(made) for made in lists)
+            layers = any(part.many and part.made != owner and self._is_layer(part) for part in self.parts(owner))
             self._models[owner] = layers or any(self.is_model(made) for made in self._all_kept(owner))
         return self._models[owner]
 
@@ -231,8 +247,11 @@ class Frequencies:
                 if any(by.startswith(f"{at.name}.") for by, _ in stores):
                     yield from self.kept(owner, name)
 
-    def _is_layer(self, made: Definition) -> bool:
-        return len({m.kept for m, _ in self.parts(made)}) >= PARTS
+    def _is_layer(self, part: Part) -> bool:
+        """Whether a class is one of layers: of this package, one made of several modules; of another, none of MLX's."""
+        if part.made is None:
+            return "." in part.name and not part.name.startswith("mlx.")
+        return len({inner.kept for inner in self.parts(part.made)}) >= PARTS
 
     def is_many(self, owner: Definition) -> bool:
         """Whether a model has many objects of a class, or it can't be told."""
@@ -410,8 +429,8 @@ class Frequencies:
         parts = m.text.split(".")
         if parts[0] == "self" and len(parts) == 3:
             around = self.owner(Definition(path, m.by))
-            made = {c for p, c in self.parts(around) if p.kept == parts[1]} if around is not None else set()
-            return bool(made) and None not in made and not any(self._is_of_line(c, owner) for c in made)
+            made = [p for p in self.parts(around) if p.kept == parts[1]] if around is not None else []
+            return bool(made) and not any(p.made is None or self._is_of_line(p.made, owner) for p in made)
         return False
 
     def _is_of_line(self, one: Definition | None, other: Definition) -> bool:

@@ -220,6 +220,41 @@ def test_big_savings_are_reported_once_a_pass_too(package: Path) -> None:
     assert told(package, "model", select=("FUS2",)) == (["Model.projected"], 0)
 
 
+FILE = """import other
+
+
+class Net(nn.Module):
+    def __init__(self, d, n):
+        super().__init__()
+        self.{layers}
+        self.head = nn.Linear(d, d)
+
+    def __call__(self, x: mx.array, y: mx.array):
+        for layer in self.layers:
+            x = layer(x)
+            x = mx.tanh(self.head(x)) * 2 * y + x
+        return mx.tanh(self.head(x)) * 2 * y + x
+
+    def encode(self, x: mx.array, y: mx.array):
+        return mx.tanh(self.head(x)) * 2 * y + x
+"""
+
+
+@pytest.mark.parametrize(
+    ("layers", "lines"),
+    [
+        ("layers = [other.Layer(d) for _ in range(n)]", [17]),  # once a round of the loop; what is beside it, once
+        ("layers = [nn.Conv1d(d, d, 3) for _ in range(n)]", [17, 18, 21]),  # no layers of a model
+        ("layers = other.Layers(d, n)", [17, 18, 21]),
+    ],
+)
+def test_a_file_by_itself(tmp_path: Path, layers: str, lines: list[int]) -> None:
+    write(tmp_path, net=FILE.format(layers=layers))
+    (result,) = check_paths([str(tmp_path / "net.py")], Settings(select=("FUS301",)))
+    assert [f.line for f in result.findings] == lines
+    assert result.idle == 3 - len(lines)
+
+
 # -- never ------------------------------------------------------------------------------------------------------------
 
 OTHERS = {"a": "def f(x):\n    return x\n", "b": "from .a import f\n", "c": "from .b import f\nfrom . import a\n"}
