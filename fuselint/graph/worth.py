@@ -1,7 +1,7 @@
 """What says that work on a value is rare or small, whatever its shape: solver steps, samples, codes, rows' numbers.
 
-How often a function runs is another question (`source/frequency.py`): this goes by the values alone, and by no names but
-those of the parameters of MLX's own layers.
+How often a function runs is another question (`source/frequency.py`): this goes by the values alone, and by no names
+but those of the parameters of MLX's own layers.
 """
 
 from __future__ import annotations
