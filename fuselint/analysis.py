@@ -47,6 +47,9 @@ from fuselint.unused import unused
 
 OTHER_FILES = "other files of the package stay as they are"
 
+LITTLE = 1 << 20
+"""Bytes that a chip moves in the time of one launch: one number for each head and token of a prompt."""
+
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
 
@@ -304,9 +307,15 @@ class Analysis:
             return False
         if fix is not None and fix.edits and traffic.saved_at < 0 and traffic.launches_fewer <= 0:
             return True  # where MLX falls back, a fix may cost
-        if traffic.assumes_sizes:
-            return False  # an unknown size is never hidden
+        if traffic.assumes_sizes:  # an unknown size is never hidden, but where it could only be a few numbers a row
+            return self.is_little(finding.code, traffic)
         return traffic.saved_at < self.settings.min_saving
+
+    def is_little(self, code: str, traffic: Traffic) -> bool:
+        """Whether elementwise work spares one launch, and next to no bytes even with a whole prompt."""
+        if code != "FUS301" or self.settings.hot or self.settings.phase not in ("", "prefill"):
+            return False
+        return traffic.launches_fewer <= 1 and 0 <= (traffic.saved_at or 0) < LITTLE
 
     def is_fixed(self, graph: Graph, match: Match) -> bool:
         """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""

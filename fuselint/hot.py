@@ -12,7 +12,23 @@ from fuselint.source.modules import Definition, Modules
 from fuselint.source.text import FileText
 
 SMALL = frozenset(
-    ["FUS106", "FUS108", "FUS203", "FUS231", "FUS251", "FUS261", "FUS301", "FUS302", "FUS303", "FUS401", "FUS403"]
+    [
+        "FUS101",
+        "FUS102",
+        "FUS104",
+        "FUS106",
+        "FUS107",
+        "FUS108",
+        "FUS203",
+        "FUS231",
+        "FUS251",
+        "FUS261",
+        "FUS301",
+        "FUS302",
+        "FUS303",
+        "FUS401",
+        "FUS403",
+    ]
 )
 """Rules that save a few launches, or one pass over one activation: nothing, beside the layers of a model."""
 
@@ -48,6 +64,8 @@ def is_idle(graph: Graph, match: Match, often: Frequency) -> bool:
 
 LARGEST = 200
 """Values that are looked at for logits, at most."""
+CHOSEN = frozenset({"argmax", "argmin", "argsort", "argpartition"})
+"""What makes one number of many logits: the entry itself."""
 
 
 def _is_of_a_vocabulary(graph: Graph, match: Match) -> bool:
@@ -58,7 +76,7 @@ def _is_of_a_vocabulary(graph: Graph, match: Match) -> bool:
         shape = graph.facts.shape(node) if graph.facts.kind(node) == "array" else None
         if node.op == "nn.Embedding.as_linear" or (shape is not None and shape.dims and "vocab" in str(shape.dims[-1])):
             return True
-        new = [k for k in node.inputs if k not in seen]
+        new = [k for k in node.inputs if k not in seen and node.op not in CHOSEN]
         seen.update(new)
         waiting += new
     return False

@@ -64,6 +64,25 @@ def counts(graph: Graph, nodes: Sequence[Node]) -> bool:
     return any(r.op in ("add", "subtract") for n in made for r in graph.users.get(n, ()) if r in inside)
 
 
+def finds_nearest(graph: Graph, node: Node) -> bool:
+    """Whether nothing is left of a value but the index of the nearest: a vector is given the code of its codebook.
+
+    That is done with an image or a clip that comes in, once, and with no more entries than there are codes.
+    """
+    stack, seen, found = [node], {node}, False
+    while stack:
+        at = stack.pop()
+        if at in graph.escaping or not graph.users.get(at):
+            return False
+        for r in graph.users[at]:
+            nearest = r.op == "argmin" or (r.op == "argmax" and at.op == "negative")
+            found |= nearest
+            if not nearest and r.op not in ("shape", "dim", "dtype", "ndim") and r not in seen:
+                seen.add(r)
+                stack.append(r)
+    return found
+
+
 HOST = frozenset({"numpy.array", "numpy.asarray", "builtins.float", "builtins.int"})
 READS = frozenset({"tolist", "item"})
 
