@@ -25,7 +25,7 @@ from fuselint.finding import Obligation
 from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.ops import TABLE
-from fuselint.graph.worth import is_read_out
+from fuselint.graph.worth import finds_nearest, is_read_out
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
 CODE, NAME = "FUS231", "unfused-matmul-add"
@@ -115,7 +115,7 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         _fits(graph, scaled.value, c),
         _dtype(graph, a, b, c),
     ]
-    if is_read_out(graph, root):
+    if is_read_out(graph, root) or (finds_nearest(graph, root) and not graph.context.hot):
         return None
     return Match(
         code=CODE,

@@ -74,9 +74,6 @@ def find(graph: Graph) -> Iterator[Match]:
         return
     for node in graph.nodes:
         match = _zeros(graph, node)
-        if match is not None and not _runs_often(graph, node.frame.qualname):
-            because = "a method beside `__call__` that others call makes the input of a prompt or an image"
-            match.obligations.append(Obligation("it runs for each layer or token", "contradicted", because))
         match = match or _there_and_back(graph, node)
         if match is not None:
             yield match
@@ -86,17 +83,6 @@ def find(graph: Graph) -> Iterator[Match]:
 def _read_once(graph: Graph, node: Node) -> bool:
     readers = [u for u in graph.users.get(node, ()) if u.op not in PROPERTIES]
     return len(readers) == 1 and node not in graph.escaping
-
-
-def _runs_often(graph: Graph, name: str) -> bool:
-    """Not in a method that makes a prompt's or an image's input: others than `__call__`, and what that calls itself."""
-    module = graph.module
-    if graph.context.hot or name not in module.functions or module.functions[name].class_name is None:
-        return True
-    if name.endswith(".__call__"):
-        return name not in module.seldom
-    called = any(name in targets for caller, targets in module.calls.items() if caller.endswith(".__call__"))
-    return called and name.rpartition(".")[2].startswith("_")
 
 
 def _zeros(graph: Graph, root: Node) -> Match | None:
@@ -362,10 +348,13 @@ COUNTEREXAMPLES = [
         why="tokens are small",
     ),
     Example(
-        HEAD.rstrip() + "\nimport mlx.nn as nn\n\n\nclass Model(nn.Module):\n"
+        HEAD.rstrip() + "\nimport mlx.nn as nn\nfrom layers import Layer\n\n\nclass Model(nn.Module):\n"
+        "    def __init__(self, n: int):\n        super().__init__()\n"
+        "        self.layers = [Layer() for _ in range(n)]\n\n"
         "    def prepare(self, embeds: mx.array, padded: mx.array):\n"
         "        return mx.where(padded, mx.zeros_like(embeds), embeds)\n\n"
-        "    def __call__(self, embeds: mx.array):\n        return mx.exp(embeds) * 2\n",
-        why="a method that makes the input, once for each prompt",
+        "    def __call__(self, embeds: mx.array):\n        for layer in self.layers:\n"
+        "            embeds = layer(embeds)\n        return embeds\n",
+        why="a model's method beside its layers: it makes the input, once for each prompt",
     ),
 ]

@@ -24,6 +24,7 @@ from fuselint.finding import Obligation
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE, operand
 from fuselint.graph.origins import stated_dtype
+from fuselint.graph.worth import finds_nearest
 from fuselint.rulebook import Example, Match
 
 CODE, NAME = "FUS108", "weight-work-per-call"
@@ -61,6 +62,8 @@ def find(graph: Graph) -> Iterator[Match]:
     for node, work in derived.items():
         readers = [u for u in graph.users.get(node, ()) if u.op not in ("shape", "dim", "dtype", "ndim")]
         ends = bool(readers) and not any(u in derived for u in readers)
+        if finds_nearest(graph, node) and not graph.context.hot:
+            continue
         if work and ends and node not in graph.escaping and _is_worth_it(graph, node, readers, derived):
             yield _match(graph, node, derived)
 

@@ -51,6 +51,9 @@ TOO_MANY = "the function holds more than is fixed at once: fix the rest of it fi
 
 OTHER_FILES = "other files of the package stay as they are"
 
+LITTLE = 1 << 20
+"""Bytes that a chip moves in the time of one launch: one number for each head and token of a prompt."""
+
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
 
@@ -257,7 +260,7 @@ class Analysis:
         start, end = span_of(graph, match.root)
         lines = self.file.position(start)[0], self.file.position(end)[0]
         try:
-            return is_idle(graph, match, self.often(graph, match, lines))
+            return is_idle(graph, match, self.often(graph, lines, match.code))
         except Exception as e:
             self.fault(f"asking how often {graph.context.qualname} runs", e)
             return False
@@ -292,9 +295,15 @@ class Analysis:
             return False
         if fix is not None and fix.edits and traffic.saved_at < 0 and traffic.launches_fewer <= 0:
             return True  # where MLX falls back, a fix may cost
-        if traffic.assumes_sizes:
-            return False  # an unknown size is never hidden
+        if traffic.assumes_sizes:  # an unknown size is never hidden, but where it could only be a few numbers a row
+            return self.is_little(finding.code, traffic)
         return traffic.saved_at < self.settings.min_saving
+
+    def is_little(self, code: str, traffic: Traffic) -> bool:
+        """Whether elementwise work spares one launch, and next to no bytes even with a whole prompt."""
+        if code != "FUS301" or self.settings.hot or self.settings.phase not in ("", "prefill"):
+            return False
+        return traffic.launches_fewer <= 1 and 0 <= (traffic.saved_at or 0) < LITTLE
 
     def is_fixed(self, graph: Graph, match: Match) -> bool:
         """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""

@@ -105,7 +105,7 @@ facts_options = _options(
     click.option("--hot", multiple=True, metavar="FUNCTION", help="On the hot path, such as Model.build. Repeatable."),
     click.option("--cold", multiple=True, metavar="FUNCTION", help="Not on the hot path. Repeatable."),
     click.option("--config", multiple=True, metavar="FILE|KEY=VALUE", help="A configuration file, or one setting."),
-    click.option("--isolated", is_flag=True, help="Read no configuration file."),
+    click.option("--isolated", is_flag=True, help="Read no configuration file; --no-facts, no recorded run."),
 )
 
 selecting_options = _options(
@@ -686,8 +686,7 @@ def _layers(options: dict[str, Any]) -> Layers:
     file, over = given(options["config"])
     if file and options["isolated"]:
         raise ConfigError(f"--isolated reads no file, and --config names one: {file}")
-    under = [] if options["isolated"] else recorded_layers(Path.cwd())
-    return Layers(file, options["isolated"], [*over, options_layer(options)], under)
+    return Layers(file, options["isolated"], [*over, options_layer(options)], recorded_layers(Path.cwd()))
 
 
 def _files(options: dict[str, Any], layers: Layers) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 from fuselint.analysis import Analysis, as_recorded, message, program_in_package, span_of
@@ -10,9 +9,10 @@ from fuselint.config import DTYPES, Settings
 from fuselint.errors import FuselintError
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.show import show
+from fuselint.hot import how_often
 from fuselint.package import Package
 from fuselint.rulebook import Match, claim
-from fuselint.source.modules import Definition, Modules
+from fuselint.source.modules import Modules
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, read
@@ -55,12 +55,9 @@ def _lines(work: Analysis, graph: Graph, line: int, modules: Modules, screened: 
         yield "  holds no MLX work of its own: `check` passes it by"
     if context.cold:
         yield f"  cold: {context.cold}"
-    if context.qualname in graph.module.seldom:
-        yield "  runs once for each pass through a whole model"
     if not context.cold:
-        path = os.path.abspath(graph.source.file.path)
-        often = modules.frequencies(path).of(Definition(path, context.qualname))
-        yield f"  runs {often.how} in its package: {often.why}"
+        often = how_often(graph.source.file, modules)(graph, (line, line), "")
+        yield f"  line {line} runs {often.how}: {often.why}"
     if context.compiled:
         yield f"  runs under mx.compile{' (shapeless)' if context.shapeless else ''}"
     if context.partly:

@@ -12,26 +12,42 @@ from fuselint.source.modules import Definition, Modules
 from fuselint.source.text import FileText
 
 SMALL = frozenset(
-    ["FUS106", "FUS108", "FUS203", "FUS231", "FUS251", "FUS261", "FUS301", "FUS302", "FUS303", "FUS401", "FUS403"]
+    [
+        "FUS101",
+        "FUS102",
+        "FUS104",
+        "FUS106",
+        "FUS107",
+        "FUS108",
+        "FUS203",
+        "FUS231",
+        "FUS251",
+        "FUS261",
+        "FUS301",
+        "FUS302",
+        "FUS303",
+        "FUS401",
+        "FUS403",
+    ]
 )
 """Rules that save a few launches, or one pass over one activation: nothing, beside the layers of a model."""
 
 LOOPS = frozenset(["FUS303"])
 """Rules that find a loop: what counts is how often that runs, not how many rounds it goes."""
 
-HowOften = Callable[[Graph, Match, tuple[int, int]], Frequency]
-"""How often what a match finds runs, of a graph's function at these lines."""
+HowOften = Callable[[Graph, tuple[int, int], str], Frequency]
+"""How often these lines of a graph's function run, for the findings of a rule."""
 
 
 def how_often(file: FileText, modules: Modules) -> HowOften:
     """How often the code of a file runs. What a user calls hot runs often."""
     path = os.path.abspath(file.path)
 
-    def asked(graph: Graph, match: Match, lines: tuple[int, int]) -> Frequency:
+    def asked(graph: Graph, lines: tuple[int, int], code: str = "") -> Frequency:
         if graph.context.hot:
             return Frequency(OFTEN, "a setting")
         found = Definition(path, graph.context.qualname)
-        return modules.frequency(found, *lines, beside_innermost=match.code in LOOPS)
+        return modules.frequency(found, *lines, beside_innermost=code in LOOPS)
 
     return asked
 
@@ -45,6 +61,8 @@ def is_idle(graph: Graph, match: Match, often: Frequency) -> bool:
 
 LARGEST = 200
 """Values that are looked at for logits, at most."""
+CHOSEN = frozenset({"argmax", "argmin", "argsort", "argpartition"})
+"""What makes one number of many logits: the entry itself."""
 
 
 def _is_of_a_vocabulary(graph: Graph, match: Match) -> bool:
@@ -55,7 +73,7 @@ def _is_of_a_vocabulary(graph: Graph, match: Match) -> bool:
         shape = graph.facts.shape(node) if graph.facts.kind(node) == "array" else None
         if node.op == "nn.Embedding.as_linear" or (shape is not None and shape.dims and "vocab" in str(shape.dims[-1])):
             return True
-        new = [k for k in node.inputs if k not in seen]
+        new = [k for k in node.inputs if k not in seen and node.op not in CHOSEN]
         seen.update(new)
         waiting += new
     return False

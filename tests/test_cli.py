@@ -158,6 +158,31 @@ def test_explain_shows_what_is_known_of_a_place(fuselint: Run, tmp_path: Path) -
     assert ran.code == 2 and "no function" in ran.err
 
 
+def test_explain_says_once_how_often_a_line_runs(fuselint: Run, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("""import mlx.core as mx
+import mlx.nn as nn
+import other
+
+
+class Net(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.layers = [other.Layer() for _ in range(n)]
+
+    def __call__(self, x: mx.array):
+        for layer in self.layers:
+            x = mx.tanh(layer(x)) * 2
+        return mx.tanh(x) * 2
+""")
+
+    def said(line: int, *options: str) -> list[str]:
+        return [t.strip() for t in fuselint("explain", f"net.py:{line}", *options).out.split("\n") if " runs " in t]
+
+    assert said(13) == ["line 13 runs often: it stands in a loop"]
+    assert said(14) == ["line 14 runs seldom: Net is a model, and calls it once a pass"]
+    assert said(14, "--hot", "*") == ["line 14 runs often: a setting"]
+
+
 def test_statistics_count_by_rule(fuselint: Run, tmp_path: Path) -> None:
     (tmp_path / "norm.py").write_text(NORM)
     out = fuselint("check", "--statistics").out

@@ -31,13 +31,24 @@ ROUNDS = 3
 def unstated(graph: Graph, facts: KnownFacts) -> frozenset[str]:
     """The symbols of dtypes that nothing in the function says anything of."""
     out: set[str] = set()
+    for node, new in _introduced(graph, facts):
+        if node.op in FROM_OUTSIDE or (node.op == "attr" and not isinstance(node.attrs.get("init"), Node)):
+            out |= new
+    return frozenset(out - _shown(graph, facts))
+
+
+def merged(graph: Graph, facts: KnownFacts) -> frozenset[str]:
+    """The symbols of dtypes that a loop's or a branch's value brings up: it has the dtype of what comes in."""
+    return frozenset(s for node, new in _introduced(graph, facts) if node.op in ("loop", "phi") for s in new)
+
+
+def _introduced(graph: Graph, facts: KnownFacts) -> Iterator[tuple[Node, frozenset[str]]]:
+    """The symbols of dtypes, each with the first value that has it."""
     seen: set[str] = set()
     for node in graph.nodes:
         new = facts.dtype(node).symbols - seen if facts.kind(node) in ARRAYS else frozenset()
-        if node.op in FROM_OUTSIDE or (node.op == "attr" and not isinstance(node.attrs.get("init"), Node)):
-            out |= new
         seen |= new
-    return frozenset(out - _shown(graph, facts))
+        yield node, new
 
 
 def _shown(graph: Graph, facts: KnownFacts) -> set[str]:

@@ -1,7 +1,7 @@
 """What says that work on a value is rare or small, whatever its shape: solver steps, samples, codes, rows' numbers.
 
-A model's layers run once a token or a step, many of them; what runs once for each pass through the whole model is not
-worth a kernel of its own. Nothing here goes by names, but for the parameters of MLX's own layers.
+How often a function runs is another question (`source/frequency.py`): this goes by the values alone, and by no names
+but those of the parameters of MLX's own layers.
 """
 
 from __future__ import annotations
@@ -65,22 +65,23 @@ def counts(graph: Graph, nodes: Sequence[Node]) -> bool:
     return any(r.op in ("add", "subtract") for n in made for r in graph.users.get(n, ()) if r in inside)
 
 
-def is_beside_layers(graph: Graph, root: Node) -> bool:
-    """Whether a value is made once for each pass through a whole model: outside of all loops, in a method that runs
-    once, or that goes through the layers."""
-    if _innermost_loop(root) is not None:
-        return False
-    if graph.context.qualname in graph.module.seldom:
-        return True
-    held = graph.module.layers.get(graph.context.class_name or "", frozenset())
-    return any(_goes_through(s.cst, held) for s in graph.statements)
+def finds_nearest(graph: Graph, node: Node) -> bool:
+    """Whether nothing is left of a value but the index of the nearest: a vector is given the code of its codebook.
 
-
-def _goes_through(statement: cst.CSTNode, held: frozenset[str]) -> bool:
-    """`for layer in self.layers`, `for layer, c in zip(self.layers, cache)`"""
-    if not isinstance(statement, cst.For):
-        return False
-    return any(isinstance(n, cst.Attribute) and n.attr.value in held for n in walk(statement.iter))
+    That is done with an image or a clip that comes in, once, and with no more entries than there are codes.
+    """
+    stack, seen, found = [node], {node}, False
+    while stack:
+        at = stack.pop()
+        if at in graph.escaping or not graph.users.get(at):
+            return False
+        for r in graph.users[at]:
+            nearest = r.op == "argmin" or (r.op == "argmax" and at.op == "negative")
+            found |= nearest
+            if not nearest and r.op not in ("shape", "dim", "dtype", "ndim") and r not in seen:
+                seen.add(r)
+                stack.append(r)
+    return found
 
 
 HOST = frozenset({"numpy.array", "numpy.asarray", "builtins.float", "builtins.int"})

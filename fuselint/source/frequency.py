@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +20,6 @@ from fuselint.source.conditions import outcome
 from fuselint.source.mentions import Loop, Mention, Test
 from fuselint.source.modules import Definition, Modules, is_test, python_files
 from fuselint.source.project import MISSING, MODULE, FunctionSummary
-from fuselint.source.seldom import PARTS
 
 MOST = 300
 """Callers that are followed from one function, at most."""
@@ -36,6 +36,9 @@ ELSEWHERE = frozenset({"text", "string", "exported"})
 
 PLAIN = frozenset({"property", "staticmethod", "classmethod", "dataclasses.dataclass", "abc.abstractmethod"})
 """Decorators that hand nothing on."""
+
+PARTS = 2
+"""A layer is made of so many modules at least: a list of convolutions is none of layers."""
 
 FEW = 3
 """Files in a folder, without `__init__.py`, that say nothing of how another one there is used."""
@@ -65,6 +68,19 @@ class _Edge:
 
 
 UNKNOWN = _Edge(None)
+ANY = Mention(MODULE, "", "", "call")
+"""A call with any arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What an object makes and keeps: in which attribute, whether it makes several, of which class by its qualified
+    name, and its definition where that is in the package."""
+
+    kept: str
+    many: bool
+    name: str
+    made: Definition | None
 
 
 class Frequencies:
@@ -78,6 +94,7 @@ class Frequencies:
         self._passing: dict[Definition, bool] = {}
         self._unused: dict[Definition, bool] = {}
         self._mentioned: dict[Definition, list[tuple[str, Mention]]] = {}
+        self._calls: dict[Definition, Sequence[tuple[str, Mention]]] = {}
         self._deciding = 0
 
     # -- answers ------------------------------------------------------------------------------------------------------
@@ -105,7 +122,7 @@ class Frequencies:
         loops = [loop for loop in held.loops if _holds(loop, found, first, last)]
         if beside_innermost:
             loops = sorted(loops, key=lambda loop: loop.last - loop.first)[1:]
-        if any(not self.is_driving(found, loop) for loop in loops):
+        if any(self.repeats(found, loop) for loop in loops):
             return Frequency(OFTEN, "it stands in a loop")
         return whole
 
@@ -168,49 +185,63 @@ class Frequencies:
             names += held.bases if held is not None else ()
         return any(n.endswith(PROCESSING) for n in names)
 
-    def parts(self, owner: Definition) -> Iterator[tuple[Mention, Definition | None]]:
-        """What the methods of a class, or of its bases, make and keep: each with its class in the package."""
+    def parts(self, owner: Definition) -> Iterator[Part]:
+        """What the methods of a class, or of its bases, make and keep."""
         for at in self.modules.lineage(owner)[0]:
             held, summary = self.modules.mentions(at.path), self.modules.summary(at.path)
             for method in summary.classes[at.name].methods.values() if held and summary else ():
                 for m in held.by_function.get(method, ()) if held else ():
-                    if m.role == "kept" and m.name[:1].isalpha() and m.name[:1].isupper():
-                        yield m, self._class_named(at.path, m)
+                    if m.role == "kept" and m.name[:1].isalpha() and m.name[:1].isupper() and summary is not None:
+                        name = summary.resolve(m.text, m.by) or ""
+                        yield Part(m.kept, bool(m.loops), name, self._class_of(at.path, name))
 
-    def kept(self, owner: Definition, name: str) -> Iterator[Definition]:
+    def kept(self, owner: Definition, name: str, depth: int = 0) -> Iterator[Definition]:
         """The classes of the package that an attribute of an object may be of, as far as the text says."""
-        for m, made in self.parts(owner):
-            if m.kept == name and not m.loops and made is not None:
-                yield made
+        for part in self.parts(owner):
+            if part.kept == name and not part.many and part.made is not None:
+                yield part.made
         for at in self.modules.lineage(owner)[0]:
             held = self.modules.mentions(at.path)
             for by, value in held.stored.get(name, ()) if held is not None else ():
-                if by.startswith(f"{at.name}.") and isinstance(value, ast.Name):
-                    yield from self._stated(Definition(at.path, by), value.id)
+                if not by.startswith(f"{at.name}."):
+                    continue
+                match value:
+                    case ast.Name():
+                        yield from self._stated(Definition(at.path, by), value.id)
+                    case ast.Attribute(value=ast.Name(id=given)) if given != "self" and depth < DEEPEST:
+                        for held_by in self._stated(Definition(at.path, by), given):
+                            yield from self.kept(held_by, value.attr, depth + 1)
 
     def _stated(self, by: Definition, name: str) -> Iterator[Definition]:
         """The class that an annotation gives a parameter, or a call of the package."""
         function = self.modules.function(by)
-        for p in function.parameters if function is not None else ():
-            if p.name == name and p.annotation:
-                found = self.modules.resolve(by.path, p.annotation.strip("\"'"))
-                if found is not None and self.modules.class_(found) is not None:
-                    yield found
-        if by.name.endswith(".__init__"):
-            yield from self._given_objects(Definition(by.path, by.name.removesuffix(".__init__")), name)
+        for index, p in enumerate(function.parameters if function is not None else ()):
+            if p.name != name:
+                continue
+            found = self.modules.resolve(by.path, p.annotation.strip("\"'")) if p.annotation else None
+            if found is not None and self.modules.class_(found) is not None:
+                yield found
+            if by.name.endswith(".__init__"):
+                yield from self._given_objects(Definition(by.path, by.name.removesuffix(".__init__")), name, index - 1)
 
-    def _given_objects(self, owner: Definition, name: str) -> Iterator[Definition]:
-        """The classes of what is made for a parameter where an object is made: `Sampler(model=Model(...))`."""
+    def _given_objects(self, owner: Definition, name: str, index: int) -> Iterator[Definition]:
+        """The classes of what a parameter is given where an object is made: `Sampler(Model(...))`, `Sampler(self)`."""
         for path, m in self.mentioned(owner):
-            value = (m.given or {}).get(name)
+            value = (m.given or {}).get(name, (m.given or {}).get(index))
             if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
                 found = self._class_named(path, Mention(m.by, value.func.id, value.func.id, "call"))
-                if found is not None:
-                    yield found
+            else:
+                is_self = isinstance(value, ast.Name) and value.id == "self"
+                found = self.owner(Definition(path, m.by)) if is_self and m.by != MODULE else None
+            if found is not None:
+                yield found
 
     def _class_named(self, path: str, m: Mention) -> Definition | None:
         summary = self.modules.summary(path)
         name = summary.resolve(m.text, m.by) if summary is not None else None
+        return self._class_of(path, name or "")
+
+    def _class_of(self, path: str, name: str) -> Definition | None:
         found = self.modules.resolve(path, name) if name and not name.startswith("mlx.") else None
         return found if found is not None and self.modules.class_(found) is not None else None
 
@@ -218,10 +249,29 @@ class Frequencies:
         """Whether a class keeps a list of layers, or an object that does."""
         if owner not in self._models:
             self._models[owner] = False  # while it is worked out
-            lists = (made for m, made in self.parts(owner) if m.loops and made != owner)
-            layers = any(made is not None and self._is_layer(made) for made in lists)
-            self._models[owner] = layers or any(self.is_model(made) for made in self._all_kept(owner))
+            layers = any(part.many and part.made != owner and self._is_layer(part) for part in self.parts(owner))
+            self._models[owner] = (
+                layers or self._is_around_another(owner) or any(self.is_model(made) for made in self._all_kept(owner))
+            )
         return self._models[owner]
+
+    def _is_around_another(self, owner: Definition) -> bool:
+        """Whether a class is what a package is loaded for, around a module of another package: a model whole.
+
+        A layer of the package's own would be named by what has it.
+        """
+        held = self.modules.class_(owner)
+        if held is None or not self._is_package():
+            return False
+        parts = [p.name for p in self.parts(owner) if p.made is None] if held.is_module else []
+        if not any(map(self._is_of_another_package, (*parts, *held.bases))) or not self._is_entry(owner.path):
+            return False
+        named = (m for _, m in self.named(owner.name, {owner.path}) if m.text == owner.name)
+        return not any(m.role not in PASSIVE | {"through"} and not m.by.startswith(f"{owner.name}.") for m in named)
+
+    def _is_of_another_package(self, name: str) -> bool:
+        head = name.partition(".")[0]
+        return "." in name and head not in sys.stdlib_module_names | {"", "mlx", "numpy", os.path.basename(self.top)}
 
     def _all_kept(self, owner: Definition) -> Iterator[Definition]:
         for at in self.modules.lineage(owner)[0]:
@@ -231,8 +281,11 @@ class Frequencies:
                 if any(by.startswith(f"{at.name}.") for by, _ in stores):
                     yield from self.kept(owner, name)
 
-    def _is_layer(self, made: Definition) -> bool:
-        return len({m.kept for m, _ in self.parts(made)}) >= PARTS
+    def _is_layer(self, part: Part) -> bool:
+        """Whether a class is one of layers: of this package, one made of several modules; of another, none of MLX's."""
+        if part.made is None:
+            return "." in part.name and not part.name.startswith("mlx.")  # of another package, or not found
+        return len({inner.kept for inner in self.parts(part.made)}) >= PARTS
 
     def is_many(self, owner: Definition) -> bool:
         """Whether a model has many objects of a class, or it can't be told."""
@@ -379,8 +432,8 @@ class Frequencies:
         if m.by == MODULE:
             return UNKNOWN
         by = Definition(path, m.by)
-        driven = [self.is_driving(by, loop) for loop in m.loops]
-        return _Edge(by, not all(driven), own, bool(driven) and all(driven))
+        repeated = any(self.repeats(by, loop) for loop in m.loops)
+        return _Edge(by, repeated, own, not repeated and any(self.is_driving(by, loop) for loop in m.loops))
 
     def _method_edges(self, at: Definition, owner: Definition, name: str, passed: bool) -> Iterator[_Edge]:
         """The calls of a method, by its name: on `self`, only in its own class and those of its line."""
@@ -410,8 +463,8 @@ class Frequencies:
         parts = m.text.split(".")
         if parts[0] == "self" and len(parts) == 3:
             around = self.owner(Definition(path, m.by))
-            made = {c for p, c in self.parts(around) if p.kept == parts[1]} if around is not None else set()
-            return bool(made) and None not in made and not any(self._is_of_line(c, owner) for c in made)
+            made = [p for p in self.parts(around) if p.kept == parts[1]] if around is not None else []
+            return bool(made) and not any(p.made is None or self._is_of_line(p.made, owner) for p in made)
         return False
 
     def _is_of_line(self, one: Definition | None, other: Definition) -> bool:
@@ -437,26 +490,37 @@ class Frequencies:
 
     def _kept_edges(self, path: str, made: Mention) -> Iterator[_Edge]:
         """Who calls what is kept in an attribute: `self.kept(x)`, or `model.kept(x)` elsewhere."""
-        holder, found = self.owner(Definition(path, made.by)), False
-        for at, m in self.named(made.kept):
+        found = False
+        for at, m in self._reads_of_kept(path, made):
+            if not self._is_off(at, m):
+                found = True
+                yield self._edge(at, m, Definition(path, made.by))
+        if not found:
+            yield UNKNOWN
+
+    def _reads_of_kept(self, path: str, made: Mention) -> Iterator[tuple[str, Mention]]:
+        """The places that read what is kept in an attribute: methods of that class, and others of the same file."""
+        holder = self.owner(Definition(path, made.by))
+        for at, m in self.named(made.kept, self._reaching(holder) if holder is not None else {path}):
             if m.role in PASSIVE or m.role in ("base", "through", "text") or "." not in m.text:
                 continue
             if m.text == f"self.{made.kept}":
-                own = holder is not None and self._is_of_line(self.owner(Definition(at, m.by)), holder)
-                if not own or m.by == made.by:
-                    continue
-            elif at != path or self._is_function(at, m):
-                continue
-            if self._is_off(at, m):
-                continue
-            found = True
-            yield self._edge(at, m, Definition(path, made.by))
-        if not found:
-            yield UNKNOWN
+                if (
+                    holder is not None
+                    and m.by != made.by
+                    and self._is_of_line(self.owner(Definition(at, m.by)), holder)
+                ):
+                    yield at, m
+            elif at == path and not self._is_function(at, m):
+                yield at, m
 
     def _is_function(self, path: str, m: Mention) -> bool:
         summary = self.modules.summary(path)
         return summary is not None and summary.resolve(m.text, m.by) is not None
+
+    def repeats(self, by: Definition, loop: Loop) -> bool:
+        """Whether the rounds of a loop are more than one for each pass, or for each input of one."""
+        return not loop.sizes and not self.is_driving(by, loop)
 
     # -- passes -------------------------------------------------------------------------------------------------------
 
@@ -517,7 +581,15 @@ class Frequencies:
         if function.class_name is None:
             return not self._decorated(function) and self._is_unnamed(found)
         owner = Definition(found.path, function.class_name)
-        return "." not in owner.name and self._is_unnamed(owner)
+        return "." not in owner.name and (self._is_unnamed(owner) or self._is_unnamed_method(found, owner, function))
+
+    def _is_unnamed_method(self, found: Definition, owner: Definition, function: FunctionSummary) -> bool:
+        """Whether nothing but itself names a private method, and no base that isn't known may call it."""
+        name = found.name.rpartition(".")[2]
+        if not name.startswith("_") or name.startswith("__") or self._decorated(function):
+            return False
+        named = any(path != found.path or m.by != found.name for path, m in self.named(name))
+        return not named and self.modules.lineage(owner)[1]
 
     def _is_entry(self, path: str) -> bool:
         """Whether a file that no other imports may be loaded by its name, or be meant for users.
@@ -608,7 +680,7 @@ class Frequencies:
             case ast.Constant():
                 return node.value
             case ast.Name():
-                return self._parameter(by, node.id)
+                return self._parameter(by, node)
             case ast.Attribute(value=ast.Name(id="self")):
                 return self._attribute(by, node.attr)
         return MISSING
@@ -623,15 +695,18 @@ class Frequencies:
             return MISSING
         return self._value(Definition(by.path, stored[0][0]), stored[0][1])
 
-    def _parameter(self, by: Definition, name: str) -> object:
+    def _parameter(self, by: Definition, read: ast.Name) -> object:
         """What all calls in the package give a parameter. Of what others may call too, nothing is known."""
+        name = read.id
         function = self.modules.function(by)
         held = self.modules.mentions(by.path)
-        if function is None or held is None or name in held.assigned.get(by.name, ()):
+        if function is None or held is None or held.assigned.get(by.name, {}).get(name, read.lineno) < read.lineno:
             return MISSING
         index = next((i for i, p in enumerate(function.parameters) if p.name == name), None)
         if index is None or function.parameters[index].kind in ("*", "**"):
             return MISSING
+        if by.name.endswith(".__call__") and not function.parameters[index].has_default:
+            return MISSING  # an array: objects are called with it
         calls = self._calls_of(by, function)
         if not calls:
             return MISSING
@@ -656,6 +731,11 @@ class Frequencies:
 
     def _calls_of(self, by: Definition, function: FunctionSummary) -> Sequence[tuple[str, Mention]]:
         """All calls of a function, or of a class for its `__init__`; none where some aren't known."""
+        if by not in self._calls:
+            self._calls[by] = self._all_calls_of(by, function)
+        return self._calls[by]
+
+    def _all_calls_of(self, by: Definition, function: FunctionSummary) -> Sequence[tuple[str, Mention]]:
         if "<locals>" in by.name or self._decorated(function):
             return ()
         name = by.name.rpartition(".")[2]
@@ -666,6 +746,10 @@ class Frequencies:
             found = self.mentioned(owner)
         else:
             return self._calls_of_method(by, function, name)
+        return self._all_calls(found)
+
+    def _all_calls(self, found: Sequence[tuple[str, Mention]]) -> Sequence[tuple[str, Mention]]:
+        """The calls among the places that name a function or class; none where others may call it too."""
         exported = any(m.role in ("text", "named", "alias", "base", "through") for _, m in found)
         top = os.path.join(self.top, "__init__.py")
         return (
@@ -673,13 +757,25 @@ class Frequencies:
         )
 
     def _calls_of_method(self, by: Definition, function: FunctionSummary, name: str) -> Sequence[tuple[str, Mention]]:
-        """The calls of a private method on `self`."""
+        """The calls of a private method on `self`, and of objects that are kept where they are made."""
+        if name == "__call__":
+            owner = Definition(by.path, function.class_name or "")
+            return list(self._calls_of_objects(owner)) if self._all_calls(self.mentioned(owner)) else ()
         if not name.startswith("_") or name.startswith("__"):
             return ()
         found = list(self.named(name))
         own = all(m.role in CALLS and m.text == f"self.{name}" and path == by.path for path, m in found)
         same = all(m.by.startswith(f"{function.class_name}.") for _, m in found)
         return found if own and same else ()
+
+    def _calls_of_objects(self, owner: Definition) -> Iterator[tuple[str, Mention]]:
+        """The calls `self.kept(x)` of all objects of a class, with a call of which nothing is known where there may be
+        others."""
+        for path, m in self.mentioned(owner):
+            if m.role in PASSIVE:
+                continue
+            reads = list(self._reads_of_kept(path, m)) if m.role == "kept" and not m.loops and m.by != MODULE else []
+            yield from ((at, read if read.role in CALLS else ANY) for at, read in reads or [(path, ANY)])
 
 
 def _holds(loop: Loop, found: Definition, first: int, last: int) -> bool:

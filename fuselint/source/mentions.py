@@ -16,6 +16,12 @@ from fuselint.source.spans import children
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+ASKING = frozenset({"isinstance", "issubclass"})
+"""What only asks about a class, its second argument."""
+SHOWING = frozenset({"inspect.signature", "dataclasses.fields", "typing.get_type_hints", "type"})
+"""What only asks about its argument."""
+KERNELS = frozenset({"metal_kernel", "cuda_kernel"})
+"""What makes kernels: their name is a text that nothing is looked up by."""
 ADDING = frozenset({"append", "insert", "add"})
 HOLDERS = frozenset({"Sequential", "list", "tuple", "dict", "ModuleList"})
 """What only puts together what it is given, to be kept as a whole."""
@@ -26,11 +32,13 @@ Test = tuple[ast.expr, bool]
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop of a function: the lines that run once a round."""
+    """A loop of a function: the lines that run once a round. sizes: it goes through the sizes of inputs, one a round:
+    `for t, h, w in grid.tolist()`, once an image."""
 
     by: str
     first: int
     last: int
+    sizes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +70,8 @@ class Mentions:
     """Of one file. branches: lines, and what decides whether they run. handlers: lines that run where something failed.
 
     stored: what is assigned to each attribute, by which function; None where that is no plain assignment to one of
-    self's. assigned: the names that each function binds itself.
+    self's. assigned: the names that each function binds itself, with the
+    first line that does; 0 in a loop, which may come round.
     renamed: the names that imports give to what is called otherwise.
     """
 
@@ -73,7 +82,7 @@ class Mentions:
     by_name: dict[str, list[Mention]]
     by_function: dict[str, list[Mention]]
     stored: dict[str, list[tuple[str, ast.expr | None]]]
-    assigned: dict[str, set[str]]
+    assigned: dict[str, dict[str, int]]
     renamed: frozenset[str]
 
 
@@ -120,7 +129,7 @@ class _Walker:
         self.branches: list[tuple[Loop, Test]] = []
         self.handlers: list[Loop] = []
         self.stored: dict[str, list[tuple[str, ast.expr | None]]] = {}
-        self.assigned: dict[str, set[str]] = {}
+        self.assigned: dict[str, dict[str, int]] = {}
 
     def visit(self, node: ast.AST, at: _At) -> None:
         rule = getattr(self, f"_{type(node).__name__}", None)
@@ -135,8 +144,8 @@ class _Walker:
         for node in nodes:
             self.visit(node, at)
 
-    def _loop(self, at: _At, first: ast.AST, last: ast.AST) -> _At:
-        loop = Loop(at.by, first.lineno, last.end_lineno or 0)  # type: ignore[attr-defined]
+    def _loop(self, at: _At, first: ast.AST, last: ast.AST, sizes: bool = False) -> _At:
+        loop = Loop(at.by, first.lineno, last.end_lineno or 0, sizes)  # type: ignore[attr-defined]
         self.loops.append(loop)
         return replace(at, loops=(*at.loops, loop))
 
@@ -197,7 +206,7 @@ class _Walker:
 
     def _For(self, node: ast.For | ast.AsyncFor, at: _At) -> None:
         self._all([node.iter, node.target], at)
-        self._body(node.body, self._loop(at, node.body[0], node.body[-1]))
+        self._body(node.body, self._loop(at, node.body[0], node.body[-1], _are_sizes(node)))
         self._body(node.orelse, at)
 
     _AsyncFor = _For
@@ -288,9 +297,15 @@ class _Walker:
         else:
             self.visit(node.func, replace(at, kept="", inside=""))
         arguments = [*node.args, *(k.value for k in node.keywords)]
-        if name in ("isinstance", "issubclass") and len(node.args) == 2:
+        if name in ASKING and len(node.args) == 2:
             self.visit(node.args[0], at)
             self.visit(node.args[1], replace(at, role="type"))
+        elif name in SHOWING:
+            self._all(arguments, replace(at, kept="", inside="", role="type"))
+        elif last in KERNELS:
+            self._all(
+                [*node.args[1:], *(k.value for k in node.keywords if k.arg != "name")], replace(at, kept="", inside="")
+            )
         elif name in ("getattr", "hasattr"):
             self._all(arguments, replace(at, kept="", inside="", role="text"))
         elif last in HOLDERS and at.kept:
@@ -327,7 +342,8 @@ class _Walker:
         if isinstance(node.ctx, ast.Load):
             self._mention(node, node.id, at, "named")
         else:
-            self.assigned.setdefault(at.by, set()).add(node.id)
+            line = 0 if at.loops else node.lineno
+            self.assigned.setdefault(at.by, {}).setdefault(node.id, line)
 
     def _Compare(self, node: ast.Compare, at: _At) -> None:
         """`x is None` asks about x, and does nothing with it."""
@@ -357,6 +373,27 @@ class _Walker:
         last = text.rpartition(".")[2]
         kept = at.kept if role in ("kept", "alias") else ""
         self.found.append(Mention(at.by, last, text, role, kept, at.inside, at.loops, at.tests, given, line))
+
+
+def _are_sizes(loop: ast.For | ast.AsyncFor) -> bool:
+    """`for t, h, w in grid.tolist()`: the rows of a table, each of several numbers that are read as a shape."""
+    target, over = loop.target, loop.iter
+    if isinstance(over, ast.Call) and _name(over.func) == "enumerate" and len(over.args) == 1:
+        over = over.args[0]
+        target = target.elts[1] if isinstance(target, ast.Tuple) and len(target.elts) == 2 else target
+    if not isinstance(over, ast.Call) or not isinstance(over.func, ast.Attribute) or over.func.attr != "tolist":
+        return False
+    return isinstance(target, ast.Tuple) or any(_reads_shape(n, target) for s in loop.body for n in ast.walk(s))
+
+
+def _reads_shape(node: ast.AST, row: ast.expr) -> bool:
+    """`t, h, w = row`, `row == x.shape[:2]`"""
+    match node:
+        case ast.Assign(targets=[ast.Tuple()], value=ast.Name(id=name)):
+            return isinstance(row, ast.Name) and name == row.id
+        case ast.Compare(left=ast.Name(id=name), comparators=[ast.Subscript(value=ast.Attribute(attr="shape"))]):
+            return isinstance(row, ast.Name) and name == row.id
+    return False
 
 
 def _of_module(target: ast.expr, value: ast.expr) -> str:

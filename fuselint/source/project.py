@@ -157,8 +157,6 @@ class ModuleSummary:
     compiled: functions that only run inside mx.compile. partly: those that do so in one place of the package and
     not in another, with both places. compilations: every place that compiles.
     cold: why a function is not on the hot path. hot: those that the user says are.
-    layers: of each class that is a whole model, the attributes that hold its layers. seldom: the methods of models that
-        run once for each pass, and functions that run once for each generation.
     calls, references: which functions of this file each function (or MODULE) calls, and which it otherwise names.
     attribute_reads, names: how often an attribute, or any name, is read in the file; a string that spells one counts.
     bound: all module-level names. unclear: those that are bound in several ways: they resolve to nothing.
@@ -177,8 +175,6 @@ class ModuleSummary:
     compilations: tuple[Compilation, ...] = ()
     calls: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     cold: Mapping[str, str] = field(default_factory=dict)
-    layers: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    seldom: frozenset[str] = frozenset()
     hot: frozenset[str] = frozenset()
     attribute_reads: Mapping[str, int] = field(default_factory=dict)
     names: Mapping[str, int] = field(default_factory=dict)

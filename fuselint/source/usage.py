@@ -10,7 +10,6 @@ from fuselint.source.cold import cold
 from fuselint.source.compilers import COMPILE, PARTIAL, Compilers, flag
 from fuselint.source.project import MODULE, Compilation, CompileInfo, ModuleSummary
 from fuselint.source.scopes import Scope, Scopes, dotted
-from fuselint.source.seldom import layers, seldom
 from fuselint.source.spans import children
 
 _IN_COMPILE = {"<compiled>": False, "<compiled shapelessly>": True}
@@ -18,10 +17,9 @@ _IN_COMPILE = {"<compiled>": False, "<compiled shapelessly>": True}
 
 
 def usage(known: Scopes, module: ModuleSummary) -> ModuleSummary:
-    """The summary with calls, references, compiled, cold and seldom filled in."""
+    """The summary with calls, references, compiled and cold filled in."""
     uses = _Uses(known, module)
     references = {q: tuple(u) for q, u in uses.references.items()}
-    models = layers(module)
     return replace(
         module,
         calls={q: tuple(u) for q, u in uses.calls.items()},
@@ -29,8 +27,6 @@ def usage(known: Scopes, module: ModuleSummary) -> ModuleSummary:
         compiled=_compiled(uses, module),
         compilations=tuple(_compilations(uses)),
         cold=cold(known, module, uses.calls, references),
-        layers=models,
-        seldom=seldom(known, module, models),
     )
 
 

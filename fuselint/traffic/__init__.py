@@ -21,6 +21,7 @@ from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import ACTIVATION, Array
 from fuselint.graph.trace import Trace, trace
+from fuselint.graph.unstated import merged
 from fuselint.rulebook import Synthesised
 from fuselint.traffic.apart import apart
 from fuselint.traffic.fused import kernels_of
@@ -90,10 +91,8 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
     sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own)
     sizes.meanings.update(letters)
     moved = (a for k in (*before, *after) for a in (*k.reads, *k.writes))
-    assumed = any(a.dtype == ACTIVATION for a in moved) or any(
-        s not in gates.given and not s.endswith("'.dtype")
-        for s in traced.counted  # a loop's or branch's value is of them
-    )
+    believed = traced.counted.keys() - gates.given.keys() - merged(graph, facts)
+    assumed = bool(believed) or any(a.dtype == ACTIVATION for a in moved)
     return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]), assumed and settings.dtype == DEFAULT_DTYPE)
 
 

@@ -361,40 +361,6 @@ def test_a_row_of_a_layers_table_is_no_step() -> None:
     assert len(reported(source, "M.__call__")) == 1
 
 
-def test_beside_the_loop_over_a_models_layers_work_is_rare() -> None:
-    work = "mx.tanh(self.head(x)) * 2 * y + x"
-    source = f"""import other
-{HEAD}class Net(nn.Module):
-    def __init__(self, d, n):
-        super().__init__()
-        self.layers = [other.Layer(d) for _ in range(n)]
-        self.head = nn.Linear(d, d)
-
-    def __call__(self, x: mx.array, y: mx.array):
-        for layer, extra in zip(self.layers, y):
-            x = layer(x)
-            x = {work}
-        return {work}
-
-    def encode(self, x: mx.array, y: mx.array):
-        return {work}
-
-
-class Cap(nn.Module):
-    def __init__(self, d):
-        super().__init__()
-        self.net, self.head = Net(d, 2), nn.Linear(d, d)
-
-    def __call__(self, x: mx.array, y: mx.array):
-        x = self.net(x, y)
-        return {work}
-"""
-    (m,) = reported(source, "Net.__call__")
-    assert m.root.top_stmt is not None and m.root.top_stmt.block.kind == "loop"
-    assert reported(source, "Net.encode") == []
-    assert len(reported(source, "Cap.__call__")) == 1  # once too, but as large as a vocabulary
-
-
 GUIDANCE = {
     "guidance": ("(1 + s) * y.astype(mx.float32) - s * x.astype(mx.float32)", "s", 0),
     "guidance from the other end": ("x + s * (y - x) + 0.0", "s", 0),

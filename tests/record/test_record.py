@@ -263,7 +263,7 @@ def test_a_file_that_was_moved_beside_the_code(recorded, fuselint, tmp_path):
 
 
 def test_the_nearest_file_is_the_lowest_layer(recorded, fuselint, tmp_path):
-    """A configuration file goes over it, options over both; --isolated reads neither."""
+    """A configuration file goes over it, options over both; --isolated is about configuration alone."""
     recorded()
     nearest = tmp_path / ".fuselint" / "facts.json"
 
@@ -272,12 +272,14 @@ def test_the_nearest_file_is_the_lowest_layer(recorded, fuselint, tmp_path):
         return shown["value"], shown["from"]
 
     assert counts() == (".fuselint/facts.json", [".fuselint/facts.json"])
-    assert counts("--isolated") == ("", ["default"])
+    assert counts("--isolated") == (".fuselint/facts.json", [".fuselint/facts.json"])
+    assert counts("--isolated", "--no-facts") == ("", ["--facts"])
     assert counts("--no-facts") == ("", ["--facts"])
     (tmp_path / "other.json").write_text(nearest.read_text())
     assert counts("--facts", "other.json") == ("other.json", ["--facts"])
     (tmp_path / "fuselint.toml").write_text('facts = "other.json"\n')
     assert counts() == ("other.json", ["fuselint.toml:1"])
+    assert counts("--isolated") == (".fuselint/facts.json", [".fuselint/facts.json"])
     (tmp_path / "fuselint.toml").write_text('facts = ""\n')
     assert findings(fuselint)[0]["FUS211"]["traffic"]["calls"] is None
     (tmp_path / "fuselint.toml").write_text("facts = 3\n")

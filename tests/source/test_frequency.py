@@ -220,6 +220,41 @@ def test_big_savings_are_reported_once_a_pass_too(package: Path) -> None:
     assert told(package, "model", select=("FUS2",)) == (["Model.projected"], 0)
 
 
+FILE = """import other
+
+
+class Net(nn.Module):
+    def __init__(self, d, n):
+        super().__init__()
+        self.{layers}
+        self.head = nn.Linear(d, d)
+
+    def __call__(self, x: mx.array, y: mx.array):
+        for layer in self.layers:
+            x = layer(x)
+            x = mx.tanh(self.head(x)) * 2 * y + x
+        return mx.tanh(self.head(x)) * 2 * y + x
+
+    def encode(self, x: mx.array, y: mx.array):
+        return mx.tanh(self.head(x)) * 2 * y + x
+"""
+
+
+@pytest.mark.parametrize(
+    ("layers", "lines"),
+    [
+        ("layers = [other.Layer(d) for _ in range(n)]", [17]),  # once a round of the loop; what is beside it, once
+        ("layers = [nn.Conv1d(d, d, 3) for _ in range(n)]", [17, 18, 21]),  # no layers of a model
+        ("layers = other.Layers(d, n)", [17, 18, 21]),
+    ],
+)
+def test_a_file_by_itself(tmp_path: Path, layers: str, lines: list[int]) -> None:
+    write(tmp_path, net=FILE.format(layers=layers))
+    (result,) = check_paths([str(tmp_path / "net.py")], Settings(select=("FUS301",)))
+    assert [f.line for f in result.findings] == lines
+    assert result.idle == 3 - len(lines)
+
+
 # -- never ------------------------------------------------------------------------------------------------------------
 
 OTHERS = {"a": "def f(x):\n    return x\n", "b": "from .a import f\n", "c": "from .b import f\nfrom . import a\n"}
@@ -312,3 +347,167 @@ def test_what_runs_where_something_failed_is_silent(package: Path) -> None:
     """
     write(package, helpers=text, user="from .helpers import mix\n")
     assert told(package, "helpers") == ([], 1)
+
+
+MASKED = """
+    class Attention(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.proj = nn.Linear(d, d)
+
+        def __call__(self, x, mask=None):
+            x = self.proj(x)
+            if mask is not None:
+                x = x * mask + mx.tanh(x) * (1 - mask)
+            {after}
+            return x
+
+
+    class Layer(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.attention, self.norm = None, nn.RMSNorm(d)
+            self.attend = Attention(d)
+
+        def __call__(self, x, mask):
+            return x + {call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "after", "count"),
+    [
+        ("self.attend(x)", "pass", 0),
+        ("self.attend(self.norm(x))", "mask = None", 0),  # bound anew where it was asked already
+        ("self.attend(x, mask)", "pass", 1),
+        ("self.attend(x, mask=x)", "pass", 1),
+        ("self.attend(x, *mask)", "pass", 1),
+        ("run(self.attend, x)", "pass", 1),
+    ],
+)
+def test_what_no_call_of_a_kept_object_gives(package: Path, call: str, after: str, count: int) -> None:
+    write(package, masked=MASKED.format(call=call, after=after), user="from .masked import Layer\n")
+    found, silent = told(package, "masked")
+    assert (found, silent) == (["Attention.__call__"] * count, 1 - count)
+
+
+def test_objects_that_others_may_make_take_anything(package: Path) -> None:
+    write(package, masked=MASKED.format(call="self.attend(x)", after="pass"))
+    (package / "__init__.py").write_text("from .masked import Attention, Layer\n")
+    assert told(package, "masked") == (["Attention.__call__"], 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "user", "expected"),
+    [
+        ("_mel", "", "", "never"),
+        ("_mel", "", "def run(bank, x):\n    return bank._mel(x)\n", "often"),
+        ("_mel", "", "def run(bank, x):\n    return getattr(bank, '_mel')(x)\n", "often"),
+        ("mel", "", "", "often"),  # a user may call it
+        ("_mel", "(other.Bank)", "", "often"),  # that base may
+    ],
+)
+def test_a_private_method_that_nothing_names(package: Path, name: str, base: str, user: str, expected: str) -> None:
+    bank = f"import other\nclass Bank{base}:\n    def {name}(self, x):\n        return mx.tanh(x) * 2\n"
+    write(package, bank=bank, user=f"from .bank import Bank\n{user}")
+    assert how(package, "bank", f"Bank.{name}") == expected
+
+
+def test_the_name_of_a_kernel_is_no_name_of_a_function(package: Path) -> None:
+    text = """
+        def gated(x):
+            return mx.tanh(x) * 2
+
+
+        def used(x):
+            kernel = mx.fast.{maker}(name="gated", input_names=["x"], output_names=["y"], source="")
+            return kernel(inputs=[x])
+    """
+    write(package, kernels=text.format(maker="metal_kernel"), user="from .kernels import used\n")
+    assert how(package, "kernels", "gated") == "never"
+    write(package, kernels=text.format(maker="lookup"))
+    assert how(package, "kernels", "gated") == "often"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [("inspect.signature(Projector)", "seldom"), ("type(x) is Projector", "often"), ("registered(Projector)", "often")],
+)
+def test_to_ask_for_a_signature_makes_nothing(package: Path, asked: str, expected: str) -> None:
+    user = f"import inspect\nfrom .projector import Projector\nfrom .model import Model\nNAMES = {asked}\n"
+    write(package, user=user)
+    assert how(package, "projector", "Projector.__call__") == expected
+
+
+@pytest.mark.parametrize(
+    ("loop", "expected"),
+    [
+        ("for t, h, w in grid.tolist():\n        x = self.projector(x)", "seldom"),
+        ("for i, (h, w) in enumerate(grid.tolist()):\n        x = self.projector(x)", "seldom"),
+        ("for row in grid.tolist():\n        h, w = row\n        x = self.projector(x)", "seldom"),
+        ("for row in grid.tolist():\n        if row == x.shape[1:]:\n            x = self.projector(x)", "seldom"),
+        ("for row in grid.tolist():\n        x = self.projector(x) * row", "often"),  # tokens
+        ("for t, h in zip(grid, grid):\n        x = self.projector(x)", "often"),
+    ],
+)
+def test_a_loop_over_the_sizes_of_images_is_one_pass(package: Path, loop: str, expected: str) -> None:
+    model(package, body=textwrap.indent(f"grid = x.grid\n{textwrap.dedent('    ' + loop)}\nreturn x", " " * 12).strip())
+    assert how(package, "projector", "Projector.__call__") == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("self", "model.layers_of"), ("self", "model"), ("Model(4, 2)", "model"), ("other", "model")],
+)
+def test_a_sampler_that_is_given_the_model_by_position(package: Path, given: str, kept: str) -> None:
+    text = f"""
+        from .model import Model
+
+
+        def mask(n):
+            return mx.where(mx.arange(n)[:, None] >= mx.arange(n), 0.0, -1e9)
+
+
+        class Sampler:
+            def __init__(self, model):
+                self.net = {kept}
+
+            def step(self, x):
+                return self.net(x) + mask(x.shape[1])
+
+            def run(self, x):
+                while x.ndim:
+                    x = self.step(x)
+                return x
+
+
+        class Outer(nn.Module):
+            def __init__(self, d, n):
+                super().__init__()
+                self.layers_of = Model(d, n)
+
+            def generate(self, x, other):
+                return Sampler({given}).run(x)
+    """
+    write(package, sampling=text, user="from .sampling import Outer\n")
+    assert how(package, "sampling", "mask") == ("often" if given == "other" else "seldom")
+
+
+@pytest.mark.parametrize(
+    ("holder", "user", "expected"),
+    [
+        ("class Model(other.VLM):\n    def __init__(self, d):\n        super().__init__(d)\n", "", "seldom"),
+        ("class Model(nn.Module):\n    def __init__(self, d):\n        self.vlm = other.VLM(d)\n", "", "seldom"),
+        ("class Model(nn.Module):\n    def __init__(self, d):\n        self.up = nn.Linear(d, d)\n", "", "often"),
+        ("class Model(nn.Module):\n    def __init__(self, d):\n        self.vlm = other.VLM(d)\n",
+         "def make(d):\n    return Model(d)\n", "often"),
+    ],
+)  # fmt: skip
+def test_around_a_module_of_another_package(package: Path, holder: str, user: str, expected: str) -> None:
+    models = package / "models"
+    models.mkdir()
+    (models / "__init__.py").write_text("")
+    call = "\n    def __call__(self, x):\n        return mx.tanh(x) * 2 + x\n\n\n"
+    for name in ("one", "two", "three", "four"):
+        write(models, **{name: f"import other\n{holder}{call}{user}"})
+    assert how(models, "one", "Model.__call__") == expected
