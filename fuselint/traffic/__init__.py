@@ -85,7 +85,7 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
     own = apart(traced, match.region, (match.root, *match.also))
-    shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a) is None]
+    shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a).own is None]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own)
     sizes.meanings.update(letters)

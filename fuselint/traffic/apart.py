@@ -1,15 +1,18 @@
 """Operands whose shape nobody states: each has a size of its own, `cos.size`, unless the result has its shape.
 
-What such an operand holds is assumed by what it is for: an attribute of an object is a weight as long as an axis, a
-table of angles has a row for each position, and anything else is as large as the result.
+What such an operand holds is assumed by what it is for: a step of a schedule is one number, an attribute of an object a
+weight as long as an axis, a table of angles has a row for each position, and anything else is as large as the result.
+Where operands of unknown shape meet, the result has the shape of the largest kind of them: `alpha * x` that of x.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import libcst as cst
 
 from fuselint.graph.model import Node, Slice
 from fuselint.graph.ops import TABLE
@@ -18,16 +21,26 @@ from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import RESHAPES, Array
 from fuselint.graph.trace import Trace
 
-Use = Literal["vector", "table", "activation"]
-"""What an operand is for, as far as its name says."""
+Use = Literal["number", "vector", "table", "activation"]
+"""What an operand is for, as far as its name says, from the smallest to the largest."""
 
 LONGEST = 32
 """An expression up to so many characters is a name to read."""
 
+SPOKEN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BinaryOperation)
+"""Expressions that may name an operand."""
+
 USES: tuple[tuple[str, Use], ...] = (
     (r"(^|_)(cos|sin|freqs?|rope|angles?)(\d|_|$|ines?)", "table"),
-    (r"(^|_)(weight|bias|gamma|beta|scale|shift|alpha|eps|epsilon|mean|var|std)s?(_|$)", "vector"),
+    (r"(^|_)(sigma|timestep|dt|eps|epsilon|guidance|temperature)(_(next|prev|hat|scale|from|to|cur))?$", "number"),
+    (r"(^|_)(weight|bias|gamma|beta|scale|shift|alpha|mean|var|std)s?(_|$)", "vector"),
 )
+
+LARGER: Mapping[Use, int] = {use: i for i, use in enumerate(get_args(Use))}
+RESULT = len(LARGER)
+"""How large an array is that isn't apart: as the result."""
+ONES = 0.5
+"""How much less an axis of 1 makes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,23 @@ class Operand:
     shape: Shape | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The elements of an array: of which operand, if that has a size of its own, and in which shape."""
+
+    own: Operand | None
+    shape: Shape | None
+
+    def rank(self) -> float:
+        """Which of several that meet is the largest, as far as that can be told."""
+        shape, free = self.shape, self.shape is None or self.shape.lead is not None
+        one = shape is not None and any(d == 1 for d in shape.dims)
+        if self.own is not None:
+            return LARGER[self.own.use] - ONES * one
+        is_vector = shape is not None and not free and sum(d != 1 for d in shape.dims) < 2
+        return LARGER["vector"] if is_vector else RESULT - ONES * one
+
+
 @dataclass(frozen=True, eq=False)
 class Apart:
     """The operands of a region that have sizes of their own. like: the result, which activations are as large as."""
@@ -49,15 +79,30 @@ class Apart:
     operands: Mapping[str, Operand]
     arrays: Mapping[Array, Operand]
     like: Shape | None
+    found: dict[Array, Measure] = field(default_factory=dict)
 
-    def of(self, array: Array) -> Operand | None:
-        """The operand that an array has all elements of: itself, or a value for each of its own."""
-        at: Array | None = array
-        while at is not None and at not in self.arrays and (at.shape is None or at.shape.lead is not None):
-            made_of = [a for a in at.inputs if a.value is None]
-            keeps = (at.fusable and at.primitive != "Broadcast") or at.primitive in KEEPING
-            at = made_of[0] if keeps and len(made_of) == 1 else None
-        return self.of_shape(array.shape) if at is None else self.arrays.get(at)
+    def of(self, array: Array) -> Measure:
+        """Whose elements an array has: those of an operand that it is, or computes a value for each of, or those of
+        its shape; of operands of unknown shape that meet, those of the largest."""
+        if array not in self.found:
+            self.found[array] = self._of(array)
+        return self.found[array]
+
+    def _of(self, array: Array) -> Measure:
+        if array in self.arrays:
+            return Measure(self.arrays[array], array.shape)
+        if array.shape is not None and array.shape.lead is None:
+            return Measure(None, array.shape)
+        by_value = array.fusable and array.primitive != "Broadcast"
+        read = [_unbroadcast(a) for a in array.inputs if a.value is None]
+        measures = [self.of(a) for a in read if a.shape is None or a.shape.lead is not None or a.shape.dims]
+        if not measures or not (by_value or (array.primitive in KEEPING and len(read) == 1)):
+            return Measure(self.of_shape(array.shape), array.shape)
+        largest = max(measures, key=Measure.rank)
+        if largest.own is None and self.of_shape(array.shape) is None:
+            return Measure(None, array.shape)
+        named = by_value and largest.own is not None and array.shape is not None
+        return Measure(largest.own, array.shape) if named and self.of_shape(array.shape) is largest.own else largest
 
     def of_shape(self, shape: Shape | None) -> Operand | None:
         return None if shape is None or shape.lead is None else self.operands.get(_base(shape.lead))
@@ -87,6 +132,12 @@ def apart(traced: Trace, region: Collection[Node], results: Iterable[Node]) -> A
         for lead in _mains(shapes, found):
             found.pop(lead)
     return Apart(found, {a: o for a, o in arrays.items() if o.lead in found}, like)
+
+
+def _unbroadcast(a: Array) -> Array:
+    while a.primitive == "Broadcast":
+        a = a.inputs[0]
+    return a
 
 
 def _outside(traced: Trace, region: Collection[Node]) -> Iterator[tuple[Node, Array]]:
@@ -141,10 +192,14 @@ def _readable(node: Node, lead: str) -> str:
         return lead if " " not in lead else ""
     source = node.frame.source
     text = "" if source is None or node.cst is None else source.code(node.cst).strip()
-    return text if len(text) <= LONGEST and re.fullmatch(r"[A-Za-z_][\w.]*(\(.*\)|\[.*\])?", text) else ""
+    if len(text) > LONGEST or "\n" in text or not isinstance(node.cst, SPOKEN):
+        return ""
+    return f"({text})" if isinstance(node.cst, cst.BinaryOperation) else text
 
 
 def _use(node: Node, text: str) -> Use:
+    if node.op in TABLE and TABLE[node.op].kind == "gather":
+        return "activation"  # a row for each token
     last = text.rstrip("'").rsplit(".", 1)[-1].lower()
     said = next((use for pattern, use in USES if re.search(pattern, last)), None)
     return said or ("vector" if node.op in ("attr", "global") else "activation")

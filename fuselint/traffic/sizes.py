@@ -216,8 +216,10 @@ class Sizes:
 
     def elements_of(self, array: Array) -> Expr:
         """Those that an array holds."""
-        own = None if self.apart is None else self.apart.of(array)
-        return self.elements(array.shape) if own is None else self._own_elements(own, array.shape)
+        if self.apart is None:
+            return self.elements(array.shape)
+        measure = self.apart.of(array)
+        return self.elements(measure.shape) if measure.own is None else self._own_elements(measure.own, measure.shape)
 
     def _apart(self, shape: Shape | None) -> Operand | None:
         return None if self.apart is None else self.apart.of_shape(shape)
@@ -315,13 +317,24 @@ class Sizes:
         own = next((o for o in held if name in o.size.names), None)
         if own is None or self.apart is None:
             return None
+        if own.use == "number":
+            return 1, "assumed"
         if own.use == "vector":
             return known.of_role("features")[0], "assumed"
         if own.use == "table":
             return known.of_role("length")[0] * known.of_role("pairs")[0], "assumed"
         like = self.elements(self.apart.like) if self._apart(self.apart.like) is None else self.elements(None)
+        if own.shape is not None and any(d == 1 for d in own.shape.dims):
+            whole = product(map(self._named, self._ends(self.apart.like, len(own.shape.dims))))
+            like = like / whole * product(map(self._named, own.shape.dims)) if whole.divides(like) else like
         numbers = {n: self.number(n, known, within | {name})[0] for n in like.names - within - {name}}
         return like.substitute(numbers).value() or 1, "assumed"
+
+    def _ends(self, shape: Shape | None, count: int) -> tuple[Expr, ...]:
+        """The last axes of a shape; of one of unknown rank the last of them alone."""
+        if shape is not None and shape.lead is None and len(shape.dims) >= count and self._apart(shape) is None:
+            return shape.dims[-count:]
+        return (self._last(None if self._apart(shape) is not None else shape),)
 
     def _role(self, name: str) -> str:
         return self.roles.get(name) or role(name)
