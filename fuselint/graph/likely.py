@@ -38,6 +38,9 @@ LEAST, LONGEST = 2, 3
 """Parts of an index that takes one of a sequence."""
 
 SAME_SHAPE = frozenset({"unary", "cast", "activation"})
+NAMELESS = SAME_SHAPE | {"view", "copy", "layer", "conv"}
+"""Kinds of operations whose operand may be better known than its rank is proven."""
+
 ONE = Expr.of(1)
 
 
@@ -55,7 +58,7 @@ def likely(node: Node, facts: KnownFacts, depth: int = 0) -> Shape | None:
 def _is_nameless(node: Node, shape: Shape) -> bool:
     """Whether the number of axes is all that is known of some value: its axes are called after it."""
     op = TABLE.get(node.op)
-    may = node.op in (*JOINS, "call", "param") or (op is not None and op.kind in (*SAME_SHAPE, "view", "copy"))
+    may = node.op in (*JOINS, "call", "param") or (op is not None and op.kind in NAMELESS)
     return may and any(".shape[" in name for d in shape.dims for name in d.names)
 
 
@@ -146,8 +149,13 @@ def _joined(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
     """Of branches that join, the longest whose shape is known, of several the last; of a loop, the value before the
     first round."""
     ways = {"phi": node.inputs[::-1], "loop": node.inputs[:1]}.get(node.op, ())
-    shapes = [s for n in ways if (s := likely(n, facts, depth + 1)) is not None and s.lead is None]
-    return min(shapes, key=lambda s: sum(d == 1 for d in s.dims), default=None)
+    found = [(n, likely(n, facts, depth + 1)) for n in ways]
+    shapes = [s for _, s in found if s is not None and s.lead is None]
+    longest = min(shapes, key=lambda s: sum(d == 1 for d in s.dims), default=None)
+    unknown = [n for n, s in found if (s is None or s.lead is not None) and facts.kind(n) in ("array", "unknown")]
+    if longest is not None and ONE in longest.dims and any(n.op in TABLE or n.op == "call" for n in unknown):
+        return None  # one row where there may be many
+    return longest
 
 
 def _met(node: Node, facts: KnownFacts, depth: int) -> Shape | None:

@@ -69,7 +69,7 @@ class Measure:
         if self.own is not None:
             return LARGER[self.own.use] - ONES * one
         is_vector = shape is not None and not free and sum(d != 1 for d in shape.dims) < 2
-        return LARGER["vector"] if is_vector else RESULT - ONES * one
+        return LARGER["vector"] if is_vector else LARGER["activation"] - ONES if one else RESULT
 
 
 @dataclass(frozen=True, eq=False)
