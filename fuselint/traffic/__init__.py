@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -65,7 +65,17 @@ class Region:
 def saving(graph: Graph, match: Match, settings: Settings, known: Known | None = None) -> Traffic:
     """The region's traffic before, and that of the fused kernels with what others still read of the region."""
     known = known or what_is_known(settings, graph.context.qualname)
+    if known.config is None and not known.ran:
+        known = replace(known, usual=by_default(graph))
     return report(count(graph, match, settings, known), settings, known)
+
+
+def by_default(graph: Graph) -> Mapping[str, int]:
+    """The sizes of a function that the defaults of the package's configurations and constructors make numbers."""
+    facts = graph.usual
+    for node in graph.nodes:
+        facts.of(node)
+    return {name: n for name, (n, _) in facts.reach.numbers.items() if n > 0}
 
 
 def saves_where_compiled(graph: Graph, match: Match) -> bool:

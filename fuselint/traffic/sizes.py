@@ -180,6 +180,8 @@ class Sizes:
             self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
         if len(dims) == 4 and shape.lead is None and str(dims[2]) == "h" and str(dims[3]) != "w":
             self.roles.setdefault("h", "heads")  # of `b, t, h, d = x.shape`
+        if len(dims) == 4 and shape.lead is None and (role(str(dims[1])), role(str(dims[3]))) == ("length", "head"):
+            self.roles.setdefault(str(dims[2]), "heads")  # of (batch, length, n, head_dim)
         places = BY_RANK.get(len(dims) if shape.lead is None else 3, ())
         places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
         for d, place in zip(dims, places, strict=True):
@@ -301,7 +303,7 @@ class Sizes:
         said = known.number(name)
         if said is not None and said[1] == "recorded" and meaning is not None and name not in meaning.names:
             said = None  # the code calls something else so
-        said = said or self._met(name, known) or self._of_operand(name, known, within)
+        said = said or self._met(name, known) or self._of_operand(name, known, within) or known.likely(name)
         if said is not None:
             return said
         if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
@@ -341,7 +343,7 @@ class Sizes:
 
     def _meant(self, meaning: Expr, known: Known, within: frozenset[str]) -> Number | None:
         """The number of what a name means, itself made of names."""
-        if any(known.number(n) is None and self._role(n) == "other" for n in meaning.names):
+        if any(known.likely(n) is None and self._role(n) == "other" for n in meaning.names):
             return None
         parts = {n: self.number(n, known, within) for n in meaning.names}
         value = meaning.substitute({n: number for n, (number, _) in parts.items()}).value()
@@ -402,14 +404,14 @@ def _likeliest(size: Expr) -> Expr:
 
 def _evaluated(size: Expr, known: Known) -> Number | None:
     """A size all of whose names are said."""
-    said = {n: known.number(n) for n in size.names}
+    said = {n: known.likely(n) for n in size.names}
     if None in said.values():
         return None
     value = size.substitute({n: s[0] for n, s in said.items() if s is not None}).value()
     if value is None or value < 1:
         return None
     sources = {s[1] for s in said.values() if s is not None}
-    order: tuple[Source, ...] = ("config", "recorded")
+    order: tuple[Source, ...] = ("assumed", "config", "recorded")
     return value, next((s for s in order if s in sources), "stated")
 
 
