@@ -21,6 +21,7 @@ from fuselint.graph.facts import Facts
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.graph.supplied import MODEL, Frame, Path, Supplied
+from fuselint.graph.trace import is_configured
 from fuselint.graph.unstated import from_outside
 from fuselint.source.modules import Definition
 
@@ -65,7 +66,8 @@ class Callers:
             free = from_outside(caller, outer)
             for own, argument in pairs:
                 for symbol, path, dtype in _stated(facts, own, outer, argument):
-                    said = dtype.name or Supplied(self.elsewhere, self._facts).of(frame, argument, path)
+                    number = "weak float" if is_configured(argument, outer) else None
+                    said = dtype.name or number or Supplied(self.elsewhere, self._facts).of(frame, argument, path)
                     said = said or _said(dtype.bound(known), free)
                     if said:
                         found.setdefault(symbol, set()).add(said)
@@ -177,7 +179,7 @@ def _inlined(graph: Graph, caller: Graph) -> list[Given]:
 
 
 def _reads(node: Node) -> bool:
-    return node.op in TABLE or node.op in ("item", "index")
+    return node.op in TABLE or node.op in ("item", "index", "call")
 
 
 def _place(node: Node) -> Hashable:

@@ -32,17 +32,17 @@ def unstated(graph: Graph, facts: KnownFacts) -> frozenset[str]:
     """The symbols of dtypes that nothing in the function says anything of."""
     out: set[str] = set()
     for node, new in _firsts(graph, facts):
-        if _is_from_outside(node) or (node.op == "attr" and not isinstance(node.attrs.get("init"), Node)):
+        if is_from_outside(node) or (node.op == "attr" and not isinstance(node.attrs.get("init"), Node)):
             out |= new
     return frozenset(out - _shown(graph, facts, {}))
 
 
 def from_outside(graph: Graph, facts: KnownFacts) -> frozenset[str]:
     """The symbols of the dtypes of arguments and of what isn't followed, no weights among them."""
-    return frozenset(s for node, new in _firsts(graph, facts) if _is_from_outside(node) for s in new)
+    return frozenset(s for node, new in _firsts(graph, facts) if is_from_outside(node) for s in new)
 
 
-def _is_from_outside(node: Node) -> bool:
+def is_from_outside(node: Node) -> bool:
     """An argument, what isn't followed, or an attribute that the constructor leaves empty: no weight."""
     made = node.attrs.get("init") if node.op == "attr" else None
     return node.op in FROM_OUTSIDE or (isinstance(made, Node) and made.op == "const")

@@ -221,7 +221,9 @@ class Sizes:
         if self.apart is None:
             return self.elements(array.shape)
         measure = self.apart.of(array)
-        return self.elements(measure.shape) if measure.own is None else self._own_elements(measure.own, measure.shape)
+        own = measure.own
+        count = self.elements(measure.shape) if own is None else self._own_elements(own, measure.shape)
+        return count if measure.parts == 1 else count // measure.parts
 
     def _apart(self, shape: Shape | None) -> Operand | None:
         return None if self.apart is None else self.apart.of_shape(shape)
