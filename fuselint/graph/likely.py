@@ -66,7 +66,11 @@ def _likely(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> S
     found = _made(node, facts, shape, depth)
     if found is None or (shape is not None and found.lead is not None):
         return shape
-    if shape is not None and shape.lead is None and (len(shape.dims) != len(found.dims) or not _says_more(found, shape)):
+    if (
+        shape is not None
+        and shape.lead is None
+        and (len(shape.dims) != len(found.dims) or not _says_more(found, shape))
+    ):
         return shape
     return found
 
@@ -132,7 +136,9 @@ def _by_rule(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
     if op is None or op.result != "array" or not node.inputs:
         return None
     shapes = [likely(n, facts, depth + 1) for n in node.inputs]
-    if not any(s is not None and s.lead is None and s != facts.shape(n) for s, n in zip(shapes, node.inputs, strict=True)):
+    if not any(
+        s is not None and s.lead is None and s != facts.shape(n) for s, n in zip(shapes, node.inputs, strict=True)
+    ):
         return None
     call = facts.call(node)
     if len(call.values) != len(shapes):

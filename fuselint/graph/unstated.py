@@ -76,9 +76,10 @@ def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) 
 
     A condition counts as one, and a parameter that is a dtype as its default. given: what the package's calls say.
     """
-    shown = _shown(facts.graph, facts, given) - given.keys()
-    unstated = facts.unstated - shown
-    out = {**dict(_defaults(facts)), **dict.fromkeys(_wider(facts, unstated), "float32"), **given}
+    unstated = facts.unstated - (_shown(facts.graph, facts, given) - given.keys())
+    wider = list(_wider(facts, unstated))
+    unstated -= {narrow for narrow, _ in wider}
+    out = {**dict(_defaults(facts)), **{wide: "float32" for _, wide in wider}, **given}
     _follow_calls(facts, unstated, out)
     meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
     for _ in range(ROUNDS if unstated else 0):
@@ -107,13 +108,13 @@ def _follow_calls(facts: KnownFacts, unstated: frozenset[str], out: dict[str, st
                 out.update(dict.fromkeys(own, "float32"))
 
 
-def _wider(facts: KnownFacts, unstated: frozenset[str]) -> Iterator[str]:
-    """The symbols of dtypes that are wider than another, since the code casts back to that: `(x * cos).astype(x.dtype)`
-    says of cos that it is float32."""
+def _wider(facts: KnownFacts, unstated: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Two dtypes of which the second is wider, since the code casts back to the first: `(x * cos).astype(x.dtype)` says
+    of cos that it is float32."""
     for node in facts.graph.nodes:
         before, after = (facts.dtype(n) for n in (node.inputs[0], node)) if node.op == "astype" else (UNKNOWN, UNKNOWN)
         if len(after) == 1 and after < before and before.symbols == before:
-            yield from (before - after) & unstated
+            yield from ((next(iter(after)), wide) for wide in (before - after) & unstated)
 
 
 def _defaults(facts: KnownFacts) -> Iterator[tuple[str, str]]:

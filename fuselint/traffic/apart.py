@@ -132,9 +132,7 @@ KEEPING = RESHAPES | {"ExpandDims", "Squeeze", "Transpose", "Copy", "StopGradien
 """Primitives whose results have all elements of their operand, and no more."""
 
 
-def apart(
-    traced: Trace, region: Collection[Node], results: Iterable[Node], also: Iterable[Array] = ()
-) -> Apart:
+def apart(traced: Trace, region: Collection[Node], results: Iterable[Node], also: Iterable[Array] = ()) -> Apart:
     """Which operands of a region have a size of their own: those that nothing says a shape of, but for the one whose
     shape the results have. also: arrays of another trace that kernels read."""
     shapes = [_shape(traced, n) for n in results]
@@ -149,7 +147,9 @@ def apart(
         whole = _whole(node)
         cut = array.shape if array.shape is not None and array.shape.dims else None
         text = _readable(whole, lead if whole is node and cut is None else traced.facts.name_of(whole))
-        use = _use(whole, text)
+        if _is_total(array):
+            text = text or node.op
+        use = "vector" if _is_total(array) else _use(whole, text)
         if cut is not None and cut.lead is None and use != "vector":
             continue  # its shape is known
         unnamed = unnamed or (not text and use == "activation")
@@ -188,7 +188,12 @@ def _outside(traced: Trace, region: Collection[Node]) -> Iterator[tuple[Node, Ar
 def _others(arrays: Iterable[Array], region: Collection[Node]) -> Iterator[tuple[Node, Array]]:
     for array in arrays:
         node = array.node
-        if node is not None and _comes_in(array) and _is_unknown(array.shape) and (node not in region or _is_total(array)):
+        if (
+            node is not None
+            and _comes_in(array)
+            and _is_unknown(array.shape)
+            and (node not in region or _is_total(array))
+        ):
             yield node, array
 
 
