@@ -118,8 +118,13 @@ def _wider(facts: KnownFacts, unstated: frozenset[str]) -> Iterator[tuple[str, s
 
 
 def _defaults(facts: KnownFacts) -> Iterator[tuple[str, str]]:
-    """The symbols of parameters that are dtypes, with the dtypes that they have where the caller gives none."""
+    """The symbols of parameters that are dtypes, with the dtypes that they have where the caller gives none; and those
+    of weights that the constructor makes float32 in so many words, which a checkpoint has in float32 too."""
     for node in facts.graph.nodes:
+        made = node.attrs.get("init") if node.op == "attr" else None
+        stated = made.attrs.get("dtype") if isinstance(made, Node) and made.op in ("zeros", "ones", "full") else None
+        if stated == "float32":
+            yield from ((symbol, "float32") for symbol in facts.dtype(node).symbols)
         default = node.attrs.get("default") if node.op == "param" else None
         if isinstance(default, Node) and default.attrs.get("kind") == "dtype":
             symbols = facts.dtype(node).symbols

@@ -152,7 +152,7 @@ def apart(traced: Trace, region: Collection[Node], results: Iterable[Node], also
         use = "vector" if _is_total(array) else _use(whole, text)
         if cut is not None and cut.lead is None and use != "vector":
             continue  # its shape is known
-        unnamed = unnamed or (not text and use == "activation")
+        unnamed = unnamed or (not text and use == "activation" and lead.startswith("%"))
         if text:
             found.setdefault(lead, Operand(lead, Expr.name(f"{text}.size"), use, cut))
             nodes[node] = found[lead]

@@ -41,6 +41,7 @@ class Sizes:
     meanings: dict[str, Expr] = field(default_factory=dict)  # of names that aren't the code's own
     same: list[Pair] = field(default_factory=list)  # sizes that are equal, because arrays meet there
     apart: Apart | None = None  # operands of unknown shape with a size of their own
+    ranks: dict[str, int] = field(default_factory=dict)  # axes that arrays of unknown rank have at least
     contracted: frozenset[Expr] = frozenset()  # last axes that products sum over: another width than that of results
 
     @classmethod
@@ -111,6 +112,9 @@ class Sizes:
         """`scale.shape[1]` of `x * scale` is what x's axis is called."""
         if operand is None or result is None:
             return
+        if result.lead is not None and operand.lead is None:
+            base = result.lead.split("[:-", 1)[0]
+            self.ranks[base] = max(len(operand.dims), self.ranks.get(base, 0))
         for a, b in zip(reversed(operand.dims), reversed(result.tail(len(operand.dims)) or ()), strict=False):
             name = str(a)
             if b in (a, 1) or ".shape[" not in name or name in self.renamed:
@@ -167,8 +171,8 @@ class Sizes:
             outer = re.fullmatch(r"(.*)\.shape\[-([2-9])\]", name)
             if outer is not None:
                 depths.setdefault(outer.group(1), {})[int(outer.group(2))] = name
-        for named in depths.values():
-            deepest = max(named)
+        for array, named in depths.items():
+            deepest = max(*named, self.ranks.get(array, 0))
             for depth, name in named.items():
                 letter = LENGTH if depth == min(named) and depth < max(deepest, 3) else HEADS
                 self.renamed.setdefault(name, Expr.name(BATCH if depth == max(deepest, 3) else letter))
@@ -232,7 +236,7 @@ class Sizes:
         """All of an operand of unknown shape, or what its last axes were made."""
         if shape is None or shape == own.shape or not shape.dims:
             return own.size
-        gone = product(Expr.name(f"{own.lead}.shape[{-i}]") for i in range(1, _cut_off(shape) + 1))
+        gone = product(self._named(Expr.name(f"{own.lead}.shape[{-i}]")) for i in range(1, _cut_off(shape) + 1))
         if own.shape is not None and own.shape.lead == shape.lead:
             gone = product(map(self._named, own.shape.dims))
         dims = product(map(self._named, shape.dims))

@@ -267,3 +267,31 @@ def test_what_is_computed_twice_is_no_operand_of_the_fused_kernel(tmp_path: Path
     x = mx.zeros((4, 8), mx.bfloat16)
     numbers = {name: {"T": 4, "D": 8, "b.size": 32}[name] for name in cost.at}
     assert evaluate(cost.bytes_fused, numbers) == moved((x, x, x))
+
+
+def test_a_weight_that_is_made_float32_in_so_many_words_is_float32(tmp_path: Path) -> None:
+    path = tmp_path / "weights.py"
+    body = (
+        "    def __call__(self, x: mx.array):\n        return nn.silu(x.astype(mx.float32) * self.scale + self.base)\n"
+    )
+    made = "        super().__init__()\n        self.scale = mx.ones((d,)DTYPE)\n        self.base = mx.zeros((d,)DTYPE)\n\n"
+    counts = {}
+    for dtype in (", dtype=mx.float32", ""):
+        path.write_text(
+            HEAD + "class Scale(nn.Module):\n    def __init__(self, d):\n" + made.replace("DTYPE", dtype) + body
+        )
+        (cost,) = costs(path, "FUS301")
+        counts[dtype] = cost.kernels_now
+    x, scale, base = mx.zeros((4, 8), mx.bfloat16), mx.zeros((8,)), mx.zeros((8,))
+    run = kernels_of(lambda a, s, b: mx.tanh(a.astype(mx.float32) * s + b), x, scale, base)
+    assert counts == {", dtype=mx.float32": run, "": run + 2}
+
+
+def test_a_table_of_four_axes_has_a_length(tmp_path: Path) -> None:
+    path = tmp_path / "tables.py"
+    body = (
+        "    cos = mx.tile(mx.expand_dims(mx.cos(freqs), axis=1), (1, 1, 2))[None]\n    return nn.silu(x) * cos + x\n"
+    )
+    path.write_text(HEAD + "def f(x: mx.array, freqs: mx.array):\n" + body)
+    (cost,) = costs(path, "FUS301")
+    assert cost.at["L"] == 2048
