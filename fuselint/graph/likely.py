@@ -38,7 +38,7 @@ LEAST, LONGEST = 2, 3
 """Parts of an index that takes one of a sequence."""
 
 SAME_SHAPE = frozenset({"unary", "cast", "activation"})
-NAMELESS = SAME_SHAPE | {"view", "copy", "layer", "conv"}
+NAMELESS = SAME_SHAPE | {"view", "copy", "gather", "layer", "conv"}
 """Kinds of operations whose operand may be better known than its rank is proven."""
 
 ONE = Expr.of(1)
@@ -58,7 +58,7 @@ def likely(node: Node, facts: KnownFacts, depth: int = 0) -> Shape | None:
 def _is_nameless(node: Node, shape: Shape) -> bool:
     """Whether the number of axes is all that is known of some value: its axes are called after it."""
     op = TABLE.get(node.op)
-    may = node.op in (*JOINS, "call", "param") or (op is not None and op.kind in NAMELESS)
+    may = node.op in (*JOINS, "call", "param", "index") or (op is not None and op.kind in NAMELESS)
     return may and any(".shape[" in name for d in shape.dims for name in d.names)
 
 
@@ -97,7 +97,8 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         tail = (likely(source, facts, depth + 1) or Shape(f"%{source.id}", ())).tail(3)
         found = None if tail is None else Shape(None, (tail[0], tail[2]))
     elif node.op == "index":
-        found = _indexed(likely(source, facts, depth + 1), node.attrs.get("index"))
+        whole = likely(source, facts, depth + 1)
+        found = _indexed(whole, node.attrs.get("index")) or _cut(whole, node.attrs.get("index"), facts)
     elif node.op == "item" and _is_picked(node, source, facts):
         found = SCALAR
     elif node.op == "expand_dims":
@@ -122,10 +123,10 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
 
 
 def _returned(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
-    """What a function of the package gives back for the likely shapes of its arguments."""
-    shapes = [
-        likely(n, inside.facts, depth + 1) for inside in facts.into(node) for n in inside.returns if n is not None
-    ]
+    """What a function of the package gives back for the likely shapes of its arguments: what it computes, and at its
+    end, where it may also leave early."""
+    returned = [(n, inside.facts) for inside in facts.into(node) for n in reversed(inside.returns) if n is not None]
+    shapes = [likely(n, f, depth + 1) for n, f in sorted(returned, key=lambda r: r[0].op == "param")]
     fit = [s for s in shapes if s is not None and s.lead is None]
     return next((s for s in fit if not any(MARK in name for d in s.dims for name in d.names)), None)
 
@@ -254,6 +255,40 @@ def _indexed(shape: Shape | None, index: Any) -> Shape | None:
         return None
     rest = iter(sizes)
     return Shape(None, (*(ONE if p is None else next(rest) for p in parts), *rest))
+
+
+def _cut(shape: Shape | None, index: Any, facts: KnownFacts) -> Shape | None:
+    """`x[:, :n]` and `x[..., -n:]` take as many as they say: n is a number of them."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if shape is None or not all(p is Ellipsis or isinstance(p, Slice) for p in parts):
+        return None
+    spread = parts[0] is Ellipsis
+    taken = parts[1:] if spread else parts
+    if Ellipsis in taken or (shape.lead is not None and not spread) or shape.tail(len(taken)) is None:
+        return None
+    sizes = list(shape.tail(len(taken)) or ()) if spread else list(shape.dims[: len(taken)])
+    new = [d if p.takes_all else _length(p, facts) for p, d in zip(taken, sizes, strict=False)]
+    if len(new) != len(taken) or None in new:
+        return None
+    cut = tuple(d for d in new if d is not None)
+    if not spread:
+        return Shape(None, (*cut, *shape.dims[len(taken) :]))
+    front = shape.front(len(taken))
+    return None if front is None else Shape(front[0], (*front[1], *cut))
+
+
+def _length(part: Slice, facts: KnownFacts) -> Expr | None:
+    """How many a slice from the start, or of the last ones, takes by its own word."""
+    if part.step is not None:
+        return None
+    if part.start in (None, 0) and isinstance(part.stop, Node):
+        count: Any = part.stop
+    elif part.stop is None and isinstance(part.start, Node) and part.start.op == "negative":
+        count = part.start.inputs[0]
+    else:
+        return None
+    size = facts.size(count) if facts.kind(count) in ("scalar", "unknown") else None
+    return size if size is not None and size.bare is not None else None
 
 
 def _is_one(part: Any) -> bool:

@@ -8,6 +8,7 @@ cast of it shows that it has another: `x.astype(mx.float32)` says that x isn't f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from fuselint.graph.dtypes import HALF, UNKNOWN
@@ -76,10 +77,12 @@ def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) 
 
     A condition counts as one, and a parameter that is a dtype as its default. given: what the package's calls say.
     """
-    unstated = facts.unstated - (_shown(facts.graph, facts, given) - given.keys())
-    wider = list(_wider(facts, unstated))
-    unstated -= {narrow for narrow, _ in wider}
+    shown = _shown(facts.graph, facts, given) - given.keys()
+    wider = list(_wider(facts, facts.unstated - shown))
+    shown |= {narrow for narrow, _ in wider}
     out = {**dict(_defaults(facts)), **{wide: "float32" for _, wide in wider}, **given}
+    shown |= set(_like(facts, shown, facts.unstated - shown - out.keys()))
+    unstated = facts.unstated - shown
     _follow_calls(facts, unstated, out)
     meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
     for _ in range(ROUNDS if unstated else 0):
@@ -96,6 +99,14 @@ def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) 
         if len(out) == before:
             break
     return out
+
+
+def _like(facts: KnownFacts, shown: AbstractSet[str], unstated: AbstractSet[str]) -> Iterator[str]:
+    """The symbols of dtypes that meet one that isn't float32 by itself, and so aren't either."""
+    for node in facts.graph.nodes if shown and unstated else ():
+        dtypes = [facts.dtype(n) for n in node.inputs] if node.op in ("add", "subtract") else []
+        if any(d and d <= shown for d in dtypes):
+            yield from (s for d in dtypes if len(d) == 1 for s in d & unstated)
 
 
 def _follow_calls(facts: KnownFacts, unstated: frozenset[str], out: dict[str, str]) -> None:

@@ -71,11 +71,34 @@ def saving(graph: Graph, match: Match, settings: Settings, known: Known | None =
 
 
 def by_default(graph: Graph) -> Mapping[str, int]:
-    """The sizes of a function that the defaults of the package's configurations and constructors make numbers."""
-    facts = graph.usual
+    """The sizes of a function that the defaults of the package's configurations and constructors make numbers: those
+    that stand where these have a number, in the shape of the same value."""
+    facts, usual = graph.facts, graph.usual
+    found: dict[str, set[int]] = {}
+    products: list[tuple[Expr, int]] = []
     for node in graph.nodes:
-        facts.of(node)
-    return {name: n for name, (n, _) in facts.reach.numbers.items() if n > 0}
+        sizes = [(facts.size(node), usual.size(node))] if facts.kind(node) == "scalar" else []
+        shape, likely_shape = facts.shape(node), usual.shape(node)
+        if shape is not None and likely_shape is not None:
+            sizes += zip(reversed(shape.dims), reversed(likely_shape.dims), strict=False)
+        for size, likely_size in sizes:
+            number = None if size is None else usual.usual(likely_size)[0]
+            if size is None or number is None or number < 1:
+                continue
+            if size.bare is not None:
+                found.setdefault(size.bare, set()).add(number)
+            elif size.names:
+                products.append((size, number))
+    # A name of one word may be another value's where these facts are worked out in another order.
+    known = {name: n for name, (n, _) in usual.reach.numbers.items() if "." in name and n > 0}
+    known |= {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
+    for size, number in products:
+        rest = size.substitute(known)
+        (name, *more) = rest.names or ("",)
+        factor = rest.substitute({name: 1}).value() or 0
+        if not more and rest == Expr.name(name) * factor and factor and number % factor == 0:
+            known.setdefault(name, number // factor)
+    return known
 
 
 def saves_where_compiled(graph: Graph, match: Match) -> bool:

@@ -34,7 +34,8 @@ SPOKEN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BinaryOperation)
 USES: tuple[tuple[str, Use], ...] = (
     (r"(^|_)(cos|sin|freqs?|rope|angles?)(\d|_|$|ines?)", "table"),
     (r"(^|_)(sigma|timestep|dt|eps|epsilon|guidance|temperature)(_(next|prev|hat|scale|from|to|cur))?$", "number"),
-    (r"(^|_)(weight|bias|gamma|beta|scale|shift|alpha|mean|var|std)s?(_|$)", "vector"),
+    (r"(^|_)((logit_?|soft_?)?cap(ping)?|softcapping|(residual|logit)_?(scale|multiplier)|limit)$", "number"),
+    (r"(^|_)(weight|bias|gamma|beta|scale|shift|alpha|mean|var|std|window)s?(_|$)", "vector"),
 )
 
 LARGER: Mapping[Use, int] = {use: i for i, use in enumerate(get_args(Use))}
@@ -135,6 +136,7 @@ KEEPING = RESHAPES | {"ExpandDims", "Squeeze", "Transpose", "Copy", "StopGradien
 def apart(traced: Trace, region: Collection[Node], results: Iterable[Node], also: Iterable[Array] = ()) -> Apart:
     """Which operands of a region have a size of their own: those that nothing says a shape of, but for the one whose
     shape the results have. also: arrays of another trace that kernels read."""
+    results = list(results)
     shapes = [_shape(traced, n) for n in results]
     like = next(iter(shapes), None)
     found: dict[str, Operand] = {}
@@ -159,7 +161,10 @@ def apart(traced: Trace, region: Collection[Node], results: Iterable[Node], also
     if any(s is None or s.lead is not None for s in shapes):
         for lead in _mains(shapes, found, unnamed):
             found.pop(lead)
-    return Apart(found, {n: o for n, o in nodes.items() if o.lead in found}, like)
+    out = Apart(found, {n: o for n, o in nodes.items() if o.lead in found}, like)
+    first = next((a for n in results if (a := traced.array(n)) is not None), None)
+    counted = None if first is None else out.of(first)
+    return out if counted is None or counted.own is not None else replace(out, like=counted.shape)
 
 
 def _comes_in(array: Array) -> bool:
@@ -258,7 +263,9 @@ def _readable(node: Node, lead: str) -> str:
 def _use(node: Node, text: str) -> Use:
     if node.op in TABLE and TABLE[node.op].kind == "gather":
         return "activation"  # a row for each token
-    last = text.rstrip("'").rsplit(".", 1)[-1].lower()
+    if node.op in ("cos", "sin"):
+        return "table"
+    last = text.rstrip("'\"])").rsplit(".", 1)[-1].lower()
     said = next((use for pattern, use in USES if re.search(pattern, last)), None)
     is_weight = node.op in ("attr", "global") and not is_from_outside(node)
     return said or ("vector" if is_weight else "activation")

@@ -39,7 +39,7 @@ assert set(PHASE) == set(PHASES)
 
 ASSUMED: dict[str, int] = {
     "features": 4096, "heads": 32, "kv_heads": 8, "group": 4, "head": 128, "inner": 14336, "vocabulary": 128256,
-    "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "span": 128, "ratio": 4, "other": 1,
+    "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "span": 128, "ratio": 4, "side": 32, "other": 1,
 }  # fmt: skip
 """Where nothing says a size: those of Llama 3 8B, and one of anything else."""
 
@@ -118,6 +118,8 @@ def _of_axis(name: str, at: str) -> str:
         return at
     if past:
         return "keys"
+    if at == "batch" and axis == "1":
+        return at  # the axes before it were taken away
     return {"0": "batch", "1": "length", "-1": "features", "-2": "length", "-3": "batch"}.get(axis, at)
 
 

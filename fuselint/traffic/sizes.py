@@ -191,8 +191,9 @@ class Sizes:
         for d, place in zip(dims, places, strict=True):
             size = d.substitute(self.renamed)
             alone = len(size.names) == 1 and len(list(size.terms)) == 1  # `2 * width` is a width, too
+            grid = len(size.names) == 2 and place in ("length", "rows") and len(list(size.terms)) == 1
             for name in sorted(size.names):  # letters are given in this order
-                self.roles.setdefault(name, role(name, place if alone else "other"))
+                self.roles.setdefault(name, role(name, place if alone else "side" if grid else "other"))
 
     def _note_heads(self, shape: Shape) -> None:
         """`(y.shape[0], L, y.shape[1], y.shape[3])`: beside a length, the inner axis of another array is its heads."""
@@ -309,7 +310,7 @@ class Sizes:
         said = known.number(name)
         if said is not None and said[1] == "recorded" and meaning is not None and name not in meaning.names:
             said = None  # the code calls something else so
-        said = said or self._met(name, known) or self._of_operand(name, known, within) or known.likely(name)
+        said = said or known.likely(name) or self._met(name, known) or self._of_operand(name, known, within)
         if said is not None:
             return said
         if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
@@ -333,16 +334,12 @@ class Sizes:
             return known.of_role("length")[0] * known.of_role("pairs")[0], "assumed"
         like = self.elements(self.apart.like) if self._apart(self.apart.like) is None else self.elements(None)
         if own.shape is not None and any(d == 1 for d in own.shape.dims):
-            whole = product(map(self._named, self._ends(self.apart.like, len(own.shape.dims))))
-            like = like / whole * product(map(self._named, own.shape.dims)) if whole.divides(like) else like
+            dims = product(map(self._named, own.shape.dims))
+            last = self._last(None if self._apart(self.apart.like) is not None else self.apart.like)
+            # A number for each row, or what the axes that are known hold.
+            like = like // last if len(own.shape.dims) == 1 else Expr.name(BATCH) * dims
         numbers = {n: self.number(n, known, within | {name})[0] for n in like.names - within - {name}}
         return like.substitute(numbers).value() or 1, "assumed"
-
-    def _ends(self, shape: Shape | None, count: int) -> tuple[Expr, ...]:
-        """The last axes of a shape; of one of unknown rank the last of them alone."""
-        if shape is not None and shape.lead is None and len(shape.dims) >= count and self._apart(shape) is None:
-            return shape.dims[-count:]
-        return (self._last(None if self._apart(shape) is not None else shape),)
 
     def _role(self, name: str) -> str:
         return self.roles.get(name) or role(name)

@@ -295,3 +295,60 @@ class MLP(nn.Module):
 """
     (t,) = costs(tmp_path / "a.py", text, "FUS302")
     assert not [name for name in t.at if name.startswith("limit")]
+
+
+def test_equal_axes_keep_the_numbers_of_their_own_names(tmp_path: Path) -> None:
+    text = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    heads: int = 10
+    kv: int = 2
+    size: int = 16
+
+
+class Attention(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.heads, self.kv, self.size = config.heads, config.kv, config.size
+        self.groups = self.heads // self.kv
+
+    def expand(self, v):
+        if self.groups == 1:
+            return v
+        return mx.repeat(v, self.groups, axis=2)
+
+    def __call__(self, q: mx.array, k: mx.array):
+        B, L, _ = q.shape
+        q = q.reshape(B, L, self.heads, self.size)
+        v = self.expand(k.reshape(B, L, self.kv, self.size))
+        return nn.silu(q) * v + q
+"""
+    (t,) = costs(tmp_path / "a.py", text)
+    q = 2048 * 10 * 16 * 2
+    assert evaluate(t.bytes_now, t.at) == 8 * q
+    assert evaluate(t.bytes_fused, t.at) == 3 * q
+
+
+def test_caps_are_numbers_and_windows_vectors(tmp_path: Path) -> None:
+    text = "def f(x: mx.array, softcap, window):\n    y = mx.tanh(x / softcap) * softcap\n"
+    (t,) = costs(tmp_path / "a.py", text + "    return y * window\n")
+    own = {name.split(".size")[0]: n for name, n in t.at.items() if ".size" in name}
+    assert (own["softcap"], own["window"]) == (1, t.at["D"])
+
+
+def test_places_of_a_grid_are_a_length(tmp_path: Path) -> None:
+    text = (
+        "def f(x: mx.array, gh: int, gw: int):\n    y = x.reshape(1, gh * gw, -1)\n    return nn.silu(y) * mx.sin(y)\n"
+    )
+    (t,) = costs(tmp_path / "a.py", text)
+    assert (t.at["gh"], t.at["gw"]) == (32, 32)
+
+
+def test_the_first_axis_of_one_of_several_is_the_batch(tmp_path: Path) -> None:
+    text = "def f(x: mx.array):\n    a, b, c, d = x.shape\n    y = x[0]\n    return nn.silu(y) * mx.sin(y) + y\n"
+    (t,) = costs(tmp_path / "a.py", text)
+    x = mx.zeros((3, 2, 5, 8), mx.bfloat16)[0]
+    assert evaluate(t.bytes_now, {"b": 2, "c": 5, "d": 8}) == moved((x, x), (x, x), (x, x, x), (x, x, x))
