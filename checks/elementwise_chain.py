@@ -462,13 +462,13 @@ class _Reading:
 
     def fused_kernels(self) -> Iterator[FusedKernel]:
         """The kernels of the helper; what passes between them is written and read."""
-        made: dict[Any, Node] = {}
+        written: set[Node] = set()
         for group in self.chain.kernels:
-            inside = {n for n in group.nodes}
+            inside = {*self.chain.nodes} - written  # what is computed twice is among the group's nodes once
             reads = [k for n in group.nodes for k in n.inputs if k not in inside and k.op != "const"]
             root = group.root.node
             assert root is not None
-            made[group.root] = root
+            written.add(root)
             yield FusedKernel("mx.compile", tuple(dict.fromkeys(reads)), root)
 
 

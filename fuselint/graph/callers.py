@@ -21,7 +21,8 @@ from fuselint.graph.facts import Facts
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.graph.supplied import MODEL, Frame, Path, Supplied
-from fuselint.graph.unstated import FROM_OUTSIDE
+from fuselint.graph.trace import is_configured
+from fuselint.graph.unstated import from_outside
 from fuselint.source.modules import Definition
 
 if TYPE_CHECKING:
@@ -62,10 +63,11 @@ class Callers:
         for caller, pairs in self.calls(graph):
             frame = self._frame(caller, depth + 1)
             outer, known = frame.facts, frame.symbols
-            free = {s for n in caller.nodes if n.op in FROM_OUTSIDE for s in outer.dtype(n).symbols}
+            free = from_outside(caller, outer)
             for own, argument in pairs:
                 for symbol, path, dtype in _stated(facts, own, outer, argument):
-                    said = dtype.name or Supplied(self.elsewhere, self._facts).of(frame, argument, path)
+                    number = "weak float" if is_configured(argument, outer) else None
+                    said = dtype.name or number or Supplied(self.elsewhere, self._facts).of(frame, argument, path)
                     said = said or _said(dtype.bound(known), free)
                     if said:
                         found.setdefault(symbol, set()).add(said)
@@ -113,7 +115,7 @@ def given_dtypes(graph: Graph) -> dict[str, str]:
 _known: WeakKeyDictionary[Elsewhere, Callers] = WeakKeyDictionary()
 
 
-def _said(dtype: DType, free: set[str]) -> str | None:
+def _said(dtype: DType, free: frozenset[str]) -> str | None:
     """A dtype by its name; MODEL for that of a weight, None where nothing is known."""
     if dtype.name is not None or dtype.weak:
         return dtype.name or min(dtype)
@@ -177,7 +179,7 @@ def _inlined(graph: Graph, caller: Graph) -> list[Given]:
 
 
 def _reads(node: Node) -> bool:
-    return node.op in TABLE or node.op in ("item", "index")
+    return node.op in TABLE or node.op in ("item", "index", "call")
 
 
 def _place(node: Node) -> Hashable:

@@ -11,7 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from fuselint.graph.callers import given_dtypes
 from fuselint.graph.fuse import MAX_ARRAYS, MAX_DEPTH, UNLIMITED, Group, grouped, simplified
+from fuselint.graph.gates import Gates
 from fuselint.graph.model import Block, Graph, Node, Slice
 from fuselint.graph.shapes import SCALAR
 from fuselint.graph.tape import RESHAPES, Array, names
@@ -94,7 +96,7 @@ class Tape:
 
     @classmethod
     def of(cls, graph: Graph, shapeless: bool) -> Tape:
-        traced = trace(graph.nodes, graph.facts, shapeless=shapeless)
+        traced = trace(graph.nodes, graph.facts, shapeless=shapeless, gates=Gates(given=given_dtypes(graph)))
         left = (traced.array(n) for n in leaving(graph))
         return cls(*simplified(list(dict.fromkeys(a for a in left if a is not None))))
 

@@ -310,6 +310,8 @@ class KnownFacts:
             if size.bare is not None:
                 self.reach.numbers.setdefault(size.bare, (fact.const, rests))
             fact = replace(fact, size=size)
+        elif rests and isinstance(fact.const, float) and fact.const.is_integer():  # a ratio of sizes
+            self.reach.numbers.setdefault(self._name(node), (int(fact.const), rests))
         return fact
 
     @property

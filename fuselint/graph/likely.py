@@ -7,13 +7,18 @@ traffic reads them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from fuselint.graph.across import MARK
 from fuselint.graph.model import Node, Slice
+from fuselint.graph.op import REFUSED
 from fuselint.graph.ops import TABLE
 from fuselint.graph.ops_rules import same
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
+from fuselint.graph.tape import joined
 
 if TYPE_CHECKING:
     from fuselint.graph.known import KnownFacts
@@ -33,13 +38,16 @@ LEAST, LONGEST = 2, 3
 """Parts of an index that takes one of a sequence."""
 
 SAME_SHAPE = frozenset({"unary", "cast", "activation"})
+NAMELESS = SAME_SHAPE | {"view", "copy", "gather", "layer", "conv"}
+"""Kinds of operations whose operand may be better known than its rank is proven."""
+
 ONE = Expr.of(1)
 
 
 def likely(node: Node, facts: KnownFacts, depth: int = 0) -> Shape | None:
     """A node's shape: what is known of it, or what the axes that it is given suggest."""
     shape = facts.shape(node)
-    if (shape is not None and shape.lead is None) or depth > DEEPEST:
+    if (shape is not None and shape.lead is None and not _is_nameless(node, shape)) or depth > DEEPEST:
         return shape
     if node not in facts.likely_shapes:
         facts.likely_shapes[node] = shape  # what it is where it depends on itself
@@ -47,13 +55,41 @@ def likely(node: Node, facts: KnownFacts, depth: int = 0) -> Shape | None:
     return facts.likely_shapes[node]
 
 
+def _is_nameless(node: Node, shape: Shape) -> bool:
+    """Whether the number of axes is all that is known of some value: its axes are called after it."""
+    op = TABLE.get(node.op)
+    may = node.op in (*JOINS, "call", "param", "index") or (op is not None and op.kind in NAMELESS)
+    return may and any(".shape[" in name for d in shape.dims for name in d.names)
+
+
 def _likely(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Shape | None:
+    found = _made(node, facts, shape, depth)
+    if found is None or (shape is not None and found.lead is not None):
+        return shape
+    if (
+        shape is not None
+        and shape.lead is None
+        and (len(shape.dims) != len(found.dims) or not _says_more(found, shape))
+    ):
+        return shape
+    return found
+
+
+def _says_more(found: Shape, shape: Shape) -> bool:
+    def nameless(s: Shape) -> int:
+        return sum(any(".shape[" in n for n in d.names) for d in s.dims)
+
+    return nameless(found) < nameless(shape)
+
+
+def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Shape | None:
+    """By what a value is made of."""
     if node in facts.arguments:
         outer, argument = facts.arguments[node]
-        return likely(argument, outer, depth + 1) or shape
+        return likely(argument, outer, depth + 1)
     source = node.inputs[0] if node.inputs else None
     if source is None:
-        return shape
+        return None
     found = None
     if node.op in JOINS or (node.op in TABLE and TABLE[node.op].kind == "binary"):
         found = _met(node, facts, depth) or _joined(node, facts, depth)
@@ -61,7 +97,8 @@ def _likely(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> S
         tail = (likely(source, facts, depth + 1) or Shape(f"%{source.id}", ())).tail(3)
         found = None if tail is None else Shape(None, (tail[0], tail[2]))
     elif node.op == "index":
-        found = _indexed(likely(source, facts, depth + 1), node.attrs.get("index"))
+        whole = likely(source, facts, depth + 1)
+        found = _indexed(whole, node.attrs.get("index")) or _cut(whole, node.attrs.get("index"), facts)
     elif node.op == "item" and _is_picked(node, source, facts):
         found = SCALAR
     elif node.op == "expand_dims":
@@ -72,22 +109,60 @@ def _likely(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> S
         found = _split(likely(source.inputs[0], facts, depth + 1), source.attrs.get("axis"), node, shape)
     elif node.op == "item" and source.op == "call":
         found = _cached(node, source, facts, depth)
-    elif (
-        node.op == "call" and any(c.op is not None and c.op.shape is same for c in facts.callees(node))
-    ) or node.op == "fast.scaled_dot_product_attention":
+    elif node.op == "call" and any(c.op is not None and c.op.shape is same for c in facts.callees(node)):
+        found = likely(source, facts, depth + 1)
+    elif node.op == "call":
+        found = _returned(node, facts, depth)
+    elif node.op == "fast.scaled_dot_product_attention":
         found = likely(source, facts, depth + 1)
     elif node.op == "reshape":
         found = _reshaped(node.attrs.get("shape"), facts, depth)
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
         found = likely(source, facts, depth + 1)
-    return found if found is not None and (shape is None or found.lead is None) else shape
+    return found if found is not None else _by_rule(node, facts, depth)
+
+
+def _returned(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
+    """What a function of the package gives back for the likely shapes of its arguments: what it computes, and at its
+    end, where it may also leave early."""
+    returned = [(n, inside.facts) for inside in facts.into(node) for n in reversed(inside.returns) if n is not None]
+    shapes = [likely(n, f, depth + 1) for n, f in sorted(returned, key=lambda r: r[0].op == "param")]
+    fit = [s for s in shapes if s is not None and s.lead is None]
+    return next((s for s in fit if not any(MARK in name for d in s.dims for name in d.names)), None)
+
+
+def _by_rule(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
+    """By the rule of MLX's operation, of operands of their likely shapes."""
+    op = TABLE.get(node.op)
+    if op is None or op.result != "array" or not node.inputs:
+        return None
+    shapes = [likely(n, facts, depth + 1) for n in node.inputs]
+    if not any(
+        s is not None and s.lead is None and s != facts.shape(n) for s, n in zip(shapes, node.inputs, strict=True)
+    ):
+        return None
+    call = facts.call(node)
+    if len(call.values) != len(shapes):
+        return None
+    given = tuple(None if v is None else replace(v, shape=s) for v, s in zip(call.values, shapes, strict=True))
+    try:
+        found = op.shape(replace(call, values=given))
+    except REFUSED:
+        return None
+    return found if isinstance(found, Shape) and found.lead is None else None
 
 
 def _joined(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
-    """Of branches that join, the last whose shape is known; of a loop, the value before the first round."""
+    """Of branches that join, the longest whose shape is known, of several the last; of a loop, the value before the
+    first round."""
     ways = {"phi": node.inputs[::-1], "loop": node.inputs[:1]}.get(node.op, ())
-    shapes = (likely(n, facts, depth + 1) for n in ways)
-    return next((s for s in shapes if s is not None and s.lead is None), None)
+    found = [(n, likely(n, facts, depth + 1)) for n in ways]
+    shapes = [s for _, s in found if s is not None and s.lead is None]
+    longest = min(shapes, key=lambda s: sum(d == 1 for d in s.dims), default=None)
+    unknown = [n for n, s in found if (s is None or s.lead is not None) and facts.kind(n) in ("array", "unknown")]
+    if longest is not None and ONE in longest.dims and any(n.op in TABLE or n.op == "call" for n in unknown):
+        return None  # one row where there may be many
+    return longest
 
 
 def _met(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
@@ -95,7 +170,12 @@ def _met(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
     step = next((n for n in node.inputs if _is_of_a_step(n)), None)
     arrays = [step] if step is not None else [n for n in node.inputs if facts.kind(n) != "scalar"]
     shapes = {likely(n, facts, depth + 1) for n in arrays}
-    return shapes.pop() if len(shapes) == 1 and (len(arrays) == 1 or node.op in JOINS) else None
+    if len(shapes) == 1 and (len(arrays) == 1 or node.op in JOINS):
+        return shapes.pop()
+    if node.op in JOINS or step is not None or not arrays:
+        return None
+    met = reduce(joined, (likely(n, facts, depth + 1) for n in arrays))
+    return met if met is not None and met.lead is None else None
 
 
 def _is_a_step(node: Node) -> bool:
@@ -175,6 +255,40 @@ def _indexed(shape: Shape | None, index: Any) -> Shape | None:
         return None
     rest = iter(sizes)
     return Shape(None, (*(ONE if p is None else next(rest) for p in parts), *rest))
+
+
+def _cut(shape: Shape | None, index: Any, facts: KnownFacts) -> Shape | None:
+    """`x[:, :n]` and `x[..., -n:]` take as many as they say: n is a number of them."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if shape is None or not all(p is Ellipsis or isinstance(p, Slice) for p in parts):
+        return None
+    spread = parts[0] is Ellipsis
+    taken = parts[1:] if spread else parts
+    if Ellipsis in taken or (shape.lead is not None and not spread) or shape.tail(len(taken)) is None:
+        return None
+    sizes = list(shape.tail(len(taken)) or ()) if spread else list(shape.dims[: len(taken)])
+    new = [d if p.takes_all else _length(p, facts) for p, d in zip(taken, sizes, strict=False)]
+    if len(new) != len(taken) or None in new:
+        return None
+    cut = tuple(d for d in new if d is not None)
+    if not spread:
+        return Shape(None, (*cut, *shape.dims[len(taken) :]))
+    front = shape.front(len(taken))
+    return None if front is None else Shape(front[0], (*front[1], *cut))
+
+
+def _length(part: Slice, facts: KnownFacts) -> Expr | None:
+    """How many a slice from the start, or of the last ones, takes by its own word."""
+    if part.step is not None:
+        return None
+    if part.start in (None, 0) and isinstance(part.stop, Node):
+        count: Any = part.stop
+    elif part.stop is None and isinstance(part.start, Node) and part.start.op == "negative":
+        count = part.start.inputs[0]
+    else:
+        return None
+    size = facts.size(count) if facts.kind(count) in ("scalar", "unknown") else None
+    return size if size is not None and size.bare is not None else None
 
 
 def _is_one(part: Any) -> bool:

@@ -101,7 +101,8 @@ class Supplied:
         """Of one of several values, or of what a list holds."""
         if node.op == "opaque" and path:
             return self._one(frame, node.inputs[1:], path[1:]) or self.of(frame, node.inputs[0], path)
-        return self._one(frame, node.inputs, path[1:] if node.op == "list" else path)
+        cast = {n.inputs[0] for n in node.inputs if n.op == "astype" and node.op == "phi"}  # what it was where need be
+        return self._one(frame, tuple(n for n in node.inputs if n not in cast), path[1:] if node.op == "list" else path)
 
     def _one(self, frame: Frame, nodes: tuple[Node, ...], path: Path) -> str | None:
         """The dtype that all values have of which something is known."""

@@ -98,7 +98,7 @@ class Trace:
         """A value that the traced nodes don't compute."""
         if node.op == "const":
             return _scalar(node.attrs.get("value"))
-        if self.facts.kind(node) == "scalar" or _is_configured(node, self.facts):
+        if self.facts.kind(node) == "scalar" or is_configured(node, self.facts):
             return self.number(node)
         given = self.facts.dtype(node).bound(self.counted)
         if self.facts.kind(node) == "unknown" and given.weak:  # as the package's calls give it
@@ -399,7 +399,7 @@ def _is_operator(node: Node) -> bool:
     return isinstance(node.cst, (cst.BinaryOperation, cst.AugAssign))
 
 
-def _is_configured(node: Node, facts: KnownFacts) -> bool:
+def is_configured(node: Node, facts: KnownFacts) -> bool:
     """`self.scale` where the constructor assigns `config.scale`, or `self.config.scale`: of what nothing is known but
     that it is an argument's of the constructor, a number."""
     if node.op != "attr" or facts.kind(node) != "unknown":

@@ -8,9 +8,10 @@ cast of it shows that it has another: `x.astype(mx.float32)` says that x isn't f
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
-from fuselint.graph.dtypes import HALF
+from fuselint.graph.dtypes import HALF, UNKNOWN
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 
@@ -31,33 +32,44 @@ ROUNDS = 3
 def unstated(graph: Graph, facts: KnownFacts) -> frozenset[str]:
     """The symbols of dtypes that nothing in the function says anything of."""
     out: set[str] = set()
-    for node, new in _introduced(graph, facts):
-        if node.op in FROM_OUTSIDE or (node.op == "attr" and not isinstance(node.attrs.get("init"), Node)):
+    for node, new in _firsts(graph, facts):
+        if is_from_outside(node) or (node.op == "attr" and not isinstance(node.attrs.get("init"), Node)):
             out |= new
-    return frozenset(out - _shown(graph, facts))
+    return frozenset(out - _shown(graph, facts, {}))
+
+
+def from_outside(graph: Graph, facts: KnownFacts) -> frozenset[str]:
+    """The symbols of the dtypes of arguments and of what isn't followed, no weights among them."""
+    return frozenset(s for node, new in _firsts(graph, facts) if is_from_outside(node) for s in new)
+
+
+def is_from_outside(node: Node) -> bool:
+    """An argument, what isn't followed, or an attribute that the constructor leaves empty: no weight."""
+    made = node.attrs.get("init") if node.op == "attr" else None
+    return node.op in FROM_OUTSIDE or (isinstance(made, Node) and made.op == "const")
 
 
 def merged(graph: Graph, facts: KnownFacts) -> frozenset[str]:
     """The symbols of dtypes that a loop's or a branch's value brings up: it has the dtype of what comes in."""
-    return frozenset(s for node, new in _introduced(graph, facts) if node.op in ("loop", "phi") for s in new)
+    return frozenset(s for node, new in _firsts(graph, facts) if node.op in ("loop", "phi") for s in new)
 
 
-def _introduced(graph: Graph, facts: KnownFacts) -> Iterator[tuple[Node, frozenset[str]]]:
-    """The symbols of dtypes, each with the first value that has it."""
+def _firsts(graph: Graph, facts: KnownFacts) -> Iterator[tuple[Node, frozenset[str]]]:
+    """Each value with the symbols that no value before it has: those of its own."""
     seen: set[str] = set()
     for node in graph.nodes:
         new = facts.dtype(node).symbols - seen if facts.kind(node) in ARRAYS else frozenset()
+        yield node, frozenset(new)
         seen |= new
-        yield node, new
 
 
-def _shown(graph: Graph, facts: KnownFacts) -> set[str]:
+def _shown(graph: Graph, facts: KnownFacts, given: Mapping[str, str]) -> set[str]:
     """The symbols of dtypes that a cast leaves, or restores: they aren't the stated one."""
     out: set[str] = set()
     for node in graph.nodes:
         if node.op != "astype":
             continue
-        before, after = facts.dtype(node.inputs[0]), facts.dtype(node)
+        before, after = facts.dtype(node.inputs[0]).bound(given), facts.dtype(node)
         if after.name in STATED:
             out |= before.symbols
         elif before.name in STATED:
@@ -70,27 +82,65 @@ def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) 
 
     A condition counts as one, and a parameter that is a dtype as its default. given: what the package's calls say.
     """
-    out = {**dict(_defaults(facts)), **given}
+    shown = _shown(facts.graph, facts, given) - given.keys()
+    wider = list(_wider(facts, facts.unstated - shown))
+    shown |= {narrow for narrow, _ in wider}
+    out = {**dict(_defaults(facts)), **{wide: "float32" for _, wide in wider}, **given}
+    shown |= set(_like(facts, shown, facts.unstated - shown - out.keys()))
+    unstated = facts.unstated - shown
+    _follow_calls(facts, unstated, out)
     meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
-    for _ in range(ROUNDS if facts.unstated else 0):
+    for _ in range(ROUNDS if unstated else 0):
         before = len(out)
         for node in meeting:
-            if node.op == "where" and (condition := facts.dtype(node.inputs[0]).bound(out)) <= facts.unstated:
+            if node.op == "where" and (condition := facts.dtype(node.inputs[0]).bound(out)) <= unstated:
                 out.update(dict.fromkeys(condition, "bool_"))
             arrays = [n for n in node.inputs[node.op == "where" :] if facts.kind(n) in ARRAYS]
             dtypes = [facts.dtype(n).bound(out) for n in arrays]
             stated = next((d.name for d in dtypes if d.name in STATED), None)
             for n, d in zip(arrays, dtypes, strict=True) if stated is not None else ():
-                if d and d <= facts.unstated and (stated != "complex64" or _rotates(node, n)):
+                if d and d <= unstated and (stated != "complex64" or _rotates(node, n)):
                     out.update(dict.fromkeys(d, str(stated)))
         if len(out) == before:
             break
     return out
 
 
-def _defaults(facts: KnownFacts) -> Iterator[tuple[str, str]]:
-    """The symbols of parameters that are dtypes, with the dtypes that they have where the caller gives none."""
+def _like(facts: KnownFacts, shown: AbstractSet[str], unstated: AbstractSet[str]) -> Iterator[str]:
+    """The symbols of dtypes that meet one that isn't float32 by itself, and so aren't either."""
+    for node in facts.graph.nodes if shown and unstated else ():
+        dtypes = [facts.dtype(n) for n in node.inputs] if node.op in ("add", "subtract") else []
+        if any(d and d <= shown for d in dtypes):
+            yield from (s for d in dtypes if len(d) == 1 for s in d & unstated)
+
+
+def _follow_calls(facts: KnownFacts, unstated: frozenset[str], out: dict[str, str]) -> None:
+    """Calls that aren't followed make float32 of float32: weights don't make it narrower."""
+    for node in facts.graph.nodes if unstated else ():
+        own = facts.dtype(node) if node.op == "call" else UNKNOWN
+        if len(own) == 1 and own <= unstated and not own & out.keys():
+            given = next((facts.dtype(n).bound(out) for n in node.inputs if facts.kind(n) == "array"), UNKNOWN)
+            if given.name == "float32":
+                out.update(dict.fromkeys(own, "float32"))
+
+
+def _wider(facts: KnownFacts, unstated: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Two dtypes of which the second is wider, since the code casts back to the first: `(x * cos).astype(x.dtype)` says
+    of cos that it is float32."""
     for node in facts.graph.nodes:
+        before, after = (facts.dtype(n) for n in (node.inputs[0], node)) if node.op == "astype" else (UNKNOWN, UNKNOWN)
+        if len(after) == 1 and after < before and before.symbols == before:
+            yield from ((next(iter(after)), wide) for wide in (before - after) & unstated)
+
+
+def _defaults(facts: KnownFacts) -> Iterator[tuple[str, str]]:
+    """The symbols of parameters that are dtypes, with the dtypes that they have where the caller gives none; and those
+    of weights that the constructor makes float32 in so many words, which a checkpoint has in float32 too."""
+    for node in facts.graph.nodes:
+        made = node.attrs.get("init") if node.op == "attr" else None
+        stated = made.attrs.get("dtype") if isinstance(made, Node) and made.op in ("zeros", "ones", "full") else None
+        if stated == "float32":
+            yield from ((symbol, "float32") for symbol in facts.dtype(node).symbols)
         default = node.attrs.get("default") if node.op == "param" else None
         if isinstance(default, Node) and default.attrs.get("kind") == "dtype":
             symbols = facts.dtype(node).symbols

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -66,7 +66,40 @@ class Region:
 def saving(graph: Graph, match: Match, settings: Settings, known: Known | None = None) -> Traffic:
     """The region's traffic before, and that of the fused kernels with what others still read of the region."""
     known = known or what_is_known(settings, graph.context.qualname)
+    if known.config is None and not known.ran:
+        known = replace(known, usual=by_default(graph))
     return report(count(graph, match, settings, known), settings, known)
+
+
+def by_default(graph: Graph) -> Mapping[str, int]:
+    """The sizes of a function that the defaults of the package's configurations and constructors make numbers: those
+    that stand where these have a number, in the shape of the same value."""
+    facts, usual = graph.facts, graph.usual
+    found: dict[str, set[int]] = {}
+    products: list[tuple[Expr, int]] = []
+    for node in graph.nodes:
+        sizes = [(facts.size(node), usual.size(node))] if facts.kind(node) == "scalar" else []
+        shape, likely_shape = facts.shape(node), usual.shape(node)
+        if shape is not None and likely_shape is not None:
+            sizes += zip(reversed(shape.dims), reversed(likely_shape.dims), strict=False)
+        for size, likely_size in sizes:
+            number = None if size is None else usual.usual(likely_size)[0]
+            if size is None or number is None or number < 1:
+                continue
+            if size.bare is not None:
+                found.setdefault(size.bare, set()).add(number)
+            elif size.names:
+                products.append((size, number))
+    # A name of one word may be another value's where these facts are worked out in another order.
+    known = {name: n for name, (n, _) in usual.reach.numbers.items() if "." in name and n > 0}
+    known |= {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
+    for size, number in products:
+        rest = size.substitute(known)
+        (name, *more) = rest.names or ("",)
+        factor = rest.substitute({name: 1}).value() or 0
+        if not more and rest == Expr.name(name) * factor and factor and number % factor == 0:
+            known.setdefault(name, number // factor)
+    return known
 
 
 def saves_where_compiled(graph: Graph, match: Match) -> bool:
@@ -85,8 +118,9 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
     traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
-    own = apart(traced, match.region, (match.root, *match.also))
-    shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a) is None]
+    others = (a for k in (*before, *after) for a in k.reads)
+    own = apart(traced, match.region, (match.root, *match.also), others)
+    shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a).own is None]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own)
     sizes.meanings.update(letters)

@@ -1,33 +1,48 @@
 """Operands whose shape nobody states: each has a size of its own, `cos.size`, unless the result has its shape.
 
-What such an operand holds is assumed by what it is for: an attribute of an object is a weight as long as an axis, a
-table of angles has a row for each position, and anything else is as large as the result.
+What such an operand holds is assumed by what it is for: a step of a schedule is one number, an attribute of an object a
+weight as long as an axis, a table of angles has a row for each position, and anything else is as large as the result.
+Where operands of unknown shape meet, the result has the shape of the largest kind of them: `alpha * x` that of x.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, get_args
+
+import libcst as cst
 
 from fuselint.graph.model import Node, Slice
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import RESHAPES, Array
-from fuselint.graph.trace import Trace
+from fuselint.graph.trace import OPAQUE, Trace
+from fuselint.graph.unstated import is_from_outside
 
-Use = Literal["vector", "table", "activation"]
-"""What an operand is for, as far as its name says."""
+Use = Literal["number", "vector", "table", "activation"]
+"""What an operand is for, as far as its name says, from the smallest to the largest."""
 
 LONGEST = 32
 """An expression up to so many characters is a name to read."""
 
+SPOKEN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BinaryOperation)
+"""Expressions that may name an operand."""
+
 USES: tuple[tuple[str, Use], ...] = (
     (r"(^|_)(cos|sin|freqs?|rope|angles?)(\d|_|$|ines?)", "table"),
-    (r"(^|_)(weight|bias|gamma|beta|scale|shift|alpha|eps|epsilon|mean|var|std)s?(_|$)", "vector"),
+    (r"(^|_)(sigma|timestep|dt|eps|epsilon|guidance|temperature)(_(next|prev|hat|scale|from|to|cur))?$", "number"),
+    (r"(^|_)((logit_?|soft_?)?cap(ping)?|softcapping|(residual|logit)_?(scale|multiplier)|limit)$", "number"),
+    (r"(^|_)(weight|bias|gamma|beta|scale|shift|alpha|mean|var|std|window)s?(_|$)", "vector"),
 )
+
+LARGER: Mapping[Use, int] = {use: i for i, use in enumerate(get_args(Use))}
+RESULT = len(LARGER)
+"""How large an array is that isn't apart: as the result."""
+ONES = 0.5
+"""How much less an axis of 1 makes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +57,73 @@ class Operand:
     shape: Shape | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """The elements of an array: of which operand, if that has a size of its own, and in which shape."""
+
+    own: Operand | None
+    shape: Shape | None
+    parts: int = 1  # it has one of so many parts of them
+
+    def rank(self) -> float:
+        """Which of several that meet is the largest, as far as that can be told."""
+        shape, free = self.shape, self.shape is None or self.shape.lead is not None
+        one = shape is not None and any(d == 1 for d in shape.dims)
+        if self.own is not None:
+            return LARGER[self.own.use] - ONES * one
+        is_vector = shape is not None and not free and sum(d != 1 for d in shape.dims) < 2
+        return LARGER["vector"] if is_vector else LARGER["activation"] - ONES if one else RESULT
+
+
 @dataclass(frozen=True, eq=False)
 class Apart:
-    """The operands of a region that have sizes of their own. like: the result, which activations are as large as."""
+    """The operands of a region that have sizes of their own. like: the result, which activations are as large as.
+
+    operands: by what shapes made of theirs are called after; nodes: by the values that they are.
+    """
 
     operands: Mapping[str, Operand]
-    arrays: Mapping[Array, Operand]
+    nodes: Mapping[Node, Operand]
     like: Shape | None
+    found: dict[Array, Measure] = field(default_factory=dict)
 
-    def of(self, array: Array) -> Operand | None:
-        """The operand that an array has all elements of: itself, or a value for each of its own."""
-        at: Array | None = array
-        while at is not None and at not in self.arrays and (at.shape is None or at.shape.lead is not None):
-            made_of = [a for a in at.inputs if a.value is None]
-            keeps = (at.fusable and at.primitive != "Broadcast") or at.primitive in KEEPING
-            at = made_of[0] if keeps and len(made_of) == 1 else None
-        return self.of_shape(array.shape) if at is None else self.arrays.get(at)
+    def of(self, array: Array) -> Measure:
+        """Whose elements an array has: those of an operand that it is, or computes a value for each of, or those of
+        its shape; of operands of unknown shape that meet, those of the largest."""
+        if array not in self.found:
+            self.found[array] = self._of(array)
+        return self.found[array]
+
+    def _of(self, array: Array) -> Measure:
+        own = self.nodes.get(array.node) if array.node is not None and _comes_in(array) else None
+        if own is not None:
+            return Measure(own, array.shape)
+        by_value = array.fusable and array.primitive != "Broadcast"
+        read = [_unbroadcast(a) for a in array.inputs if a.value is None]
+        measures = [self.of(a) for a in read if a.shape is None or a.shape.lead is not None or a.shape.dims]
+        if array.shape is not None and array.shape.lead is None:
+            return self._beside_weights(array, measures) if by_value else Measure(None, array.shape)
+        if array.primitive == "Split" and array.shape is None and measures:
+            whole, parts = measures[0], 1 + len((array.first or array).others)
+            return replace(whole, parts=whole.parts * parts)
+        if not measures or not (by_value or (array.primitive in KEEPING and len(read) == 1)):
+            return Measure(self.of_shape(array.shape), array.shape)
+        largest = max(measures, key=Measure.rank)
+        if largest.own is None and largest.parts == 1 and self.of_shape(array.shape) is None:
+            return Measure(None, array.shape)
+        named = by_value and largest.own is not None and array.shape is not None
+        return replace(largest, shape=array.shape) if named and self.of_shape(array.shape) is largest.own else largest
+
+    def _beside_weights(self, array: Array, measures: Sequence[Measure]) -> Measure:
+        """Of weights of several axes beside an activation of unknown rank: the result has the activation's shape."""
+        free = [m for m in measures if m.shape is None or m.shape.lead is not None]
+        weights = [m for m in measures if m.own is not None and m.own.use == "vector"]
+        others = [m for m in measures if m not in weights]
+        if weights and others and all(m in free for m in others):
+            return max(others, key=Measure.rank)
+        if len(measures) == 1 and len(array.inputs) == 1 and measures[0].shape != array.shape:
+            return measures[0]
+        return Measure(None, array.shape)
 
     def of_shape(self, shape: Shape | None) -> Operand | None:
         return None if shape is None or shape.lead is None else self.operands.get(_base(shape.lead))
@@ -67,34 +133,80 @@ KEEPING = RESHAPES | {"ExpandDims", "Squeeze", "Transpose", "Copy", "StopGradien
 """Primitives whose results have all elements of their operand, and no more."""
 
 
-def apart(traced: Trace, region: Collection[Node], results: Iterable[Node]) -> Apart:
+def apart(traced: Trace, region: Collection[Node], results: Iterable[Node], also: Iterable[Array] = ()) -> Apart:
     """Which operands of a region have a size of their own: those that nothing says a shape of, but for the one whose
-    shape the results have."""
+    shape the results have. also: arrays of another trace that kernels read."""
+    results = list(results)
     shapes = [_shape(traced, n) for n in results]
     like = next(iter(shapes), None)
     found: dict[str, Operand] = {}
-    arrays: dict[Array, Operand] = {}
-    for node, array in _outside(traced, region):
+    nodes: dict[Node, Operand] = {}
+    unnamed = False
+    outside = {**dict(_others(also, region)), **dict(_outside(traced, region))}
+    for node, array in outside.items():
         name = traced.facts.name_of(node)
-        lead = name if array.shape is None else _base(array.shape.lead or "")
+        lead = name if array.shape is None or array.shape.lead is None else _base(array.shape.lead)
         whole = _whole(node)
         cut = array.shape if array.shape is not None and array.shape.dims else None
         text = _readable(whole, lead if whole is node and cut is None else traced.facts.name_of(whole))
+        if _is_total(array):
+            text = text or node.op
+        use = "vector" if _is_total(array) else _use(whole, text)
+        if cut is not None and cut.lead is None and use != "vector":
+            continue  # its shape is known
+        unnamed = unnamed or (not text and use == "activation" and lead.startswith("%"))
         if text:
-            found.setdefault(lead, Operand(lead, Expr.name(f"{text}.size"), _use(whole, text), cut))
-            arrays[array] = found[lead]
+            found.setdefault(lead, Operand(lead, Expr.name(f"{text}.size"), use, cut))
+            nodes[node] = found[lead]
     if any(s is None or s.lead is not None for s in shapes):
-        for lead in _mains(shapes, found):
+        for lead in _mains(shapes, found, unnamed):
             found.pop(lead)
-    return Apart(found, {a: o for a, o in arrays.items() if o.lead in found}, like)
+    out = Apart(found, {n: o for n, o in nodes.items() if o.lead in found}, like)
+    first = next((a for n in results if (a := traced.array(n)) is not None), None)
+    counted = None if first is None else out.of(first)
+    return out if counted is None or counted.own is not None else replace(out, like=counted.shape)
+
+
+def _comes_in(array: Array) -> bool:
+    """Whether an array is there before the region, or a sum of which nothing says what is summed over."""
+    return array.value is None and (array.primitive in ("", OPAQUE) or _is_total(array))
+
+
+def _is_total(array: Array) -> bool:
+    return array.primitive == "Reduce" and array.shape is None
+
+
+def _unbroadcast(a: Array) -> Array:
+    while a.primitive == "Broadcast":
+        a = a.inputs[0]
+    return a
 
 
 def _outside(traced: Trace, region: Collection[Node]) -> Iterator[tuple[Node, Array]]:
     for node, array in traced.made.items():
         if node in region or not isinstance(array, Array) or array.primitive or array.value is not None:
             continue
-        if array.shape is None or array.shape.lead is not None:
+        if _is_unknown(array.shape):
             yield node, array
+
+
+def _others(arrays: Iterable[Array], region: Collection[Node]) -> Iterator[tuple[Node, Array]]:
+    for array in arrays:
+        node = array.node
+        if (
+            node is not None
+            and _comes_in(array)
+            and _is_unknown(array.shape)
+            and (node not in region or _is_total(array))
+        ):
+            yield node, array
+
+
+def _is_unknown(shape: Shape | None) -> bool:
+    """Whether a shape says too little: no rank, or of several axes no size."""
+    if shape is None or shape.lead is not None:
+        return True
+    return len(shape.dims) > 1 and all(any(".shape[" in n for n in d.names) for d in shape.dims)
 
 
 def _shape(traced: Trace, node: Node) -> Shape | None:
@@ -121,13 +233,15 @@ def _whole(node: Node) -> Node:
     return node
 
 
-def _mains(shapes: Iterable[Shape | None], found: Mapping[str, Operand]) -> list[str]:
-    """The operands that the results have the shape of: those that they are called after, else the likeliest one."""
+def _mains(shapes: Iterable[Shape | None], found: Mapping[str, Operand], unnamed: bool) -> list[str]:
+    """The operands that the results have the shape of: those that they are called after, else the likeliest one, which
+    may be one that has no name."""
     bases = {_base(s.lead) for s in shapes if s is not None and s.lead is not None}
     named = [lead for lead in found if lead in bases]
-    if named or not bases <= found.keys() | {""}:
-        named = named or [o.lead for o in found.values() if o.use == "activation"][:1]
-    return named or list(found)[:1]
+    if unnamed and not named:
+        return []
+    likeliest = [o.lead for o in found.values() if o.use == "activation"] or list(found)
+    return named or likeliest[:1]
 
 
 def _base(lead: str) -> str:
@@ -141,10 +255,17 @@ def _readable(node: Node, lead: str) -> str:
         return lead if " " not in lead else ""
     source = node.frame.source
     text = "" if source is None or node.cst is None else source.code(node.cst).strip()
-    return text if len(text) <= LONGEST and re.fullmatch(r"[A-Za-z_][\w.]*(\(.*\)|\[.*\])?", text) else ""
+    if len(text) > LONGEST or "\n" in text or not isinstance(node.cst, SPOKEN):
+        return ""
+    return f"({text})" if isinstance(node.cst, cst.BinaryOperation) else text
 
 
 def _use(node: Node, text: str) -> Use:
-    last = text.rstrip("'").rsplit(".", 1)[-1].lower()
+    if node.op in TABLE and TABLE[node.op].kind == "gather":
+        return "activation"  # a row for each token
+    if node.op in ("cos", "sin"):
+        return "table"
+    last = text.rstrip("'\"])").rsplit(".", 1)[-1].lower()
     said = next((use for pattern, use in USES if re.search(pattern, last)), None)
-    return said or ("vector" if node.op in ("attr", "global") else "activation")
+    is_weight = node.op in ("attr", "global") and not is_from_outside(node)
+    return said or ("vector" if is_weight else "activation")

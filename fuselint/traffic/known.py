@@ -39,7 +39,7 @@ assert set(PHASE) == set(PHASES)
 
 ASSUMED: dict[str, int] = {
     "features": 4096, "heads": 32, "kv_heads": 8, "group": 4, "head": 128, "inner": 14336, "vocabulary": 128256,
-    "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "span": 128, "other": 1,
+    "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "span": 128, "ratio": 4, "side": 32, "other": 1,
 }  # fmt: skip
 """Where nothing says a size: those of Llama 3 8B, and one of anything else."""
 
@@ -56,6 +56,8 @@ LETTER_OF: dict[str, str] = {
 
 NAMES: tuple[tuple[str, str], ...] = (
     (r"batch|^bsz$|^bs$|^bsize$", "batch"),
+    (r"ratio$|_mult(iplier)?$|factor$|expansion$", "ratio"),
+    (r"^n_?dims?$|_ndim$", "other"),  # how many axes
     (r"(window|chunk|block|context|segment)_?size|^chunk(_len(gth)?)?$", "span"),
     (r"kernel|conv.*(size|width|dim)|(patch|group|buffer|cache|image|grid)_?size|stride", "other"),
     (r"shared_?heads?$", "group"),
@@ -64,7 +66,7 @@ NAMES: tuple[tuple[str, str], ...] = (
         r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head|kv_?channels|^d_kv$",
         "head",
     ),
-    (r"heads?$|n_?head", "heads"),
+    (r"heads?$|n_?head|^n_?h$", "heads"),
     (r"rep(eat)?s?$|group|n_rep|gqa", "group"),
     (r"vocab", "vocabulary"),
     (r"per_tok|top_?k", "chosen"),
@@ -116,6 +118,8 @@ def _of_axis(name: str, at: str) -> str:
         return at
     if past:
         return "keys"
+    if at == "batch" and axis == "1":
+        return at  # the axes before it were taken away
     return {"0": "batch", "1": "length", "-1": "features", "-2": "length", "-3": "batch"}.get(axis, at)
 
 
@@ -127,6 +131,7 @@ def _nothing(name: str) -> int | None:
 class Known:
     """stated, recorded, configured: numbers by name; config: for what none says.
 
+    usual: numbers that the package's own defaults give, which stand for what nothing else says.
     phase_stated: whether the user chose it; resized: its sizes that the user stated, by role.
     ran: sizes of a recorded run, by role; dtypes: those of its arguments, by the symbols that stand for them.
     """
@@ -140,6 +145,7 @@ class Known:
     resized: frozenset[str] = frozenset()
     ran: Mapping[str, int] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
+    usual: Mapping[str, int] = field(default_factory=dict)
     cache: dict[str, Number | None] = field(default_factory=dict)
 
     def number(self, name: str) -> Number | None:
@@ -157,6 +163,12 @@ class Known:
             return recorded, "recorded"
         configured = self.configured(name)
         return None if configured is None else (configured, "config")
+
+    def likely(self, name: str) -> Number | None:
+        """What is said of the name, or what the package's defaults make of it."""
+        if (said := self.number(name)) is not None or name not in self.usual:
+            return said
+        return self.usual[name], "assumed"
 
     def of_role(self, what: str) -> Number:
         """A size by what it is for."""

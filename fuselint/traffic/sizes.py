@@ -41,6 +41,7 @@ class Sizes:
     meanings: dict[str, Expr] = field(default_factory=dict)  # of names that aren't the code's own
     same: list[Pair] = field(default_factory=list)  # sizes that are equal, because arrays meet there
     apart: Apart | None = None  # operands of unknown shape with a size of their own
+    ranks: dict[str, int] = field(default_factory=dict)  # axes that arrays of unknown rank have at least
     contracted: frozenset[Expr] = frozenset()  # last axes that products sum over: another width than that of results
 
     @classmethod
@@ -111,6 +112,9 @@ class Sizes:
         """`scale.shape[1]` of `x * scale` is what x's axis is called."""
         if operand is None or result is None:
             return
+        if result.lead is not None and operand.lead is None:
+            base = result.lead.split("[:-", 1)[0]
+            self.ranks[base] = max(len(operand.dims), self.ranks.get(base, 0))
         for a, b in zip(reversed(operand.dims), reversed(result.tail(len(operand.dims)) or ()), strict=False):
             name = str(a)
             if b in (a, 1) or ".shape[" not in name or name in self.renamed:
@@ -167,8 +171,8 @@ class Sizes:
             outer = re.fullmatch(r"(.*)\.shape\[-([2-9])\]", name)
             if outer is not None:
                 depths.setdefault(outer.group(1), {})[int(outer.group(2))] = name
-        for named in depths.values():
-            deepest = max(named)
+        for array, named in depths.items():
+            deepest = max(*named, self.ranks.get(array, 0))
             for depth, name in named.items():
                 letter = LENGTH if depth == min(named) and depth < max(deepest, 3) else HEADS
                 self.renamed.setdefault(name, Expr.name(BATCH if depth == max(deepest, 3) else letter))
@@ -180,13 +184,16 @@ class Sizes:
             self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
         if len(dims) == 4 and shape.lead is None and str(dims[2]) == "h" and str(dims[3]) != "w":
             self.roles.setdefault("h", "heads")  # of `b, t, h, d = x.shape`
+        if len(dims) == 4 and shape.lead is None and (role(str(dims[1])), role(str(dims[3]))) == ("length", "head"):
+            self.roles.setdefault(str(dims[2]), "heads")  # of (batch, length, n, head_dim)
         places = BY_RANK.get(len(dims) if shape.lead is None else 3, ())
         places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
         for d, place in zip(dims, places, strict=True):
             size = d.substitute(self.renamed)
             alone = len(size.names) == 1 and len(list(size.terms)) == 1  # `2 * width` is a width, too
+            grid = len(size.names) == 2 and place in ("length", "rows") and len(list(size.terms)) == 1
             for name in sorted(size.names):  # letters are given in this order
-                self.roles.setdefault(name, role(name, place if alone else "other"))
+                self.roles.setdefault(name, role(name, place if alone else "side" if grid else "other"))
 
     def _note_heads(self, shape: Shape) -> None:
         """`(y.shape[0], L, y.shape[1], y.shape[3])`: beside a length, the inner axis of another array is its heads."""
@@ -216,8 +223,12 @@ class Sizes:
 
     def elements_of(self, array: Array) -> Expr:
         """Those that an array holds."""
-        own = None if self.apart is None else self.apart.of(array)
-        return self.elements(array.shape) if own is None else self._own_elements(own, array.shape)
+        if self.apart is None:
+            return self.elements(array.shape)
+        measure = self.apart.of(array)
+        own = measure.own
+        count = self.elements(measure.shape) if own is None else self._own_elements(own, measure.shape)
+        return count if measure.parts == 1 else count // measure.parts
 
     def _apart(self, shape: Shape | None) -> Operand | None:
         return None if self.apart is None else self.apart.of_shape(shape)
@@ -226,7 +237,7 @@ class Sizes:
         """All of an operand of unknown shape, or what its last axes were made."""
         if shape is None or shape == own.shape or not shape.dims:
             return own.size
-        gone = product(Expr.name(f"{own.lead}.shape[{-i}]") for i in range(1, _cut_off(shape) + 1))
+        gone = product(self._named(Expr.name(f"{own.lead}.shape[{-i}]")) for i in range(1, _cut_off(shape) + 1))
         if own.shape is not None and own.shape.lead == shape.lead:
             gone = product(map(self._named, own.shape.dims))
         dims = product(map(self._named, shape.dims))
@@ -299,7 +310,7 @@ class Sizes:
         said = known.number(name)
         if said is not None and said[1] == "recorded" and meaning is not None and name not in meaning.names:
             said = None  # the code calls something else so
-        said = said or self._met(name, known) or self._of_operand(name, known, within)
+        said = said or known.likely(name) or self._met(name, known) or self._of_operand(name, known, within)
         if said is not None:
             return said
         if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
@@ -315,11 +326,18 @@ class Sizes:
         own = next((o for o in held if name in o.size.names), None)
         if own is None or self.apart is None:
             return None
+        if own.use == "number":
+            return 1, "assumed"
         if own.use == "vector":
             return known.of_role("features")[0], "assumed"
         if own.use == "table":
             return known.of_role("length")[0] * known.of_role("pairs")[0], "assumed"
         like = self.elements(self.apart.like) if self._apart(self.apart.like) is None else self.elements(None)
+        if own.shape is not None and any(d == 1 for d in own.shape.dims):
+            dims = product(map(self._named, own.shape.dims))
+            last = self._last(None if self._apart(self.apart.like) is not None else self.apart.like)
+            # A number for each row, or what the axes that are known hold.
+            like = like // last if len(own.shape.dims) == 1 else Expr.name(BATCH) * dims
         numbers = {n: self.number(n, known, within | {name})[0] for n in like.names - within - {name}}
         return like.substitute(numbers).value() or 1, "assumed"
 
@@ -328,7 +346,7 @@ class Sizes:
 
     def _meant(self, meaning: Expr, known: Known, within: frozenset[str]) -> Number | None:
         """The number of what a name means, itself made of names."""
-        if any(known.number(n) is None and self._role(n) == "other" for n in meaning.names):
+        if any(known.likely(n) is None and self._role(n) == "other" for n in meaning.names):
             return None
         parts = {n: self.number(n, known, within) for n in meaning.names}
         value = meaning.substitute({n: number for n, (number, _) in parts.items()}).value()
@@ -389,14 +407,14 @@ def _likeliest(size: Expr) -> Expr:
 
 def _evaluated(size: Expr, known: Known) -> Number | None:
     """A size all of whose names are said."""
-    said = {n: known.number(n) for n in size.names}
+    said = {n: known.likely(n) for n in size.names}
     if None in said.values():
         return None
     value = size.substitute({n: s[0] for n, s in said.items() if s is not None}).value()
     if value is None or value < 1:
         return None
     sources = {s[1] for s in said.values() if s is not None}
-    order: tuple[Source, ...] = ("config", "recorded")
+    order: tuple[Source, ...] = ("assumed", "config", "recorded")
     return value, next((s for s in order if s in sources), "stated")
 
 

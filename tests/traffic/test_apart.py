@@ -190,3 +190,109 @@ def test_tables_of_lists_tuples_and_attributes_are_float32(tmp_path: Path) -> No
     wide = x.astype(mx.float32)
     products = [(wide, table, wide)] * 2
     assert evaluate(cost.bytes_now, at) == moved((x, x), (x, wide), (x, wide), *products, (wide, wide, wide))
+
+
+NORMED = """import mlx.core as mx
+import mlx.nn as nn
+
+
+def rotate(x, cos, sin):
+    a, b = mx.split(x, 2, axis=-1)
+    return a * cos - b * sin
+
+
+class Norm(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.weight = mx.ones((dims,))
+
+    def __call__(self, x):
+        dtype = x.dtype
+        x = x.astype(mx.float32)
+        return (x * mx.rsqrt(mx.mean(x * x, axis=-1, keepdims=True)) * self.weight).astype(dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.q = nn.Linear(dims, dims)
+        self.norm = Norm(dims)
+
+    def __call__(self, x, n: int):
+        angles = mx.arange(n).astype(mx.float32)
+        return rotate(PROJECTED, mx.cos(angles), mx.sin(angles))
+"""
+
+
+@pytest.mark.parametrize("projected", ["self.norm(self.q(x))", "mx.split(self.q(x), 3, axis=0)[0]", "self.q(x)"])
+def test_what_a_layer_makes_has_the_dtype_of_its_weights(tmp_path: Path, projected: str) -> None:
+    """MLX casts both halves to the table's float32."""
+    path = tmp_path / "model.py"
+    path.write_text(NORMED.replace("PROJECTED", projected))
+    (cost,) = [t for t in costs(path, "FUS301") if t.kernels_fused == 1 and "cos.size" in t.at]
+    x, table = mx.zeros((4, 6, 16), mx.bfloat16), mx.zeros((8,), mx.float32)
+    mx.eval(x, table)
+
+    def rotate(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
+        a, b = mx.split(x, 2, axis=-1)
+        return a * cos - b * sin
+
+    assert cost.kernels_now == kernels_of(rotate, x, table, table) == 5
+
+
+def test_a_cast_back_says_that_what_was_met_is_wider(tmp_path: Path) -> None:
+    path = tmp_path / "tables.py"
+    text = "    return mx.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)\n"
+    path.write_text(HEAD + "def rotate(x, cos, sin):\n    a, b = mx.split(x, 2, axis=-1)\n" + text)
+    assert {(t.kernels_now, "dtype" in t.assumed) for t in costs(path, "FUS301")} == {(5, True)}
+
+
+def test_a_call_that_is_not_followed_makes_float32_of_float32(tmp_path: Path) -> None:
+    path = tmp_path / "scores.py"
+    text = "        q = mx.exp(x.astype(mx.float32))\n        logits = self.scorer(q, q)\n"
+    text += "        return mx.tanh(logits / 3.0) * 3.0 + q\n"
+    path.write_text(HEAD + f"class Scores(nn.Module):\n    def __call__(self, x: mx.array):\n{text}")
+    (cost,) = [t for t in costs(path, "FUS301") if t.kernels_now == 4]
+    logits = mx.zeros((4, 8), mx.float32)
+    numbers = {name: {"T": 4, "D": 8}.get(name, 32) for name in cost.at}
+    assert evaluate(cost.bytes_now, numbers) == moved(*[(logits, logits)] * 3, (logits,) * 3)
+
+
+def test_what_is_computed_twice_is_no_operand_of_the_fused_kernel(tmp_path: Path) -> None:
+    path = tmp_path / "twice.py"
+    path.write_text(
+        HEAD + "def f(x: mx.array, b: mx.array):\n    return mx.where(x > 0, mx.exp(x) + b * x, mx.sin(x) - b * x)\n"
+    )
+    (cost,) = costs(path, "FUS301")
+    x = mx.zeros((4, 8), mx.bfloat16)
+    numbers = {name: {"T": 4, "D": 8, "b.size": 32}[name] for name in cost.at}
+    assert evaluate(cost.bytes_fused, numbers) == moved((x, x, x))
+
+
+def test_a_weight_that_is_made_float32_in_so_many_words_is_float32(tmp_path: Path) -> None:
+    path = tmp_path / "weights.py"
+    body = (
+        "    def __call__(self, x: mx.array):\n        return nn.silu(x.astype(mx.float32) * self.scale + self.base)\n"
+    )
+    made = "        super().__init__()\n        self.scale = mx.ones((d,)DTYPE)\n        self.base = mx.zeros((d,)DTYPE)\n\n"
+    counts = {}
+    for dtype in (", dtype=mx.float32", ""):
+        path.write_text(
+            HEAD + "class Scale(nn.Module):\n    def __init__(self, d):\n" + made.replace("DTYPE", dtype) + body
+        )
+        (cost,) = costs(path, "FUS301")
+        counts[dtype] = cost.kernels_now
+    x, scale, base = mx.zeros((4, 8), mx.bfloat16), mx.zeros((8,)), mx.zeros((8,))
+    mx.eval(x, scale, base)
+    run = kernels_of(lambda a, s, b: mx.tanh(a.astype(mx.float32) * s + b), x, scale, base)
+    assert counts == {", dtype=mx.float32": run, "": run + 2}
+
+
+def test_a_table_of_four_axes_has_a_length(tmp_path: Path) -> None:
+    path = tmp_path / "tables.py"
+    body = (
+        "    cos = mx.tile(mx.expand_dims(mx.cos(freqs), axis=1), (1, 1, 2))[None]\n    return nn.silu(x) * cos + x\n"
+    )
+    path.write_text(HEAD + "def f(x: mx.array, freqs: mx.array):\n" + body)
+    (cost,) = costs(path, "FUS301")
+    assert cost.at["L"] == 2048

@@ -1,0 +1,354 @@
+"""What operands are counted as where no shape is stated: by what they meet, by what they are made of, by defaults.
+
+Each formula is set beside the bytes that MLX moves for arrays of small, different sizes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from fuselint import check_paths
+from fuselint.finding import Traffic
+from fuselint.graph.symbols import evaluate
+
+HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+
+
+def costs(path: Path, text: str, code: str = "FUS301") -> list[Traffic]:
+    path.write_text(HEAD + text)
+    (result,) = check_paths([path], select=[code], cache=False)
+    return [f.traffic for f in result.findings if f.traffic is not None]
+
+
+def moved(*kernels: tuple[mx.array, ...]) -> int:
+    """The bytes of kernels, each given by its operands and result."""
+    return sum(a.nbytes for k in kernels for a in k)
+
+
+def at(t: Traffic, **sizes: int) -> dict[str, int]:
+    """The sizes of a formula; own ones by the operand's name."""
+    return {name: sizes[name.split(".")[0]] if name.split(".")[0] in sizes else t.at[name] for name in t.at}
+
+
+ACTIVATION = """
+def act(x, alpha, beta):
+    return mx.where(x > 0, alpha * mx.square(x) + beta * x, mx.expm1(x) * alpha + beta * x)
+"""
+
+
+def test_what_meets_an_activation_is_as_large_as_that(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", ACTIVATION)
+    x, one, test = mx.zeros((6, 8), mx.bfloat16), mx.zeros((), mx.bfloat16), mx.zeros((6, 8), mx.bool_)
+    scaled, mapped, both = (one, x, x), (x, x), (x, x, x)
+    now = moved((x, test), mapped, scaled, scaled, both, mapped, scaled, scaled, both, (test, x, x, x))
+    sizes = at(t, T=6, D=8, alpha=1, beta=1)
+    assert evaluate(t.bytes_now, sizes) == now
+    assert evaluate(t.bytes_fused, sizes) == moved((x, one, one, x))
+
+
+PROJECTED = """
+def f(y, v):
+    part = (y * v).sum(-1, keepdims=True)
+    return (part * v) * mx.tanh(y) + y
+"""
+
+
+def test_a_sum_over_the_last_axis_holds_one_number_a_row(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", PROJECTED)
+    (part,) = [n for name, n in t.at.items() if name.startswith("part")] or [t.at["T"]]
+    assert part == t.at["T"]
+
+
+def test_rows_taken_for_tokens_are_as_many_as_the_tokens(tmp_path: Path) -> None:
+    body = "    scale = mx.take(scale, rows, axis=0)\n    shift = mx.take(shift, rows, axis=0)\n"
+    (t,) = costs(
+        tmp_path / "a.py",
+        "def f(x: mx.array, scale, shift, rows):\n" + body + "    return mx.tanh(x) * (1 + scale) + shift\n",
+    )
+    assert {t.at[n] for n in t.at if n.endswith(".size")} == {t.at["T"] * t.at["D"]}
+
+
+def test_a_step_of_a_schedule_is_a_number(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", "def f(x: mx.array, v: mx.array, sigma):\n    return mx.tanh(x - sigma * v) * x\n")
+    assert t.at["sigma.size"] == 1
+
+
+def test_an_attribute_that_starts_empty_is_no_weight(tmp_path: Path) -> None:
+    text = """
+class Stepper(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before = None
+
+    def __call__(self, x: mx.array):
+        u = x.astype(mx.float32)
+        return nn.silu(u - self.before) * u
+"""
+    (t,) = costs(tmp_path / "a.py", text)
+    assert t.kernels_now == 4  # the cast of x, and no cast of `before`
+    assert t.at["self.before.size"] == t.at["T"] * t.at["D"]
+
+
+POOLED = """
+class Gate(nn.Module):
+    def __init__(self, dims, inner):
+        super().__init__()
+        self.one = nn.Conv1d(dims, inner, 1)
+        self.two = nn.Conv1d(inner, dims, 1)
+
+    def __call__(self, x: mx.array, mask=None):
+        if mask is not None:
+            mask = mask[:, :, None]
+            s = (x * mask).sum(1, keepdims=True) / mask.sum(1, keepdims=True)
+        else:
+            s = x.mean(1, keepdims=True)
+        s = mx.tanh(self.two(nn.relu(self.one(s))))
+        return s * x * x
+"""
+
+
+def test_layers_keep_an_axis_that_was_summed_over(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", POOLED)
+    x = mx.zeros((2, 30, 8), mx.bfloat16)
+    s = mx.zeros((2, 1, 8), mx.bfloat16)
+    sizes = {name: {"B": 2, "x.size": x.size}.get(name, 8) for name in t.at}
+    assert evaluate(t.bytes_now, sizes) == moved((s, s), (s, x, x), (x, x, x))
+    assert evaluate(t.bytes_fused, sizes) == moved((s, x, x))
+
+
+ATTENTION = """
+from attention import attend
+
+
+class Attention(nn.Module):
+    def __init__(self, dims, heads):
+        super().__init__()
+        self.heads, self.size = heads, dims // heads
+        self.q = nn.Linear(dims, dims)
+        self.k = nn.Linear(dims, dims)
+        self.v = nn.Linear(dims, dims)
+        self.gate = nn.Linear(dims, dims)
+
+    def __call__(self, x: mx.array, mask=None):
+        B, L, D = x.shape
+        q = self.q(x).reshape(B, L, self.heads, self.size).transpose(0, 2, 1, 3)
+        k = self.k(x).reshape(B, L, self.heads, self.size).transpose(0, 2, 1, 3)
+        v = self.v(x).reshape(B, L, self.heads, self.size).transpose(0, 2, 1, 3)
+        out = attend(q, k, v, mask).transpose(0, 2, 1, 3).reshape(B, L, -1)
+        return out * mx.sigmoid(self.gate(x))
+"""
+
+
+def test_attention_of_another_file_has_the_shape_of_the_queries(tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "attention.py").write_text(
+        HEAD + "def attend(q, k, v, mask):\n"
+        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0, mask=mask)\n"
+    )
+    (t,) = costs(tmp_path / "model.py", ATTENTION.replace("from attention", "from .attention"))
+    out = mx.zeros((2, 5, 12), mx.bfloat16)
+    sizes = {name: {"B": 2, "L": 5, "dims": 12, "heads": 3, "size": 4}[name] for name in t.at}
+    assert evaluate(t.bytes_now, sizes) == moved((out, out), (out, out, out))
+
+
+STATE = """
+def f(u: mx.array, w0: mx.array, w1: mx.array, state=None):
+    B, H, L, D = u.shape
+    if state is None:
+        state = mx.zeros((B, H, 1, D), u.dtype)
+    if L > 1:
+        before = mx.concatenate([state, u[:, :, :-1]], axis=2)
+    else:
+        before = state
+    return before * mx.tanh(u) + u
+"""
+
+
+def test_of_branches_the_longest_counts(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", STATE)
+    u = mx.zeros((2, 3, 5, 4), mx.bfloat16)
+    assert evaluate(t.bytes_now, {"B": 2, "H": 3, "L": 5, "D": 4}) == moved((u, u), (u, u, u), (u, u, u))
+
+
+CHOSEN = """
+def rows(params, mask):
+    if mask is None:
+        return params[:, None]
+    return mx.where(mask.reshape(1, -1, 1), params[:-1][:, None], params[-1:][None])
+
+
+def f(x: mx.array, gate, mask):
+    return x + mx.tanh(rows(gate, mask)) * mx.sin(x)
+"""
+
+
+def test_a_branch_of_unknown_shape_may_be_the_longer_one(tmp_path: Path) -> None:
+    costly = [t for t in costs(tmp_path / "a.py", CHOSEN) if t.kernels_now > 2]
+    x = mx.zeros((6, 8), mx.bfloat16)
+    for t in costly:
+        sizes = {name: 48 if name.endswith("size") else {"T": 6, "D": 8}[name] for name in t.at}
+        assert evaluate(t.bytes_now, sizes) == moved((x, x), (x, x), (x, x, x), (x, x, x))
+    assert costly
+
+
+CONFIG = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    width: int = 96
+    mlp_ratio: float = 3.0
+
+
+class MLP(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.gate = nn.Linear(config.width, int(config.width * config.mlp_ratio))
+        self.up = nn.Linear(config.width, int(config.width * config.mlp_ratio))
+
+    def __call__(self, x):
+        return nn.silu(self.gate(x)) * self.up(x)
+"""
+
+
+def test_sizes_are_those_of_the_packages_own_defaults(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", CONFIG)
+    hidden = 96 * 3
+    assert t.saved_at == 4 * 2048 * hidden
+
+
+def test_a_ratio_that_nothing_states_is_no_width(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", CONFIG.replace(" = 96", "").replace(" = 3.0", ""))
+    assert t.saved_at == 4 * 2048 * 4096 * 4
+
+
+def test_heads_stand_between_a_length_and_a_head(tmp_path: Path) -> None:
+    text = "def f(x: mx.array, y: mx.array):\n    B, T, nh, hd = x.shape\n"
+    (t,) = costs(tmp_path / "a.py", text + "    return nn.silu(x) * y.reshape(B, T, nh, hd) + x\n")
+    assert (t.at["nh"], t.at["T"]) == (32, 2048)
+
+
+NORM = """
+@mx.compile
+def head_norm(x, gamma):
+    xf = x.astype(mx.float32)
+    y = xf * mx.rsqrt(mx.maximum(mx.sum(xf * xf, axis=-1, keepdims=True), 1e-24))
+    return (y * gamma * 8.0).astype(x.dtype)
+"""
+
+
+def test_a_weight_of_compiled_code_is_no_activation(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", NORM, "FUS302")
+    x, wide = mx.zeros((6, 8), mx.bfloat16), mx.zeros((6, 8))
+    sizes = {"T": 6, "D": 8, "gamma.size": 0}
+    assert evaluate(t.bytes_now, sizes) == moved((x, wide), (wide, wide), (wide, x))
+    assert evaluate(t.bytes_fused, sizes) == moved((x, wide), (x, x))
+
+
+GROUPS = """
+@mx.compile
+def norm(x: mx.array, weight: mx.array, groups: int):
+    g = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
+    axes = tuple(range(2, g.ndim))
+    mean = g.mean(axis=axes, keepdims=True)
+    y = (g - mean) * mx.rsqrt(mx.var(g, axis=axes, keepdims=True) + 1e-5)
+    return y.reshape(x.shape) * weight.reshape([1, -1] + [1] * (x.ndim - 2))
+"""
+
+
+def test_a_mean_over_unknown_axes_is_small(tmp_path: Path) -> None:
+    (t, *_) = costs(tmp_path / "a.py", GROUPS, "FUS302")
+    x = mx.zeros((6, 8), mx.bfloat16)
+    sizes = {name: {"T": 6, "D": 8}.get(name, 0) for name in t.at}
+    assert evaluate(t.bytes_now, sizes) == moved((x, x), (x, x))
+    assert evaluate(t.bytes_fused, sizes) == moved((x, x))
+
+
+@pytest.mark.parametrize("limit", ["args.limit", "7.0"])
+def test_a_number_that_callers_give_compiled_code_has_no_bytes(tmp_path: Path, limit: str) -> None:
+    text = f"""
+from functools import partial
+
+
+@partial(mx.compile, shapeless=True)
+def inner(a, b, limit):
+    a = mx.where(mx.isinf(a), a, mx.clip(a, a_min=None, a_max=limit))
+    b = mx.where(mx.isinf(b), b, mx.clip(b, a_min=-limit, a_max=limit))
+    return a * mx.sigmoid(1.702 * a) * (b + 1.0)
+
+
+def outer(x, limit):
+    return inner(x[..., ::2], x[..., 1::2], limit)
+
+
+class MLP(nn.Module):
+    def __init__(self, args):
+        super().__init__()
+        self.limit = {limit}
+
+    def __call__(self, x: mx.array):
+        return outer(x, self.limit)
+"""
+    (t,) = costs(tmp_path / "a.py", text, "FUS302")
+    assert not [name for name in t.at if name.startswith("limit")]
+
+
+def test_equal_axes_keep_the_numbers_of_their_own_names(tmp_path: Path) -> None:
+    text = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    heads: int = 10
+    kv: int = 2
+    size: int = 16
+
+
+class Attention(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.heads, self.kv, self.size = config.heads, config.kv, config.size
+        self.groups = self.heads // self.kv
+
+    def expand(self, v):
+        if self.groups == 1:
+            return v
+        return mx.repeat(v, self.groups, axis=2)
+
+    def __call__(self, q: mx.array, k: mx.array):
+        B, L, _ = q.shape
+        q = q.reshape(B, L, self.heads, self.size)
+        v = self.expand(k.reshape(B, L, self.kv, self.size))
+        return nn.silu(q) * v + q
+"""
+    (t,) = costs(tmp_path / "a.py", text)
+    q = 2048 * 10 * 16 * 2
+    assert evaluate(t.bytes_now, t.at) == 8 * q
+    assert evaluate(t.bytes_fused, t.at) == 3 * q
+
+
+def test_caps_are_numbers_and_windows_vectors(tmp_path: Path) -> None:
+    text = "def f(x: mx.array, softcap, window):\n    y = mx.tanh(x / softcap) * softcap\n"
+    (t,) = costs(tmp_path / "a.py", text + "    return y * window\n")
+    own = {name.split(".size")[0]: n for name, n in t.at.items() if ".size" in name}
+    assert (own["softcap"], own["window"]) == (1, t.at["D"])
+
+
+def test_places_of_a_grid_are_a_length(tmp_path: Path) -> None:
+    text = (
+        "def f(x: mx.array, gh: int, gw: int):\n    y = x.reshape(1, gh * gw, -1)\n    return nn.silu(y) * mx.sin(y)\n"
+    )
+    (t,) = costs(tmp_path / "a.py", text)
+    assert (t.at["gh"], t.at["gw"]) == (32, 32)
+
+
+def test_the_first_axis_of_one_of_several_is_the_batch(tmp_path: Path) -> None:
+    text = "def f(x: mx.array):\n    a, b, c, d = x.shape\n    y = x[0]\n    return nn.silu(y) * mx.sin(y) + y\n"
+    (t,) = costs(tmp_path / "a.py", text)
+    x = mx.zeros((3, 2, 5, 8), mx.bfloat16)[0]
+    assert evaluate(t.bytes_now, {"b": 2, "c": 5, "d": 8}) == moved((x, x), (x, x), (x, x, x), (x, x, x))
