@@ -24,6 +24,9 @@ ARRAYS = ("array", "unknown")
 MEETING = frozenset({"binary", "ternary", "matmul"})
 STATED = (*HALF, "float32", "complex64")
 
+FARTHEST = 60
+"""Values between what a branch computes and what it computes it of."""
+
 ROUNDS = 3
 """How often operations are gone through: what a value is counted as may decide it for those before."""
 
@@ -59,7 +62,7 @@ def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) 
 
     A condition counts as one, and a parameter that is a dtype as its default. given: what the package's calls say.
     """
-    out = {**dict(_defaults(facts)), **given}
+    out = {**dict(_joins(facts)), **dict(_defaults(facts)), **given}
     meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
     for _ in range(ROUNDS if facts.unstated else 0):
         before = len(out)
@@ -75,6 +78,30 @@ def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) 
         if len(out) == before:
             break
     return out
+
+
+def _joins(facts: KnownFacts) -> Iterator[tuple[str, str]]:
+    """The symbols of values that a branch computes anew, `if freqs is not None: q = rotated(q, freqs)`, with the dtype
+    that this gives them: the way that computes more counts. A cast alone computes nothing."""
+    for node in facts.graph.nodes:
+        own = facts.dtype(node).symbols if node.op == "phi" and facts.kind(node) in ARRAYS else frozenset()
+        if len(own) != 1 or not own <= facts.unstated:
+            continue
+        for made, before in (node.inputs, node.inputs[::-1]):
+            dtype = facts.dtype(made).name
+            if dtype in STATED and facts.dtype(before).name is None and is_made_of(made, before):
+                yield next(iter(own)), dtype
+
+
+def is_made_of(value: Node, source: Node) -> bool:
+    """Whether a value is computed from another, and not only cast."""
+    found, waiting = {value}, [value]
+    while waiting and len(found) < FARTHEST:
+        node = waiting.pop()
+        new = [n for n in node.inputs if n not in found and n.id >= source.id]
+        found.update(new)
+        waiting += new
+    return source in found and value.op != "astype"
 
 
 def _defaults(facts: KnownFacts) -> Iterator[tuple[str, str]]:

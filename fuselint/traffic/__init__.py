@@ -222,7 +222,7 @@ def is_readable(size: Expr) -> bool:
     if size.value() is not None:
         return True
     name = next(iter(size.names)) if len(size.names) == 1 else ""
-    return size == Expr.name(name) and re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", name) is not None
+    return size == Expr.name(name) and re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*'*", name) is not None
 
 
 def _shapes_of_holes(match: Match) -> Iterator[tuple[str, Node, Shape]]:

@@ -344,3 +344,66 @@ def test_pairs_of_a_head_are_few_where_the_code_does_not_say() -> None:
     sizes.meanings["D"] = Expr.name("x.shape[-1]")
     assert sizes.number("F", Known()) == (64, "assumed")  # not half of a model's width
     assert sizes.number("D", Known()) == (4096, "assumed")
+
+
+ROTATED = """
+def rotated(q, k, table):
+    q, k = q.astype(mx.float32), k.astype(mx.float32)
+    return table * q, table * k
+
+
+def f(x, v: mx.array, n: int, table=None):
+    B, L, H, D = x.shape
+    q = k = x.transpose(0, 2, 1, 3)
+    if table is not None:
+        {rotate}
+    k = mx.repeat(k, n, axis=1)
+    v = mx.repeat(v, n, axis=1)
+    return mx.fast.scaled_dot_product_attention(q.astype(v.dtype), k.astype(v.dtype), v, scale=1.0)
+"""
+
+
+def test_what_a_branch_computes_has_the_dtype_that_it_gives() -> None:
+    (wide,) = savings(ROTATED.format(rotate="q, k = rotated(q, k, table)"), "FUS101")
+    (half,) = savings(ROTATED.format(rotate="k = k * 2"), "FUS101")
+    assert wide.bytes_now == "6*B*H*L*D*n + 6*B*H*L*D"  # keys of 4 bytes, values of 2
+    assert half.bytes_now == "4*B*H*L*D*n + 4*B*H*L*D"
+
+
+def test_a_mask_of_rows_has_no_other_axes() -> None:
+    source = (
+        "def f(x, mask, weight: mx.array):\n    h = nn.Linear(8, 16)(x)\n"
+        "    return mx.where(mask[:, :, None].astype(mx.bool_), h, mx.zeros_like(h))\n"
+    )
+    (t,) = savings(source, "FUS106")
+    assert (t.bytes_now, t.bytes_fused) == ("B*L + 128*T", "B*L + 64*T")
+
+
+AFFINE = """
+class Norm(nn.Module):
+    def __init__(self, dims, affine=True):
+        super().__init__()
+        self.affine = affine
+        if affine:
+            self.weight = mx.ones((dims,))
+            self.bias = mx.zeros((dims,))
+        else:
+            self.weight = None
+            self.bias = None
+
+    @mx.compile
+    def __call__(self, x):
+        y = (x - mx.mean(x, axis=-1, keepdims=True)) * mx.rsqrt(mx.var(x, axis=-1, keepdims=True) + 1e-5)
+        {affine}
+        return y
+"""
+
+
+def test_what_a_branch_of_a_compiled_function_adds_is_in_its_kernels() -> None:
+    (t,) = savings(
+        AFFINE.format(affine="if self.affine:\n            y = y * self.weight + self.bias"), "FUS202", "Norm.__call__"
+    )
+    (plain,) = savings(AFFINE.format(affine="pass"), "FUS202", "Norm.__call__")
+    assert (t.kernels_now, t.kernels_fused) == (plain.kernels_now, 2)
+    assert (t.bytes_now, t.bytes_fused) == (plain.bytes_now, "8*T*D")
+    assert (plain.kernels_fused, plain.bytes_fused) == (1, "4*T*D")
