@@ -62,7 +62,7 @@ def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) 
 
     A condition counts as one, and a parameter that is a dtype as its default. given: what the package's calls say.
     """
-    out = {**dict(_joins(facts)), **dict(_defaults(facts)), **given}
+    out = {**_joins(facts, given), **dict(_defaults(facts)), **given}
     meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
     for _ in range(ROUNDS if facts.unstated else 0):
         before = len(out)
@@ -80,17 +80,20 @@ def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) 
     return out
 
 
-def _joins(facts: KnownFacts) -> Iterator[tuple[str, str]]:
+def _joins(facts: KnownFacts, given: Mapping[str, str]) -> dict[str, str]:
     """The symbols of values that a branch computes anew, `if freqs is not None: q = rotated(q, freqs)`, with the dtype
     that this gives them: the way that computes more counts. A cast alone computes nothing."""
+    out: dict[str, str] = {}
     for node in facts.graph.nodes:
         own = facts.dtype(node).symbols if node.op == "phi" and facts.kind(node) in ARRAYS else frozenset()
         if len(own) != 1 or not own <= facts.unstated:
             continue
+        known = {**out, **given}
         for made, before in (node.inputs, node.inputs[::-1]):
-            dtype = facts.dtype(made).name
+            dtype = facts.dtype(made).bound(known).name
             if dtype in STATED and facts.dtype(before).name is None and is_made_of(made, before):
-                yield next(iter(own)), dtype
+                out[next(iter(own))] = dtype
+    return out
 
 
 def is_made_of(value: Node, source: Node) -> bool:

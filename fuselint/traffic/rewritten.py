@@ -35,7 +35,7 @@ def kernels_around(
     needed: what of the region is computed after the fix too.
     """
     shapeless = graph.context.shapeless
-    taken = _branches_taken(graph)
+    taken = _branches_taken(graph) if match.fused else {}  # what only goes is joined with what it is made of
     before = trace(graph.nodes, facts, shapeless=shapeless, gates=gates, made=partial(_takes, taken))
     replaced = _Replaced(match, before, match.region - set(needed), taken)
     after = trace(graph.nodes, facts, shapeless=shapeless, gates=gates, made=replaced.made)

@@ -394,3 +394,32 @@ def test_the_width_of_values_behind_a_cache(tmp_path: Path, base: str, wide: int
 def test_an_object_that_defaults_never_make(tmp_path: Path) -> None:
     files = {"base.py": BASE, "config.py": LATENT_CONFIG.format(wide=128), "latent.py": LATENT.format(kind="plain")}
     assert not found(write(tmp_path, files), "FUS401")
+
+
+RAYS = """def encode(n: int, dtype):
+    return mx.arange(n).astype({dtype})[:, None] * mx.ones((n, 3), dtype)
+
+
+class Rays(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(3, 8)
+
+    def __call__(self, x):
+        return self.condition(x, {given})
+
+    def condition(self, x, rays):
+        rays = nn.AvgPool2d(2)(rays)
+        both = mx.concatenate([rays, mx.ones((*rays.shape[:-1], 1))], axis=-1)
+        return mx.concatenate([self.up(x), both], axis=-1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [("mx.arange(8).astype(mx.float32).reshape(1, 2, 2, 2)", 0), ("self.up(x)", 1)],
+)
+def test_what_the_calls_give_in_float32_is_not_made_wider(tmp_path: Path, given: str, count: int) -> None:
+    package = write(tmp_path, {"rays.py": RAYS.format(given=given, dtype="mx.float32")})
+    findings = [f for f in found(package, "FUS105") if "mx.ones((*rays" in f.message]
+    assert len(findings) == count

@@ -407,3 +407,31 @@ def test_what_a_branch_of_a_compiled_function_adds_is_in_its_kernels() -> None:
     assert (t.kernels_now, t.kernels_fused) == (plain.kernels_now, 2)
     assert (t.bytes_now, t.bytes_fused) == (plain.bytes_now, "8*T*D")
     assert (plain.kernels_fused, plain.bytes_fused) == (1, "4*T*D")
+
+
+BIASED = """
+def attend(q, k, v, bias):
+    scores = q @ k.swapaxes(-1, -2)
+    return mx.softmax(scores + bias, axis=-1) @ v
+
+
+def f(x, bias: mx.array):
+    B, L, D = x.shape
+    q = x.reshape(B, L, 8, 64).transpose(0, 2, 1, 3)
+    bias = bias.reshape(1, {heads}, L, L)
+    {rotate}
+    return attend(q, q, q, bias)
+"""
+
+
+def test_a_bias_of_each_head_is_as_many_masks() -> None:
+    (each,) = savings(BIASED.format(heads=8, rotate="pass"), "FUS211")
+    (one,) = savings(BIASED.format(heads=1, rotate="pass"), "FUS211")
+    assert each.bytes_fused == "2048*B*L + 16*L*L"
+    assert one.bytes_fused == "2048*B*L + 2*L*L"
+
+
+def test_scores_of_rotated_queries_have_the_dtype_of_the_table() -> None:
+    rotate = "if bias is not None:\n        q = q * mx.cos(mx.arange(64).astype(mx.float32))"
+    (t,) = savings(BIASED.format(heads=1, rotate=rotate), "FUS211")
+    assert "192*B*L*L" in t.bytes_now  # 6 passes over 8 heads of 4 bytes
