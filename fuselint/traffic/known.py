@@ -71,7 +71,7 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"experts?$", "experts"),
     (r"intermediate|inner|ffn|mlp|hidden_dim|^hidden$|ff_?dim|d_ff", "inner"),
     (r"layers?$|depth", "layers"),
-    (r"len(gth)?$|^seq|seq$|^t$|tokens?$|steps?$|frames?$|positions?$", "length"),
+    (r"len(gth)?$|^seq|seq$|^t$|^time$|tokens?$|steps?$|frames?$|positions?$", "length"),
     (r"dims?$|width|features?|channels?|hidden_size|d_model|embed|n_state|_size$", "features"),
 )
 """What names say of a size, the first that fits; the letter case doesn't matter."""

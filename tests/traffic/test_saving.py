@@ -435,3 +435,66 @@ def test_scores_of_rotated_queries_have_the_dtype_of_the_table() -> None:
     rotate = "if bias is not None:\n        q = q * mx.cos(mx.arange(64).astype(mx.float32))"
     (t,) = savings(BIASED.format(heads=1, rotate=rotate), "FUS211")
     assert "192*B*L*L" in t.bytes_now  # 6 passes over 8 heads of 4 bytes
+
+
+BOTH = """
+def f(q, k, base: float):
+    batch, heads, time, dim = q.shape
+    angles = mx.arange(time)[:, None] * mx.exp(mx.arange(dim // 2) * (-math.log(base) * 2.0 / dim))
+    cos, sin = mx.cos(angles), mx.sin(angles)
+    out = []
+    a, b = q[..., 0::2], q[..., 1::2]
+    c, d = k[..., 0::2], k[..., 1::2]
+    q = mx.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(q.shape)
+    k = mx.stack([c * cos - d * sin, c * sin + d * cos], axis=-1).reshape(k.shape)
+    return q, k
+"""
+
+
+def test_keys_have_the_axes_that_queries_name() -> None:
+    queries, keys = savings("import math\n" + BOTH, "FUS221")
+    assert queries.bytes_now == keys.bytes_now.replace("B*H*F*time", "F*batch*heads*time")
+    assert queries.at["F"] == keys.at["F"] == 64 and keys.at["time"] == 2048
+
+
+CAST = """
+HALF = 64
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(1536, 1536)
+
+    def __call__(self, x, cos, sin):
+        B, L, _ = x.shape
+        q = self.q(x).reshape(B, L, 12, 128).transpose(0, 2, 1, 3)
+        return rotate(q, cos, sin), rotate(q * 2, cos, sin)
+
+
+def rotate(x, cos, sin):
+    cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
+    a, b = x[..., :HALF], x[..., HALF:]
+    return x * cos + mx.concatenate([-b, a], axis=-1) * sin
+
+
+class Model(nn.Module):
+    def __init__(self, n: int):
+        super().__init__()
+        self.layers = [Attention() for _ in range(n)]
+
+    def __call__(self, x):
+        angles = mx.arange(x.shape[1])[:, None] * (1.0 / 1e4 ** (mx.arange(0, 128, 2) / 128))[None]
+        angles = mx.concatenate([angles, angles], axis=-1)
+        cos, sin = mx.cos(angles), mx.sin(angles)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return x
+"""
+
+
+def test_tables_that_every_call_casts_are_kernels() -> None:
+    (t,) = savings(CAST, "FUS221", "rotate")
+    assert t.kernels_now == 7  # two casts, -b, both halves, two products, the sum
+    assert t.bytes_now == "2560*B*T*H + 2048*T"
+    assert t.bytes_fused == "512*B*T*H"
