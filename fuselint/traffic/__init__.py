@@ -84,6 +84,7 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
     traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
+    _lead_products(before)
     own = apart(traced, match.region, (match.root, *match.also))
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a) is None]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
@@ -96,6 +97,16 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
         for s in traced.counted  # a loop's or branch's value is of them
     )
     return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]), assumed and settings.dtype == DEFAULT_DTYPE)
+
+
+def _lead_products(kernels: Sequence[Kernel]) -> None:
+    """Gives a product of unknown rank the leading axes of what it is added to, which the sum has."""
+    for k in kernels:
+        whole = next((w.shape for w in k.writes if w.fusable and w.shape is not None and w.shape.lead is None), None)
+        for a in k.reads if whole is not None else ():
+            more = 0 if whole is None or a.shape is None else len(whole.dims) - len(a.shape.dims)
+            if a.primitive == "Matmul" and a.shape is not None and a.shape.lead is not None and more > 0 and whole:
+                a.shape = Shape(None, (*whole.dims[:more], *a.shape.dims))
 
 
 def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[list[Kernel], list[Kernel]]:

@@ -30,6 +30,10 @@ USES: tuple[tuple[str, Use], ...] = (
 )
 
 
+NORMS = r"norm|(^|_)(ln|bn|gn)(\d|_|$)|scale"
+"""What layers are called whose weight is as long as an axis."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """An operand of unknown shape. lead: what shapes made of its own are called after; size: its elements.
@@ -145,6 +149,9 @@ def _readable(node: Node, lead: str) -> str:
 
 
 def _use(node: Node, text: str) -> Use:
+    owner = re.search(r"(\w+)\.weight'*$", text)
+    if owner is not None and owner.group(1) != "self" and not re.search(NORMS, owner.group(1).lower()):
+        return "activation"  # of a layer: a matrix
     last = text.rstrip("'").rsplit(".", 1)[-1].lower()
     said = next((use for pattern, use in USES if re.search(pattern, last)), None)
     return said or ("vector" if node.op in ("attr", "global") else "activation")

@@ -498,3 +498,30 @@ def test_tables_that_every_call_casts_are_kernels() -> None:
     assert t.kernels_now == 7  # two casts, -b, both halves, two products, the sum
     assert t.bytes_now == "2560*B*T*H + 2048*T"
     assert t.bytes_fused == "512*B*T*H"
+
+
+def test_a_number_of_numpy_on_the_left_computes_on_the_host() -> None:
+    body = "def f(x: mx.array):\n    return 0.5 * x * (1.0 + mx.tanh({} * (x + 0.044715 * (x**3))))\n"
+    (host,) = savings("import numpy as np\n" + body.format("np.sqrt(2 / np.pi)"), "FUS261")
+    (plain,) = savings("import math\n" + body.format("math.sqrt(2 / math.pi)"), "FUS261")
+    assert (host.kernels_now, plain.kernels_now) == (7, 8)
+
+
+def test_a_product_has_the_leading_axes_of_what_it_is_added_to() -> None:
+    source = (
+        "def f(k, v: mx.array, n: int, heads: int):\n    state = mx.zeros((n, heads, 64, 32))\n"
+        "    k = k * mx.exp(k.sum(-1, keepdims=True))\n    return state + k.swapaxes(-1, -2) @ v\n"
+    )
+    (t,) = savings(source, "FUS231")
+    assert t.saved_at == 2 * 4 * 32 * t.at["n"] * 64 * 32
+
+
+def test_a_table_that_is_added_to_a_product_of_weights_has_its_own_size() -> None:
+    source = (
+        "class Adapted(nn.Module):\n    def __init__(self, inner, n, dims, r=8):\n        super().__init__()\n"
+        "        self.inner = inner\n        self.a = mx.zeros((n, r))\n        self.b = mx.zeros((r, dims))\n"
+        "    def __call__(self):\n        return self.inner.weight + (2.0 * self.a) @ self.b\n"
+    )
+    (t,) = savings(source, "FUS231", "Adapted.__call__")
+    assert "2*self.inner.weight.size" in t.bytes_now and t.at["self.inner.weight.size"] == t.at["n"] * t.at["dims"]
+    assert t.at["r"] == 8
