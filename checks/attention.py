@@ -32,6 +32,7 @@ from fuselint.graph.identities import none_test
 from fuselint.graph.identities_linear import composed, permuted, swap
 from fuselint.graph.identities_views import FULL
 from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.shapes import Shape
 from fuselint.graph.values import ONE, Value
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
@@ -386,7 +387,7 @@ def _match(graph: Graph, found: Attention) -> Match | None:
     batch = ("B", "H") if rank != 3 else ("H",)
     shapes = {"q": (*batch, "L", "D"), "k": (*batch, "S", "D"), "v": (*batch, "S", "D"), "sinks": ("H",)}
     for key, node in _mask_keys(mask, masks):
-        shapes[key] = _mask_shape(facts.rank(node), rank)
+        shapes[key] = _mask_shape(facts.shape(node), facts.shape(found.q), rank)
         dtypes[key] = "bool" if found.keep else "mask"
     if found.keys_axes is not None:
         shapes["k"] = _permuted_back(shapes["k"], found.keys_axes)
@@ -451,9 +452,18 @@ def _scale_nodes(scale: Hole) -> list[Node]:
     return list(scale.operands.values()) if isinstance(scale, Synthesised) else [scale]
 
 
-def _mask_shape(rank: int | None, of: int | None) -> tuple[str, ...]:
-    full = ("B", "1", "L", "S") if of != 3 else ("1", "L", "S")
-    return full[-rank:] if rank is not None and 2 <= rank <= len(full) else ("L", "S")
+def _mask_shape(mask: Shape | None, q: Shape | None, of: int | None) -> tuple[str, ...]:
+    """A mask has a row for each query and key, the same for all heads, unless its own shape says otherwise."""
+    full = ["B", "1", "L", "S"] if of != 3 else ["1", "L", "S"]
+    rank = None if mask is None else mask.rank
+    if mask is None or rank is None or not 2 <= rank <= len(full):
+        return ("L", "S")
+    heads = None if q is None else q.axis(-3)
+    if rank > 2 and heads is not None and heads != 1 and mask.axis(-3) == heads:
+        full[-3] = "H"
+    if rank > 3 and mask.axis(-4) == 1:
+        full[-4] = "1"
+    return tuple(full[-rank:])
 
 
 def _permuted_back(shape: tuple[str, ...], axes: tuple[int, ...]) -> tuple[str, ...]:

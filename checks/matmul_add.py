@@ -125,7 +125,11 @@ def _match(graph: Graph, root: Node, product: int, addend: int) -> Match | None:
         obligations=obligations,
         region=frozenset(inside),
         fused=(FusedKernel("addmm", (c, a, b), root),),
-        shapes={"a": ("...", IN), "b": (IN, OUT) if _is_matrix(graph, b) else ("...", IN, OUT), "c": _shape(graph, c)},
+        shapes={
+            "a": ("...", IN),
+            "b": (IN, OUT) if _is_matrix(graph, b) else ("...", IN, OUT),
+            "c": _shape(graph, c, scaled.value),
+        },
         dtypes={"b": "weight", "c": "weight" if c.op == "attr" else "activation"},
         numerics="more accurate",
         related=[(scaled.value, "the product")],
@@ -200,13 +204,23 @@ def _dtype(graph: Graph, a: Node, b: Node, c: Node) -> Obligation:
     return Obligation(claim, "proven", "its dtype is the operands', or that of a weight as loaded")
 
 
-def _shape(graph: Graph, c: Node) -> tuple[str, ...]:
+def _shape(graph: Graph, c: Node, product: Node) -> tuple[str, ...]:
+    """What is read of an object is a bias, but what is added to a product of two weights is a weight."""
     rank = graph.facts.rank(c)
     if rank == 0:
         return ()
-    if rank is None or rank == 1:
-        return (OUT,) if rank == 1 or c.op in ("attr", "param") else ("...", OUT)
-    return ("...", OUT)
+    if rank == 1:
+        return (OUT,)
+    held = c.op in ("attr", "param") and not all(n.op == "attr" for n in _weights(product))
+    return (OUT,) if rank is None and held else ("...", OUT)
+
+
+def _weights(product: Node) -> Iterator[Node]:
+    """The operands of a product, as the object holds them."""
+    for n in product.inputs:
+        while n.inputs and (n.op in ("astype", "multiply") or (n.op in TABLE and TABLE[n.op].kind == "view")):
+            n = next((k for k in n.inputs if k.attrs.get("init") is not None), n.inputs[-1])
+        yield n
 
 
 EXAMPLES = [

@@ -27,6 +27,7 @@ from typing import Any
 
 from fuselint.finding import Obligation
 from fuselint.graph.across import Inside
+from fuselint.graph.callers import given_dtypes
 from fuselint.graph.dtypes import HALF, DType
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node, region
@@ -149,7 +150,13 @@ def _match_call(graph: Graph, origins: Origins, call: Node) -> Match | None:
             for x, promoting in _pairs(inside.facts, node) if node.op in PROMOTING else ():
                 given, table = _argument(inside, x), _argument(inside, promoting)
                 found = None if table is None or given is None else source(facts, table)
-                if found is None or given is None or _is_meant(graph, found) or not _matters(graph, call):
+                if (
+                    found is None
+                    or given is None
+                    or _is_wide_already(graph, given)
+                    or _is_meant(graph, found)
+                    or not _matters(graph, call)
+                ):
                     continue
                 evidence = _evidence(graph, origins, given)
                 if evidence is None:
@@ -200,8 +207,10 @@ def _evidence(graph: Graph, origins: Origins, x: Node) -> Obligation | None:
 
 
 def _is_wide_already(graph: Graph, x: Node) -> bool:
-    """Whether an operand before has made the activation float32: through calls, whose result has the dtype of their
-    first argument, and layers."""
+    """Whether the activation is float32 as the package's calls of the function give it, or an operand before has made
+    it so: through calls, whose result has the dtype of their first argument, and layers."""
+    if "float32" in graph.facts.dtype(x).bound(given_dtypes(graph)):
+        return True
     for _ in range(FARTHEST):
         op = TABLE.get(x.op)
         if not x.inputs or not (x.op in ("call", "item", "index") or (op is not None and op.kind in THROUGH)):

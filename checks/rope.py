@@ -38,6 +38,7 @@ from fuselint.graph.rotary_tables import ROOTS, Tabled, Way, tabled
 from fuselint.graph.rotations import Rotation, read, with_rest
 from fuselint.graph.symbols import Expr
 from fuselint.graph.values import Value
+from fuselint.graph.wholes import Whole
 from fuselint.rulebook import Example, FusedKernel, Hole, Made, Match, Synthesised
 from fuselint.source.layout import one_line
 
@@ -343,6 +344,8 @@ def _shapes(
         scalars[rotation.dims] = "2*F"
     if size.number is None:
         scalars[size] = last
+    half = _half(c, x) if size.number is None and rotation.dims is None else None
+    last = last if half is None else str(2 * half)
     middle = ("T", "H") if rotation.angles.axis == -3 else ("H", "T")
     lead = ("B", "H", "T")[-(c.facts.rank(x) or 4) + 1 :] if middle[0] == "H" else ("B", "T", "H")
     length, named = c.size_of(x, rotation.angles.axis), rotation.angles.frequencies.length
@@ -355,6 +358,16 @@ def _shapes(
     else:
         lead = tuple(str(int(length.number)) if a == "T" else a for a in lead)
     return {"x": (*lead, last)}, scalars
+
+
+def _half(c: Canonical, x: Node) -> int | None:
+    """As many entries as x is cut at, `x[..., :64]`: half of its last axis."""
+    for node in c.graph.users.get(x, ()):
+        shape = c.facts.shape(node) if node.op == "index" else None
+        size = None if shape is None or not shape.dims else shape.dims[-1].value()
+        if size is not None and size > 1:
+            return size
+    return None
 
 
 # -- angles ------------------------------------------------------------------------------------------------------------
@@ -487,6 +500,9 @@ def _advice(graph: Graph, found: Tabled) -> Match | None:
         return None
     inside = region(whole.root, ())
     last = rotation.angles.frequencies.table
+    given = [_before_casts(whole, t) for t in found.tables]
+    tables = [t for t, _ in given]
+    dtypes = [dtype or _made_as(there, inside) for _, dtype in given]
     made = " and ".join(m for m in found.makers if m != graph.context.qualname)
     return Match(
         code=CODE,
@@ -494,7 +510,7 @@ def _advice(graph: Graph, found: Tabled) -> Match | None:
         holes={
             "x": x,
             **{f"x{i}": other for i, (_, other) in enumerate(found.others)},
-            **{f"table{i}": t for i, t in enumerate(found.tables)},
+            **{f"table{i}": t for i, t in enumerate(tables)},
         },
         message="hand-written rotary embedding" + (f" by tables of {made}" if made else ""),
         obligations=[
@@ -511,13 +527,13 @@ def _advice(graph: Graph, found: Tabled) -> Match | None:
             policy.obligation,
         ],
         region=frozenset(
-            n for root, rotated in ((found.root, x), *found.others) for n in region(root, (rotated, *found.tables))
+            n for root, rotated in ((found.root, x), *found.others) for n in region(root, (rotated, *tables))
         ),
         fused=tuple(FusedKernel("fast.rope", (r,), root) for root, r in ((found.root, x), *found.others)),
         shapes=_operand_shapes(
             found, _shapes(there.canonical, policy.x, rotation, _least_rank(there, policy.x))[0]["x"]
         ),
-        dtypes={f"table{i}": made_as for i in range(len(found.tables)) if (made_as := _made_as(there, inside))},
+        dtypes={f"table{i}": dtype for i, dtype in enumerate(dtypes) if dtype},
         numerics=policy.numerics,
         related=[(n, "rotated by the same tables") for n, _ in found.others if n.frame.depth == 0],
         data={"problem": _instead(graph, found, policy.x)},
@@ -559,6 +575,8 @@ def _division(rotation: Rotation) -> Iterator[Obligation]:
 def _operand_shapes(found: Tabled, x: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """Example shapes: the heads of what else is rotated, the keys, may be fewer."""
     row = "2*F" if found.whole_rows else "F"
+    if x[-1].isdecimal():
+        row = x[-1] if found.whole_rows else str(int(x[-1]) // 2)
     table = ("T", "1", row) if found.ways[0].rotation.angles.axis == -3 else ("T", row)
     other = tuple("G" if axis == "H" else axis for axis in x)
     return {
@@ -566,6 +584,16 @@ def _operand_shapes(found: Tabled, x: tuple[str, ...]) -> dict[str, tuple[str, .
         **{f"x{i}": other for i in range(len(found.others))},
         **{f"table{i}": table for i in range(len(found.tables))},
     }
+
+
+def _before_casts(whole: Whole, table: Node) -> tuple[Node, str]:
+    """What a table is cast from at every call, and its dtype; the table itself, and "", where it isn't cast."""
+    copy = next((n for n, (_, own) in whole.original.items() if own is table), None)
+    if table.op != "astype" or copy is None:
+        return table, ""
+    while table.op == "astype" and copy.op == "astype":
+        table, copy = table.inputs[0], copy.inputs[0]
+    return table, whole.graph.facts.dtype(copy).name or ""
 
 
 def _made_as(graph: Graph, inside: list[Node]) -> str:

@@ -6,7 +6,7 @@ defaults of a configuration, or by the calls that make the layer, in any file of
 
 Why: MLX then runs the steps that attention stands for: the scores of all queries and keys are written to memory and
 read back by the softmax and the second matmul. On Metal the kernels for many queries take head dimensions of 64, 72,
-80, 96 and 128, those for up to 8 queries 64, 96, 128 and 256 (MLX 0.32).
+80, 96 and 128, those for up to 8 queries 64, 96, 128 and 256, and 192 with values of 128 (MLX 0.32).
 
 Traffic: 6 passes over the scores, batch x heads x queries x keys, which the fused kernel keeps on chip.
 
@@ -28,9 +28,17 @@ from typing import Any
 from fuselint.finding import Obligation
 from fuselint.graph.fact import Default, Place
 from fuselint.graph.flow import Run, run_at
-from fuselint.graph.gates import ARGUMENTS, NEWEST, Version, attention_is_fused, heads_taken
+from fuselint.graph.gates import (
+    ARGUMENTS,
+    DECODE_UNEQUAL_HEADS,
+    NEWEST,
+    Version,
+    attention_is_fused,
+    heads_taken,
+)
 from fuselint.graph.known import KnownFacts
-from fuselint.graph.makers import as_made
+from fuselint.graph.likely import likely
+from fuselint.graph.makers import as_made, is_left_out
 from fuselint.graph.model import Graph, Node
 from fuselint.rulebook import Example, Match
 
@@ -86,12 +94,15 @@ class _Heads:
     calls: tuple[Place, ...] = ()
 
     def is_fused(self, queries: int, target: Version) -> bool:
-        return attention_is_fused(self.head, self.values or self.head, queries, version=target)
+        """Whether there is a kernel for so many queries; where nothing is known of values, for values that have one."""
+        known = (self.head, *(v for h, v in DECODE_UNEQUAL_HEADS if h == self.head))
+        widths = known if self.values is None else (self.values,)
+        return any(attention_is_fused(self.head, v, queries, version=target) for v in widths)
 
     def is_forced(self, target: Version) -> bool:
         """Whether there is a kernel for many queries that only force_fused takes."""
         has_argument = target >= ARGUMENTS["scaled_dot_product_attention", "force_fused"]
-        return self.head == self.values and self.head in FORCED and has_argument
+        return self.values in (None, self.head) and self.head in FORCED and has_argument
 
     @property
     def size(self) -> str:
@@ -122,7 +133,7 @@ def _heads(graph: Graph, node: Node) -> _Heads | None:
     for facts in (graph.facts, graph.usual):
         known = _known(facts, node)
         if known is not None:
-            return None if known.is_fused(MANY, target) else known
+            return None if known.is_fused(MANY, target) or (known.rests and is_left_out(graph)) else known
     if not _depends_on_making(graph, node):
         return None
     made = ((heads, calls) for heads, calls in as_made(graph, lambda facts: _known(facts, node)))
@@ -141,13 +152,18 @@ def _depends_on_making(graph: Graph, node: Node) -> bool:
 
 
 def _known(facts: KnownFacts, node: Node) -> _Heads | None:
-    """The head dimensions of all attention that a node runs, where they are known and the same."""
+    """The head dimensions of all attention that a node runs, where they are known and the same. What a helper makes of
+    values on a way of its own (of a quantised cache), it makes as wide as the others."""
     found = {_of(run) for run in _runs(facts, node)}
-    return found.pop() if len(found) == 1 else None
+    if None in found or len({h.head for h in found if h is not None}) != 1:
+        return None
+    told = {h for h in found if h is not None and h.values is not None} or found
+    return told.pop() if len(told) == 1 else None
 
 
 def _of(run: Run) -> _Heads | None:
     shapes = [run.facts.shape(n) for n in run.there.inputs[:3]]
+    shapes[2] = likely(run.there.inputs[2], run.facts)  # a cache returns values as wide as it is given
     (head, by), (values, also) = (run.facts.usual(None if s is None else s.axis(-1)) for s in (shapes[0], shapes[2]))
     length = run.facts.usual(None if shapes[0] is None else shapes[0].axis(-2))[0]
     if head is None or (length is not None and length <= MANY):

@@ -385,7 +385,8 @@ class Across:
         summary = None if function is None else self.elsewhere.function(function)
         if function is None or summary is None:
             return []
-        inside = self._follow(function, summary, self.own() if is_super(node) else None, *given)
+        is_bound = isinstance(node.attrs.get("callee"), Node)  # a value that is called is the method's first argument
+        inside = self._follow(function, summary, self.own() if is_super(node) else None, *given, is_bound=is_bound)
         return [] if inside is None else [inside]
 
     def callees(self, node: Node) -> tuple[Instance, ...]:
@@ -430,12 +431,17 @@ class Across:
         receiver: Instance | None,
         positional: Sequence[Node],
         keywords: Mapping[str, Node],
+        is_bound: bool = False,
     ) -> Inside | None:
+        """A function with what a call gives it. receiver: the object whose method it is, None where that isn't known.
+        is_bound: whether there is one."""
         graph = self.elsewhere.graph(found) if self._gives_what_it_returns(found, summary) else None
         parameters: Sequence[Parameter] = summary.parameters
         this: dict[str, Fact] = {}
         if receiver is not None and summary.kind in ("method", "property") and parameters:
             this[parameters[0].name] = Fact("object", instances=(receiver,), present=True)
+            parameters = parameters[1:]
+        elif is_bound and summary.kind == "method":
             parameters = parameters[1:]
         bound = bind(parameters, positional, keywords)
         if graph is None or bound is None:

@@ -37,6 +37,9 @@ JOINS = frozenset({"phi", "loop"})
 LEAST, LONGEST = 2, 3
 """Parts of an index that takes one of a sequence."""
 
+MANY_AXES = 2
+"""Axes that an index names one by one before a new one at its end: those are all there are."""
+
 SAME_SHAPE = frozenset({"unary", "cast", "activation"})
 NAMELESS = SAME_SHAPE | {"view", "copy", "gather", "layer", "conv"}
 """Kinds of operations whose operand may be better known than its rank is proven."""
@@ -96,6 +99,8 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
     elif _is_a_step(node):
         tail = (likely(source, facts, depth + 1) or Shape(f"%{source.id}", ())).tail(3)
         found = None if tail is None else Shape(None, (tail[0], tail[2]))
+    elif node.op == "attr" and isinstance(node.attrs.get("init"), Node):
+        found = likely(node.attrs["init"], facts, depth + 1)  # a weight, or None where there is none
     elif node.op == "index":
         whole = likely(source, facts, depth + 1)
         found = _indexed(whole, node.attrs.get("index")) or _cut(whole, node.attrs.get("index"), facts)
@@ -238,7 +243,8 @@ def _kept(shape: Shape | None, axis: Any) -> Shape | None:
 
 
 def _indexed(shape: Shape | None, index: Any) -> Shape | None:
-    """`x[:, None, :]` of an x of unknown rank names all its axes, and `x[:, None]` all but one."""
+    """`x[:, None, :]` of an x of unknown rank names all its axes, so does `mask[:, :, None]`, and `x[:, None]` all but
+    one."""
     parts = index if isinstance(index, tuple) else (index,)
     if shape is not None and shape.lead is None and len(parts) == 2 and parts[0] is Ellipsis and _is_one(parts[1]):
         return Shape(None, shape.dims[:-1]) if shape.dims else None
@@ -249,10 +255,12 @@ def _indexed(shape: Shape | None, index: Any) -> Shape | None:
         return None
     if given == 0 if shape.lead is not None else len(shape.dims) < given:
         return None
-    count = len(shape.dims) if shape.lead is None else given + (parts[-1] is None)
+    count = len(shape.dims) if shape.lead is None else given + (parts[-1] is None and given < MANY_AXES)
     sizes = shape.tail(count)
     if sizes is None:
         return None
+    if count == given and shape.lead is not None and not shape.dims:
+        sizes = tuple(Expr.name(f"{shape.lead}.shape[{i}]") for i in range(count))
     rest = iter(sizes)
     return Shape(None, (*(ONE if p is None else next(rest) for p in parts), *rest))
 

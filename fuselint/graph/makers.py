@@ -50,6 +50,27 @@ def as_made(graph: Graph, ask: Callable[[Facts], T | None]) -> Iterator[tuple[T,
     yield from _ways(elsewhere, found, asked, (found,))
 
 
+def is_left_out(graph: Graph) -> bool:
+    """Whether the package makes the object of a method only where defaults say that it makes another one."""
+    name, program = graph.context.class_name, graph.program
+    if name is None or program is None:
+        return False
+    elsewhere = program.elsewhere
+    calls = list(islice(elsewhere.uses(Definition(elsewhere.path_of(graph), name)), MOST + 1))
+    return 0 < len(calls) <= MOST and all(_is_left_out(elsewhere, *call) for call in calls)
+
+
+def _is_left_out(elsewhere: Elsewhere, caller: Graph, call: Node) -> bool:
+    """Whether defaults say that control never comes to a call, or that `a if test else b` is the other value."""
+    facts = Facts(caller, Reach(usual=True, elsewhere=elsewhere))
+    if Inside(caller, facts).reached(call.top_stmt) is False:
+        return True
+    users = caller.users.get(call, ())
+    tests = [(n.inputs[0] is call, n.attrs.get("test")) for n in users if n.op == "phi" and len(n.inputs) > 1]
+    known = [(taken, facts.truth(test)) for taken, test in tests if isinstance(test, Node)]
+    return len(known) == len(users) > 0 and all(truth is not None and truth is not taken for taken, truth in known)
+
+
 def _ways(
     elsewhere: Elsewhere, found: Definition, ask: Callable[[Inside], T | None], chain: tuple[Definition, ...]
 ) -> Iterator[tuple[T, tuple[Place, ...]]]:

@@ -132,8 +132,8 @@ def joined(a: Shape | None, b: Shape | None) -> Shape | None:
     if len(more.dims) <= max(len(less.dims), 1):
         return broadcast(a, b)  # a weight, and an activation of unknown rank
     count = len(more.dims) - len(less.dims)
-    if more.lead is None and any(d == 1 for d in more.dims[:count]):
-        return Shape(less.lead, _meet(less.dims, more.dims[count:]))  # one row for many
+    if more.lead is None and 1 in more.dims:
+        return Shape(less.lead, _meet(less.dims, more.dims[count:]))  # one row for many, or one number for a row
     return Shape(more.lead, _meet(more.dims, less.dims))
 
 

@@ -46,6 +46,9 @@ NOT_ARRAYS = names(
 OPAQUE = "Opaque"
 """What stands for a value that isn't MLX's own computation: a join of branches, or a call that isn't understood."""
 
+PARAMETERS = frozenset({"weight", "bias"})
+"""Attributes that are arrays, whatever they are of."""
+
 FLOATING = (rules.floated, rules.promoted_float)
 """dtype rules of ops that turn integers into float32 before they compute."""
 
@@ -207,6 +210,8 @@ class Trace:
         if op.operator is not None and given and len(numbers) == len(given):
             whole = op.name != "divide" and all(x.kind == "int" for x in numbers)
             return Scalar(node, "int" if whole else "float")
+        if _is_numpys(node):
+            return self.opaque([x for x in given if isinstance(x, Array)], node)  # NumPy computes on the host
         unknown = None in known  # neither an array nor a number
         if is_compiled(node) and self.eager and not unknown:
             return self.own_kernels(node, op, given)
@@ -399,10 +404,18 @@ def _is_operator(node: Node) -> bool:
     return isinstance(node.cst, (cst.BinaryOperation, cst.AugAssign))
 
 
+def _is_numpys(node: Node) -> bool:
+    """`np.sqrt(2.0) * x`: NumPy's scalar stands first, so that its operator takes the array."""
+    at = node.inputs[0] if _is_operator(node) and len(node.inputs) == 2 else None
+    while at is not None and at.op in TABLE and _is_operator(at) and at.inputs:
+        at = next((n for n in at.inputs if n.op == "call"), at.inputs[0])
+    return at is not None and at.op == "call" and str(at.attrs.get("target")).startswith("numpy.")
+
+
 def is_configured(node: Node, facts: KnownFacts) -> bool:
     """`self.scale` where the constructor assigns `config.scale`, or `self.config.scale`: of what nothing is known but
     that it is an argument's of the constructor, a number."""
-    if node.op != "attr" or facts.kind(node) != "unknown":
+    if node.op != "attr" or facts.kind(node) != "unknown" or node.attrs.get("name") in PARAMETERS:
         return False
     at, inside = node, False
     while at.op == "attr" and at.inputs:

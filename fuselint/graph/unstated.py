@@ -25,6 +25,9 @@ ARRAYS = ("array", "unknown")
 MEETING = frozenset({"binary", "ternary", "matmul"})
 STATED = (*HALF, "float32", "complex64")
 
+FARTHEST = 60
+"""Values between what a branch computes and what it computes it of."""
+
 ROUNDS = 3
 """How often operations are gone through: what a value is counted as may decide it for those before."""
 
@@ -85,7 +88,7 @@ def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) 
     shown = _shown(facts.graph, facts, given) - given.keys()
     wider = list(_wider(facts, facts.unstated - shown))
     shown |= {narrow for narrow, _ in wider}
-    out = {**dict(_defaults(facts)), **{wide: "float32" for _, wide in wider}, **given}
+    out = {**_joins(facts, given), **dict(_defaults(facts)), **{wide: "float32" for _, wide in wider}, **given}
     shown |= set(_like(facts, shown, facts.unstated - shown - out.keys()))
     unstated = facts.unstated - shown
     _follow_calls(facts, unstated, out)
@@ -104,6 +107,33 @@ def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) 
         if len(out) == before:
             break
     return out
+
+
+def _joins(facts: KnownFacts, given: Mapping[str, str]) -> dict[str, str]:
+    """The symbols of values that a branch computes anew, `if freqs is not None: q = rotated(q, freqs)`, with the dtype
+    that this gives them: the way that computes more counts. A cast alone computes nothing."""
+    out: dict[str, str] = {}
+    for node in facts.graph.nodes:
+        own = facts.dtype(node).symbols if node.op == "phi" and facts.kind(node) in ARRAYS else frozenset()
+        if len(own) != 1 or not own <= facts.unstated:
+            continue
+        known = {**out, **given}
+        for made, before in (node.inputs, node.inputs[::-1]):
+            dtype = facts.dtype(made).bound(known).name
+            if dtype in STATED and facts.dtype(before).name is None and is_made_of(made, before):
+                out[next(iter(own))] = dtype
+    return out
+
+
+def is_made_of(value: Node, source: Node) -> bool:
+    """Whether a value is computed from another, and not only cast."""
+    found, waiting = {value}, [value]
+    while waiting and len(found) < FARTHEST:
+        node = waiting.pop()
+        new = [n for n in node.inputs if n not in found and n.id >= source.id]
+        found.update(new)
+        waiting += new
+    return source in found and value.op != "astype"
 
 
 def _like(facts: KnownFacts, shown: AbstractSet[str], unstated: AbstractSet[str]) -> Iterator[str]:

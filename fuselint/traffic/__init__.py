@@ -113,21 +113,33 @@ def saves_where_compiled(graph: Graph, match: Match) -> bool:
 
 
 def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Region:
-    facts, letters = _stated(graph, match)
+    facts, letters, renamed = _stated(graph, match)
     gates = replace(gates_of(settings, known), given={**given_dtypes(graph), **known.dtypes})
     traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
+    _lead_products(before)
     others = (a for k in (*before, *after) for a in k.reads)
     own = apart(traced, match.region, (match.root, *match.also), others)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a).own is None]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own)
     sizes.meanings.update(letters)
+    sizes.renamed.update(renamed)
     moved = (a for k in (*before, *after) for a in (*k.reads, *k.writes))
     believed = traced.counted.keys() - gates.given.keys() - merged(graph, facts)
     assumed = bool(believed) or any(a.dtype == ACTIVATION for a in moved)
     return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]), assumed and settings.dtype == DEFAULT_DTYPE)
+
+
+def _lead_products(kernels: Sequence[Kernel]) -> None:
+    """Gives a product of unknown rank the leading axes of what it is added to, which the sum has."""
+    for k in kernels:
+        whole = next((w.shape for w in k.writes if w.fusable and w.shape is not None and w.shape.lead is None), None)
+        for a in k.reads if whole is not None else ():
+            more = 0 if whole is None or a.shape is None else len(whole.dims) - len(a.shape.dims)
+            if a.primitive == "Matmul" and a.shape is not None and a.shape.lead is not None and more > 0 and whole:
+                a.shape = Shape(None, (*whole.dims[:more], *a.shape.dims))
 
 
 def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[list[Kernel], list[Kernel]]:
@@ -225,16 +237,18 @@ WORDS = {"B": "batch", "H": "heads", "G": "kv_heads", "L": "length", "S": "keys"
 """What a rule's letter is called where the code calls something else so."""
 
 
-def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr]]:
+def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[str, Expr]]:
     """The graph's facts; where the rule knows its operands' shapes, with its names for the axes that the code gives no
-    name to. And what those names mean."""
+    name to. And what those names mean, and what the code's own names are in them."""
     stated = {node: shape for _, node, shape in _shapes_of_holes(match)}
     dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
     if not stated:
-        return graph.facts, {}
+        return graph.facts, {}, {}
     facts = Facts(graph)
     axes = dict(reversed(list(_axes(graph, match))))  # the first that names it
     own = {r: e for r, e in axes.items() if is_readable(e)}
+    given = dict(_scalars(graph, match))
+    own.update((r, e) for r, e in given.items() if r.isidentifier() and r not in axes and e.bare is not None)
     taken = {n for e in axes.values() for n in e.names}
     letters = {r for shape in stated.values() for d in shape.dims for r in d.names if r not in own}
     called = {r: WORDS.get(r, r) if r in taken else r for r in letters}
@@ -247,7 +261,19 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr]]:
         dims = tuple(d.substitute(names) for d in shape.dims)
         dtype = DType({dtypes[node]}) if node in dtypes else graph.facts.dtype(node)
         facts.state(node, Shape(None, dims), dtype, "an operand of the rule")
-    return facts, {called[r]: e for r, e in axes.items() if r in called and not any("%" in n for n in e.names)}
+    meant = {called[r]: e for r, e in axes.items() if r in called and not any("%" in n for n in e.names)}
+    # `dim` of the queries is two halves of the keys, too
+    halves = {str(e): _size(r).substitute(names) for r, e in given.items() if "*" in r and r not in axes}
+    return facts, meant, {n: size for n, size in halves.items() if size.names <= set(called.values())}
+
+
+def _scalars(graph: Graph, match: Match) -> Iterator[tuple[str, Expr]]:
+    """What the code calls the numbers that the rule knows by its axes: as many positions as `time`, `T`."""
+    for value, text in match.scalars.items():
+        nodes = graph.canonical.nodes(value)
+        size = graph.facts.size(nodes[0]) if nodes else None
+        if size is not None and size.bare is not None and is_readable(size):
+            yield str(_size(text)), size
 
 
 def is_readable(size: Expr) -> bool:
@@ -255,7 +281,7 @@ def is_readable(size: Expr) -> bool:
     if size.value() is not None:
         return True
     name = next(iter(size.names)) if len(size.names) == 1 else ""
-    return size == Expr.name(name) and re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*", name) is not None
+    return size == Expr.name(name) and re.fullmatch(r"[A-Za-z]\w*(\.[A-Za-z]\w*)*'*", name) is not None
 
 
 def _shapes_of_holes(match: Match) -> Iterator[tuple[str, Node, Shape]]:

@@ -45,6 +45,10 @@ ONES = 0.5
 """How much less an axis of 1 makes of it."""
 
 
+NORMS = r"norm|(^|_)(ln|bn|gn)(\d|_|$)|scale"
+"""What layers are called whose weight is as long as an axis."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operand:
     """An operand of unknown shape. lead: what shapes made of its own are called after; size: its elements.
@@ -265,6 +269,9 @@ def _use(node: Node, text: str) -> Use:
         return "activation"  # a row for each token
     if node.op in ("cos", "sin"):
         return "table"
+    owner = re.search(r"(\w+)\.weight'*$", text)
+    if owner is not None and owner.group(1) != "self" and not re.search(NORMS, owner.group(1).lower()):
+        return "activation"  # of a layer: a matrix
     last = text.rstrip("'\"])").rsplit(".", 1)[-1].lower()
     said = next((use for pattern, use in USES if re.search(pattern, last)), None)
     is_weight = node.op in ("attr", "global") and not is_from_outside(node)

@@ -39,7 +39,8 @@ assert set(PHASE) == set(PHASES)
 
 ASSUMED: dict[str, int] = {
     "features": 4096, "heads": 32, "kv_heads": 8, "group": 4, "head": 128, "inner": 14336, "vocabulary": 128256,
-    "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "span": 128, "ratio": 4, "side": 32, "other": 1,
+    "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "span": 128, "rank": 8, "ratio": 4, "side": 32,
+    "other": 1,
 }  # fmt: skip
 """Where nothing says a size: those of Llama 3 8B, and one of anything else."""
 
@@ -72,8 +73,9 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"per_tok|top_?k", "chosen"),
     (r"experts?$", "experts"),
     (r"intermediate|inner|ffn|mlp|hidden_dim|^hidden$|ff_?dim|d_ff", "inner"),
+    (r"^(lora_)?(r|rank)$", "rank"),
     (r"layers?$|depth", "layers"),
-    (r"len(gth)?$|^seq|seq$|^t$|tokens?$|steps?$|frames?$|positions?$", "length"),
+    (r"len(gth)?$|^seq|seq$|^t$|^time$|tokens?$|steps?$|frames?$|positions?$", "length"),
     (r"dims?$|width|features?|channels?|hidden_size|d_model|embed|n_state|_size$", "features"),
 )
 """What names say of a size, the first that fits; the letter case doesn't matter."""

@@ -5,7 +5,8 @@ as it is, and again with the fused op in the region's place, and what differs is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fuselint.graph.cuts import leaving
@@ -16,6 +17,7 @@ from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.tape import Array
 from fuselint.graph.trace import Trace, trace
+from fuselint.graph.unstated import is_made_of
 from fuselint.traffic.fused import computed
 from fuselint.traffic.kernels import Kernel, group_kernels
 from fuselint.traffic.sizes import FEATURES
@@ -33,19 +35,34 @@ def kernels_around(
     needed: what of the region is computed after the fix too.
     """
     shapeless = graph.context.shapeless
-    before = trace(graph.nodes, facts, shapeless=shapeless, gates=gates)
-    replaced = _Replaced(match, before, match.region - set(needed))
+    taken = _branches_taken(graph) if match.fused else {}  # what only goes is joined with what it is made of
+    before = trace(graph.nodes, facts, shapeless=shapeless, gates=gates, made=partial(_takes, taken))
+    replaced = _Replaced(match, before, match.region - set(needed), taken)
     after = trace(graph.nodes, facts, shapeless=shapeless, gates=gates, made=replaced.made)
     outputs = [*leaving(graph), *(n for n in graph.nodes if n.op == "call")]
     now, then = _kernels(before, outputs, shapeless), _kernels(after, outputs, shapeless)
     return _without(now, then), _without(then, now)
 
 
+def _branches_taken(graph: Graph) -> dict[Node, Node]:
+    """The joins after `if test: x = f(x)`, each with that f(x): MLX compiles one way, and the longer one counts."""
+    joins = [n for n in graph.nodes if n.op == "phi" and len(n.inputs) == 2]
+    return {n: made for n in joins for made, before in (n.inputs, n.inputs[::-1]) if is_made_of(made, before)}
+
+
+def _takes(taken: Mapping[Node, Node], traced: Trace, node: Node) -> bool:
+    """Makes a join the value of the branch that is taken."""
+    if taken.get(node) not in traced.made:
+        return False
+    traced.made[node] = traced.made[taken[node]]
+    return True
+
+
 class _Replaced:
     """Makes the fused ops in the place of a region."""
 
-    def __init__(self, match: Match, before: Trace, gone: Collection[Node]) -> None:
-        self.before, self.gone = before, gone
+    def __init__(self, match: Match, before: Trace, gone: Collection[Node], taken: Mapping[Node, Node]) -> None:
+        self.before, self.gone, self.taken = before, gone, taken
         self.waiting = list(match.fused)
         self.between: dict[Node, Array] = {}  # what fused ops read of each other, by the operand that it is as large as
 
@@ -54,7 +71,7 @@ class _Replaced:
             after.tracer.node, after.tracer.arguments = node, None
             after.made[node] = self.result(after, node)
             return True
-        return node in self.gone
+        return node in self.gone or _takes(self.taken, after, node)
 
     def result(self, after: Trace, node: Node) -> Array | None:
         while self.waiting:

@@ -123,8 +123,9 @@ class Sizes:
                 if ".shape[" not in str(b):
                     self.clearer.setdefault(a, b)
                 continue
-            if name not in b.substitute(self.renamed).names:
-                self.renamed[name] = b.substitute(self.renamed)
+            b = _likeliest(b).substitute(self.renamed)
+            if name not in b.names:
+                self.renamed[name] = b
 
     def _note_contracted(self, summed: Iterable[Pair]) -> None:
         for last, own in summed:

@@ -322,3 +322,104 @@ def test_a_result_lists_what_it_read_of_other_files(tmp_path: Path) -> None:
     (package / "config.py").write_text((package / "config.py").read_text() + "\n")
     after = reads()
     assert {k for k in before if before[k] != after.get(k)} == {str(package / "config.py")}
+
+
+LATENT_CONFIG = """@dataclass
+class LatentConfig:
+    heads: int = 16
+    nope: int = 128
+    rope: int = 64
+    wide: int = {wide}
+    kind: str = "latent"
+
+    def __post_init__(self):
+        if self.nope == 0:
+            self.kind = "plain"
+"""
+LATENT = """from .base import scaled_dot_product_attention
+from .config import LatentConfig
+
+
+class Latent(nn.Module):
+    def __init__(self, config: LatentConfig):
+        super().__init__()
+        self.heads, self.nope, self.wide = config.heads, config.nope, config.wide
+        self.head = config.nope + config.rope
+        self.q = nn.Linear(1024, config.heads * self.head)
+        self.kv = nn.Linear(1024, config.heads * (config.nope + config.wide))
+
+    def __call__(self, x, pe, cache=None):
+        B, L, _ = x.shape
+        q = self.q(x).reshape(B, L, self.heads, self.head).transpose(0, 2, 1, 3)
+        kv = self.kv(x).reshape(B, L, self.heads, self.nope + self.wide).transpose(0, 2, 1, 3)
+        nope, values = mx.split(kv, [self.nope], axis=-1)
+        keys = mx.concatenate([nope, pe], axis=-1)
+        if cache is not None:
+            keys, values = cache.update_and_fetch(keys, values)
+        return scaled_dot_product_attention(q, keys, values, cache, scale=1.0)
+
+
+class Layer(nn.Module):
+    def __init__(self, config: LatentConfig):
+        super().__init__()
+        self.attention = Latent(config) if config.kind == "{kind}" else nn.Linear(8, 8)
+"""
+"""Attention whose values have a width of their own, behind a branch with a cache."""
+
+SPLIT_BASE = BASE.replace(
+    "        return mx.zeros(queries.shape)\n",
+    "        keys, values = cache.dequantize(keys, values)\n"
+    "        return mx.fast.scaled_dot_product_attention(queries, keys, values.astype(queries.dtype), scale=scale)\n",
+)
+
+
+@pytest.mark.parametrize("base", [BASE, SPLIT_BASE])
+@pytest.mark.parametrize(
+    ("wide", "says"),
+    [
+        (
+            128,
+            "prefill falls back to its steps on Metal: no fused kernel of many queries takes a head dimension of 192",
+        ),
+        (96, "attention falls back to its steps on Metal: no fused kernel takes a head dimension of 192, of values 96"),
+        (192, "the fused kernel for a head dimension of 192 is only taken with force_fused=True"),
+    ],
+)
+def test_the_width_of_values_behind_a_cache(tmp_path: Path, base: str, wide: int, says: str) -> None:
+    files = {"base.py": base, "config.py": LATENT_CONFIG.format(wide=wide), "latent.py": LATENT.format(kind="latent")}
+    (finding,) = found(write(tmp_path, files), "FUS401")
+    assert says in finding.message
+
+
+def test_an_object_that_defaults_never_make(tmp_path: Path) -> None:
+    files = {"base.py": BASE, "config.py": LATENT_CONFIG.format(wide=128), "latent.py": LATENT.format(kind="plain")}
+    assert not found(write(tmp_path, files), "FUS401")
+
+
+RAYS = """def encode(n: int, dtype):
+    return mx.arange(n).astype({dtype})[:, None] * mx.ones((n, 3), dtype)
+
+
+class Rays(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(3, 8)
+
+    def __call__(self, x):
+        return self.condition(x, {given})
+
+    def condition(self, x, rays):
+        rays = nn.AvgPool2d(2)(rays)
+        both = mx.concatenate([rays, mx.ones((*rays.shape[:-1], 1))], axis=-1)
+        return mx.concatenate([self.up(x), both], axis=-1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [("mx.arange(8).astype(mx.float32).reshape(1, 2, 2, 2)", 0), ("self.up(x)", 1)],
+)
+def test_what_the_calls_give_in_float32_is_not_made_wider(tmp_path: Path, given: str, count: int) -> None:
+    package = write(tmp_path, {"rays.py": RAYS.format(given=given, dtype="mx.float32")})
+    findings = [f for f in found(package, "FUS105") if "mx.ones((*rays" in f.message]
+    assert len(findings) == count

@@ -385,3 +385,18 @@ def test_usual_facts_leave_the_proven_ones_alone(tmp_path: Path) -> None:
     at = graph(package / "user.py", "A.__call__")
     assert [at.usual.usual(d)[0] for d in facts(at, True).shape(returned(at)).dims] == [5, 8]
     assert [d.value() for d in facts(at).shape(returned(at)).dims] == [None, None]
+
+
+@pytest.mark.parametrize("call", ["layer(x, y)", "layer(x, y=y)"])
+def test_a_layer_of_a_list_gets_its_arguments_in_their_places(tmp_path: Path, call: str) -> None:
+    user = (
+        "class Layer(nn.Module):\n    def __init__(self, dims):\n        super().__init__()\n"
+        "        self.up = nn.Linear(dims, dims)\n\n    def __call__(self, x, y):\n        return self.up(x)\n\n\n"
+        "class Model(nn.Module):\n    def __init__(self, n):\n        super().__init__()\n"
+        "        self.layers = [Layer(8) for _ in range(n)]\n\n    def __call__(self):\n"
+        "        x, y = mx.zeros((2, 3, 8)), mx.zeros((5,), mx.int32)\n"
+        f"        for layer in self.layers:\n            out = {call}\n        return out\n"
+    )
+    at = graph(write(tmp_path, {"user.py": user}) / "user.py", "Model.__call__")
+    (made,) = [n for n in at.nodes if n.op == "call" and n.attrs["target"] == "Layer.__call__"]
+    assert str(at.facts.shape(made)).startswith("(2, 3, ")

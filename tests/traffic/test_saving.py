@@ -356,3 +356,184 @@ def test_pairs_of_a_head_are_few_where_the_code_does_not_say() -> None:
     sizes.meanings["D"] = Expr.name("x.shape[-1]")
     assert sizes.number("F", Known()) == (64, "assumed")  # not half of a model's width
     assert sizes.number("D", Known()) == (4096, "assumed")
+
+
+ROTATED = """
+def rotated(q, k, table):
+    q, k = q.astype(mx.float32), k.astype(mx.float32)
+    return table * q, table * k
+
+
+def f(x, v: mx.array, n: int, table=None):
+    B, L, H, D = x.shape
+    q = k = x.transpose(0, 2, 1, 3)
+    if table is not None:
+        {rotate}
+    k = mx.repeat(k, n, axis=1)
+    v = mx.repeat(v, n, axis=1)
+    return mx.fast.scaled_dot_product_attention(q.astype(v.dtype), k.astype(v.dtype), v, scale=1.0)
+"""
+
+
+def test_what_a_branch_computes_has_the_dtype_that_it_gives() -> None:
+    (wide,) = savings(ROTATED.format(rotate="q, k = rotated(q, k, table)"), "FUS101")
+    (half,) = savings(ROTATED.format(rotate="k = k * 2"), "FUS101")
+    assert wide.bytes_now == "6*B*H*L*D*n + 6*B*H*L*D"  # keys of 4 bytes, values of 2
+    assert half.bytes_now == "4*B*H*L*D*n + 4*B*H*L*D"
+
+
+def test_a_mask_of_rows_has_no_other_axes() -> None:
+    source = (
+        "def f(x, mask, weight: mx.array):\n    h = nn.Linear(8, 16)(x)\n"
+        "    return mx.where(mask[:, :, None].astype(mx.bool_), h, mx.zeros_like(h))\n"
+    )
+    (t,) = savings(source, "FUS106")
+    assert (t.bytes_now, t.bytes_fused) == ("B*L + 128*T", "B*L + 64*T")
+
+
+AFFINE = """
+class Norm(nn.Module):
+    def __init__(self, dims, affine=True):
+        super().__init__()
+        self.affine = affine
+        if affine:
+            self.weight = mx.ones((dims,))
+            self.bias = mx.zeros((dims,))
+        else:
+            self.weight = None
+            self.bias = None
+
+    @mx.compile
+    def __call__(self, x):
+        y = (x - mx.mean(x, axis=-1, keepdims=True)) * mx.rsqrt(mx.var(x, axis=-1, keepdims=True) + 1e-5)
+        {affine}
+        return y
+"""
+
+
+def test_what_a_branch_of_a_compiled_function_adds_is_in_its_kernels() -> None:
+    (t,) = savings(
+        AFFINE.format(affine="if self.affine:\n            y = y * self.weight + self.bias"), "FUS202", "Norm.__call__"
+    )
+    (plain,) = savings(AFFINE.format(affine="pass"), "FUS202", "Norm.__call__")
+    assert (t.kernels_now, t.kernels_fused) == (plain.kernels_now, 2)
+    assert (t.bytes_now, t.bytes_fused) == (plain.bytes_now, "8*T*D")
+    assert (plain.kernels_fused, plain.bytes_fused) == (1, "4*T*D")
+
+
+BIASED = """
+def attend(q, k, v, bias):
+    scores = q @ k.swapaxes(-1, -2)
+    return mx.softmax(scores + bias, axis=-1) @ v
+
+
+def f(x, bias: mx.array):
+    B, L, D = x.shape
+    q = x.reshape(B, L, 8, 64).transpose(0, 2, 1, 3)
+    bias = bias.reshape(1, {heads}, L, L)
+    {rotate}
+    return attend(q, q, q, bias)
+"""
+
+
+def test_a_bias_of_each_head_is_as_many_masks() -> None:
+    (each,) = savings(BIASED.format(heads=8, rotate="pass"), "FUS211")
+    (one,) = savings(BIASED.format(heads=1, rotate="pass"), "FUS211")
+    assert each.bytes_fused == "2048*B*L + 16*L*L"
+    assert one.bytes_fused == "2048*B*L + 2*L*L"
+
+
+def test_scores_of_rotated_queries_have_the_dtype_of_the_table() -> None:
+    rotate = "if bias is not None:\n        q = q * mx.cos(mx.arange(64).astype(mx.float32))"
+    (t,) = savings(BIASED.format(heads=1, rotate=rotate), "FUS211")
+    assert "192*B*L*L" in t.bytes_now  # 6 passes over 8 heads of 4 bytes
+
+
+BOTH = """
+def f(q, k, base: float):
+    batch, heads, time, dim = q.shape
+    angles = mx.arange(time)[:, None] * mx.exp(mx.arange(dim // 2) * (-math.log(base) * 2.0 / dim))
+    cos, sin = mx.cos(angles), mx.sin(angles)
+    out = []
+    a, b = q[..., 0::2], q[..., 1::2]
+    c, d = k[..., 0::2], k[..., 1::2]
+    q = mx.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(q.shape)
+    k = mx.stack([c * cos - d * sin, c * sin + d * cos], axis=-1).reshape(k.shape)
+    return q, k
+"""
+
+
+def test_keys_have_the_axes_that_queries_name() -> None:
+    queries, keys = savings("import math\n" + BOTH, "FUS221")
+    assert queries.bytes_now == keys.bytes_now.replace("B*H*F*time", "F*batch*heads*time")
+    assert queries.at["F"] == keys.at["F"] == 64 and keys.at["time"] == 2048
+
+
+CAST = """
+HALF = 64
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q = nn.Linear(1536, 1536)
+
+    def __call__(self, x, cos, sin):
+        B, L, _ = x.shape
+        q = self.q(x).reshape(B, L, 12, 128).transpose(0, 2, 1, 3)
+        return rotate(q, cos, sin), rotate(q * 2, cos, sin)
+
+
+def rotate(x, cos, sin):
+    cos, sin = cos.astype(x.dtype), sin.astype(x.dtype)
+    a, b = x[..., :HALF], x[..., HALF:]
+    return x * cos + mx.concatenate([-b, a], axis=-1) * sin
+
+
+class Model(nn.Module):
+    def __init__(self, n: int):
+        super().__init__()
+        self.layers = [Attention() for _ in range(n)]
+
+    def __call__(self, x):
+        angles = mx.arange(x.shape[1])[:, None] * (1.0 / 1e4 ** (mx.arange(0, 128, 2) / 128))[None]
+        angles = mx.concatenate([angles, angles], axis=-1)
+        cos, sin = mx.cos(angles), mx.sin(angles)
+        for layer in self.layers:
+            x = layer(x, cos, sin)
+        return x
+"""
+
+
+def test_tables_that_every_call_casts_are_kernels() -> None:
+    (t,) = savings(CAST, "FUS221", "rotate")
+    assert t.kernels_now == 7  # two casts, -b, both halves, two products, the sum
+    assert t.bytes_now == "2560*B*T*H + 2048*T"
+    assert t.bytes_fused == "512*B*T*H"
+
+
+def test_a_number_of_numpy_on_the_left_computes_on_the_host() -> None:
+    body = "def f(x: mx.array):\n    return 0.5 * x * (1.0 + mx.tanh({} * (x + 0.044715 * (x**3))))\n"
+    (host,) = savings("import numpy as np\n" + body.format("np.sqrt(2 / np.pi)"), "FUS261")
+    (plain,) = savings("import math\n" + body.format("math.sqrt(2 / math.pi)"), "FUS261")
+    assert (host.kernels_now, plain.kernels_now) == (7, 8)
+
+
+def test_a_product_has_the_leading_axes_of_what_it_is_added_to() -> None:
+    source = (
+        "def f(k, v: mx.array, n: int, heads: int):\n    state = mx.zeros((n, heads, 64, 32))\n"
+        "    k = k * mx.exp(k.sum(-1, keepdims=True))\n    return state + k.swapaxes(-1, -2) @ v\n"
+    )
+    (t,) = savings(source, "FUS231")
+    assert t.saved_at == 2 * 4 * 32 * t.at["n"] * 64 * 32
+
+
+def test_a_table_that_is_added_to_a_product_of_weights_has_its_own_size() -> None:
+    source = (
+        "class Adapted(nn.Module):\n    def __init__(self, inner, n, dims, r=8):\n        super().__init__()\n"
+        "        self.inner = inner\n        self.a = mx.zeros((n, r))\n        self.b = mx.zeros((r, dims))\n"
+        "    def __call__(self):\n        return self.inner.weight + (2.0 * self.a) @ self.b\n"
+    )
+    (t,) = savings(source, "FUS231", "Adapted.__call__")
+    assert "2*self.inner.weight.size" in t.bytes_now and t.at["self.inner.weight.size"] == t.at["n"] * t.at["dims"]
+    assert t.at["r"] == 8
