@@ -24,7 +24,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LAYERS = 4
-PATIENCE = 60
+PATIENCE = 30
 """Seconds for one trace: a model that looks into its arrays computes on the way."""
 SIZES: dict[str, Any] = {
     "hidden_size": 4096, "d_model": 4096, "model_dim": 4096, "intermediate_size": 11008, "mlp_hidden_size": 22016,
@@ -142,9 +142,13 @@ def main() -> None:
                     continue
                 for kind in ("prefill", "decode"):
                     decode = kind == "decode"
-                    passes = traced(old, name, decode), traced(new, name, decode), traced(options.today, today, decode)
-                    if reason := next((p for p in passes if isinstance(p, str)), None):
-                        notes.append(f"{label} {name}, {kind}: {reason}")
+                    passes: list[Pass | str] = []
+                    for package, module in ((old, name), (new, name), (options.today, today)):
+                        passes.append(traced(package, module, decode))
+                        if isinstance(passes[-1], str):
+                            break
+                    if isinstance(passes[-1], str):
+                        notes.append(f"{label} {name}, {kind}: {passes[-1]}")
                         continue
                     row = [str(p.kernels.total()) for p in passes if isinstance(p, Pass)]
                     row += [f"{p.bytes / 1e6:,.0f}" for p in passes if isinstance(p, Pass)]

@@ -20,9 +20,11 @@ import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +58,8 @@ def prepare(folder: Path, today: Path, versions: list[str]) -> None:
         label, _, path = version.partition("=")
         old, into = Path(path).absolute(), folder / "versions" / label
         _models_of(old, into / "original")
-        new = fixed(old, into, verify=True)
-        new.rename(into / "fixed")
-        for part in (into / "fixed").iterdir():
-            if part.name != "models":
-                shutil.rmtree(part) if part.is_dir() else part.unlink()
+        with tempfile.TemporaryDirectory() as elsewhere:  # git may ignore FOLDER, and fuselint what git ignores
+            _models_of(fixed(old, Path(elsewhere), verify=True), into / "fixed")
         for name in names(old):
             new_name = RENAMED.get(name, name)
             if (today / f"models/{new_name}.py").exists():
@@ -99,12 +98,15 @@ def child(folder: Path, model: str, options: argparse.Namespace) -> dict[str, An
     new.model.load_weights(tree_flatten(old.model.parameters()), strict=False)
     versions = [old, new, Version("today", base / "today", said["today"], sizes)]
     out: dict[str, Any] = {"changed": said["changed"], "versions": {v.label: {} for v in versions}}
+    if error := versions[-1].error(options.prompts[0]):  # as today's olmo, which can't take its own mask
+        out["versions"]["today"] = {"error": error}
+        versions.pop()
     for length in options.prompts:
         tokens = mx.random.randint(0, sizes["vocab_size"], (1, length))
         mx.eval(tokens)
         if length == options.prompts[0]:
             out["gap"] = _gap(old.logits(tokens), new.logits(tokens))
-        for label, figures in _alternating(versions, lambda v, t=tokens: v.logits(t), options.repeats).items():
+        for label, figures in _alternating(versions, partial(Version.logits, tokens=tokens), options.repeats).items():
             out["versions"][label].update({f"prefill {length} {what}": x for what, x in figures.items()})
     for label, ms in _decoding(versions, options.decode_at, options.repeats).items():
         out["versions"][label][f"decode {options.decode_at} ms"] = ms
@@ -133,6 +135,16 @@ class Version:
     def logits(self, tokens: Any) -> Any:
         out = self.model(tokens)
         return out[0] if isinstance(out, tuple) else out
+
+    def error(self, length: int) -> str:
+        """Why a prompt can't be run, or ""."""
+        import mlx.core as mx
+
+        try:
+            mx.eval(self.logits(mx.zeros((1, length), mx.int32)))
+        except (RuntimeError, TypeError, ValueError) as e:
+            return f"{type(e).__name__}: {e}"
+        return ""
 
     def prompt(self, tokens: Any) -> Any:
         """The cache after a prompt."""
