@@ -2,6 +2,7 @@
 
     python benchmarks/time_machine_speed.py prepare FOLDER --today NEW/mlx_lm 0.0.3=OLD/mlx_lm 0.0.14=OLD/mlx_lm ...
     python FOLDER/time_machine_speed.py run FOLDER -o RESULT.json [--models 0.0.3/llama ...] [--seconds 450]
+    python FOLDER/time_machine_speed.py table RESULT.json
 
 `prepare` fixes copies of the old packages (`fix --apply --unsafe-fixes`) and puts into FOLDER all that `run` needs
 besides Python, MLX and numpy, so that a machine with a GPU needs neither fuselint nor the packages. The models and
@@ -252,6 +253,24 @@ def _in_child(folder: Path, model: str, options: argparse.Namespace, seconds: fl
     return figures
 
 
+def table(results: dict[str, Any]) -> str:
+    """A row a model; in a cell original, fixed and today's."""
+    head = [f"prefill {n}" for n in PROMPTS] + [f"decode at {DECODE_AT}", "GiB at 4096", "fixed against original"]
+    lines = ["| model | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
+    for model, found in results.items():
+        if "error" in found:
+            lines.append(f"| {model} | {found['error'].strip().splitlines()[-1] if found['error'].strip() else '?'} |")
+            continue
+        keys = [*(f"prefill {n} ms" for n in PROMPTS), f"decode {DECODE_AT} ms", f"prefill {PROMPTS[-1]} GiB"]
+        cells = [", ".join(_figure(v.get(key)) for v in found["versions"].values()) for key in keys]
+        lines.append(f"| {model} | {' | '.join(cells)} | {found['gap']:.1e} |")
+    return "\n".join(lines)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
@@ -267,6 +286,7 @@ def main() -> None:
         verb.add_argument("--repeats", type=int, default=7)
         verb.add_argument("--tiny", action="store_true", help="a layer of tiny width, to see on a CPU that it runs")
     one.add_argument("model")
+    verbs.add_parser("table").add_argument("result", type=Path)
     timed.add_argument("-o", "--output", type=Path, required=True)
     timed.add_argument("--models", nargs="+", help="such as 0.0.3/llama")
     timed.add_argument("--seconds", type=float, default=450, help="no model begins after")
@@ -274,6 +294,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.verb == "prepare":
         prepare(options.folder.absolute(), options.today.absolute(), options.versions)
+    elif options.verb == "table":
+        print(table(json.loads(options.result.read_text())))
     elif options.verb == "child":
         print(json.dumps(child(options.folder, options.model, options)))
     else:
