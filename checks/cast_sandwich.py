@@ -1,8 +1,8 @@
 """FUS104 cast-sandwich: a cast to float32 and back around an operation that computes in float32 by itself.
 
 What it does: finds `op(x.astype(mx.float32)).astype(x.dtype)` where op is softmax or logsumexp over the last axis, a
-maximum or minimum, or mx.fast.rms_norm or mx.fast.layer_norm; the cast is the operation's own operand, and the cast
-back its only reader.
+maximum or minimum, mx.fast.rms_norm or mx.fast.layer_norm, or one of MLX's layers nn.RMSNorm and nn.LayerNorm, also
+that which a class derives from; the cast is the operation's own operand, and the cast back its only reader.
 
 Why it is bad: the float32 copy is written and read again, in twice the bytes, before and after the operation.
 `mx.softmax(x, axis=-1, precise=True)` and the fused norms accumulate in float32 anyway: the same bits for one kernel
@@ -31,6 +31,7 @@ from fuselint.graph.dtypes import DType
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.op import ELEMENTWISE
 from fuselint.graph.ops import TABLE, operand
+from fuselint.graph.ops_nn import weight_dtype
 from fuselint.graph.origins import stated_dtype
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
 
@@ -40,6 +41,7 @@ FLOAT32 = DType({"float32"})
 
 ROWWISE = {"softmax": "softmax", "nn.softmax": "softmax", "logsumexp": "logsumexp"}
 EXACT = frozenset({"max", "min"})
+LAYERS = frozenset({"nn.RMSNorm", "nn.LayerNorm"})
 NORMS = {"fast.rms_norm": ("weight",), "fast.layer_norm": ("weight", "bias")}
 
 
@@ -56,7 +58,11 @@ def fused(x: Any) -> Any:
 
 
 def nearly(graph: Graph) -> Iterator[Node]:
-    return (n for n in graph.nodes if (n.op in ROWWISE or n.op in NORMS) and is_made_with(n, ("astype",), 2))
+    return (
+        n
+        for n in graph.nodes
+        if (n.op in ROWWISE or n.op in NORMS or n.op in LAYERS) and is_made_with(n, ("astype",), 2)
+    )
 
 
 def find(graph: Graph) -> Iterator[Match]:
@@ -96,6 +102,13 @@ def _cast_back(graph: Graph, back: Node, made: DType, holes: dict[str, Hole], ob
     return f"{{mx}}.{to}"
 
 
+def _of_layer(graph: Graph, layer: Node, x: Node) -> DType:
+    """The dtype that a norm of MLX's gives x itself: with a weight, what both promote to."""
+    call = graph.facts.call(layer)
+    affine = layer.op == "nn.RMSNorm" or call.setting("affine") is not False
+    return graph.facts.dtype(x) | weight_dtype(call) if affine else graph.facts.dtype(x)
+
+
 def _only_reader(graph: Graph, node: Node) -> Node | None:
     readers = graph.users.get(node, ())
     return readers[0] if len(readers) == 1 and node not in graph.escaping else None
@@ -112,6 +125,8 @@ def _may_be_wide(graph: Graph, x: Node) -> bool:
     """Whether a branch has made it float32 already, or what the package's calls give it, such as a mask: the casts do
     nothing then, until that is mended (FUS105)."""
     stack, seen, given = [x], set(), given_dtypes(graph)
+    if graph.facts.dtype(x).bound(given) == FLOAT32:
+        return True
     while stack:
         n = stack.pop()
         op = TABLE.get(n.op)
@@ -164,6 +179,12 @@ def _match(graph: Graph, back: Node, inner: Node, wide: Node, x: Node) -> Match 
         if learned:
             numerics = "less accurate"
         data = {"op": inner.op, "learned": tuple(NORMS[inner.op])}
+    elif inner.op in LAYERS and not inner.frame.depth and isinstance(inner.attrs.get("path"), str):
+        made = _of_layer(graph, inner, x)
+        if made != graph.facts.dtype(x):
+            numerics = "less accurate"  # with its weight in half precision
+        path = inner.attrs["path"]
+        data = {"op": inner.op, "callee": "super().__call__" if inner.attrs.get("super") else path}
     else:
         return None
     data["to"] = _cast_back(graph, back, made, holes, obligations)
@@ -184,6 +205,25 @@ def _match(graph: Graph, back: Node, inner: Node, wide: Node, x: Node) -> Match 
 
 
 HEAD = "import mlx.core as mx\n\n\n"
+LAYERED = (
+    HEAD.replace("core as mx\n", "core as mx\nimport mlx.nn as nn\n")
+    + """class Head(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.norm = {made}
+
+    def __call__(self, x):
+        return self.norm({x}){back}
+"""
+)
+
+DERIVED = (
+    HEAD.replace("core as mx\n", "core as mx\nimport mlx.nn as nn\n")
+    + """class LayerNorm(nn.LayerNorm):
+    def __call__(self, x):
+        return super().__call__({x}).astype(x.dtype)
+"""
+)
 
 EXAMPLES = [
     Example(
@@ -217,6 +257,23 @@ EXAMPLES = [
         HEAD + "def norm(x, w):\n    return mx.fast.rms_norm(x, w, 1e-6).astype(x.dtype)\n",
         applicability="unsafe",
         why="the weight is multiplied in half precision then",
+    ),
+    Example(
+        LAYERED.format(made="nn.LayerNorm(dims, affine=False)", x="x.astype(mx.float32)", back=".astype(x.dtype)"),
+        LAYERED.format(made="nn.LayerNorm(dims, affine=False)", x="x", back=""),
+        why="a layer of MLX's, without weights",
+    ),
+    Example(
+        LAYERED.format(made="nn.RMSNorm(dims)", x="x.astype(mx.float32)", back=".astype(x.dtype)"),
+        LAYERED.format(made="nn.RMSNorm(dims)", x="x", back=".astype(x.dtype)"),
+        applicability="unsafe",
+        why="a layer of MLX's with a weight",
+    ),
+    Example(
+        DERIVED.format(x="x.astype(mx.float32)"),
+        DERIVED.format(x="x"),
+        applicability="unsafe",
+        why="the layer that the class derives from",
     ),
     Example(
         HEAD + "def top(x):\n    return mx.max(x.astype(mx.float32), axis=-1).astype(x.dtype)\n",

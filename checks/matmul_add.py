@@ -191,8 +191,11 @@ def _fits(graph: Graph, product: Node, c: Node) -> Obligation:
         return Obligation(claim, "proven", facts.why(c))
     if shape is not None and whole is not None and shape == whole:
         return Obligation(claim, "proven", "it has the product's shape")
-    if rank is not None and of is not None and rank <= of and rank <= 2:
-        return Obligation(claim, "proven", f"it has {rank} axes, the product {of}")
+    least = of if of is not None or whole is None else len(whole.dims)
+    if rank is not None and least is not None and rank <= least and rank <= 2:
+        return Obligation(
+            claim, "proven", f"it has {rank} axes, the product {'' if least == of else 'at least '}{least}"
+        )
     return Obligation(claim, "unknown", "nothing says its shape")
 
 
@@ -246,6 +249,18 @@ EXAMPLES = [
         HEAD + "def step(h: mx.array, x: mx.array, w: mx.array):\n    return h - 0.5 * (x @ w)\n",
         fixed=HEAD + "def step(h: mx.array, x: mx.array, w: mx.array):\n    return mx.addmm(h, x, w, alpha=-0.5)\n",
         applicability="unsafe",
+    ),
+    Example(
+        HEAD + "def distances(x: mx.array, codes: mx.array):\n"
+        "    b, d, t = x.shape\n"
+        "    rows = x.swapaxes(1, 2).reshape(b * t, d)\n"
+        "    return mx.sum(rows * rows, 1, keepdims=True) - rows @ codes.T\n",
+        fixed=HEAD + "def distances(x: mx.array, codes: mx.array):\n"
+        "    b, d, t = x.shape\n"
+        "    rows = x.swapaxes(1, 2).reshape(b * t, d)\n"
+        "    return mx.addmm(mx.sum(rows * rows, 1, keepdims=True), rows, codes.T, alpha=-1.0)\n",
+        applicability="safe",
+        why="the addend has two axes, and the product of two axes or more no fewer",
     ),
 ]
 

@@ -99,6 +99,8 @@ def _zeros(graph: Graph, root: Node) -> Match | None:
         if dtype.name == "bool_" or not dtype.floating or not _read_once(graph, zeros) or _is_looked_up(graph, root):
             continue  # positions, counts and tokens are small
         holes: dict[str, Hole] = {"x": x}
+        if zeros.inputs[0] is not x:
+            holes["alike"] = zeros.inputs[0]  # which the new code doesn't read
         reads = [x]
         given = "{x}, 0" if pair[0] is x else "0, {x}"
         if root.op == "where":
@@ -116,7 +118,7 @@ def _zeros(graph: Graph, root: Node) -> Match | None:
             ],
             region=frozenset({root, zeros}),
             fused=(FusedKernel(root.op, tuple(reads), root),),
-            shapes={"x": ("...", "D"), "m": ("...", "D")},
+            shapes={"x": ("...", "D"), "m": ("...", "D"), "alike": ("...", "D")},
             dtypes={"m": "bool"},
             data={"parts": ((root, f"{{mx}}.{root.op}({given})"),)},
         )

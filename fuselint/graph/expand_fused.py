@@ -307,15 +307,19 @@ def _quantised_embedding(w: Applied) -> Result | None:
 
 
 def _rms_layer(w: Applied) -> Result:
-    size = w.setting_size("dims")
-    return rms_norm(w.t, w.gates, w.a, w.weight("weight", size))
+    return rms_norm(w.t, w.gates, w.a, w.weight("weight", _normed_size(w)))
 
 
 def _layer_layer(w: Applied) -> Result:
-    size, affine = w.setting_size("dims"), w.setting("affine") is not False
+    size, affine = _normed_size(w), w.setting("affine") is not False
     weight = w.weight("weight", size) if affine else None
     bias = w.weight("bias", size) if affine and w.setting("bias") is not False else None
     return layer_norm(w.t, w.gates, w.a, weight, bias)
+
+
+def _normed_size(w: Applied) -> Expr | None:
+    """The constructor's `dims`, which is the length of the last axis."""
+    return w.setting_size("dims") or (w.shape.axis(-1) if w.shape is not None else None)
 
 
 def _rope_layer(w: Applied) -> Result | None:

@@ -25,6 +25,9 @@ DEEPEST = 4
 LARGEST = 5_000
 """Inlined calls inside one another, and nodes made for all inlined calls of a function."""
 
+BASES = frozenset({"mlx.nn.RMSNorm", "mlx.nn.LayerNorm"})
+"""Layers whose call means the same whatever their constructor was given, but for weights that they may lack."""
+
 CHANGES = frozenset("append extend insert remove pop clear sort reverse update setdefault popitem add discard".split())
 
 
@@ -311,6 +314,9 @@ class Inline(Names):
         qualname = None if base is None else self.module.method(base, name)
         if qualname is not None and scope.self_node is not None:
             return self.call_function(self.module.functions[qualname], args, at, scope.self_node)
+        op = ops.resolve_call(base) if base in BASES and name == "__call__" and scope.self_node is not None else None
+        if op is not None:
+            return self.apply(op, f"{base}.{name}", args, at, {"path": "self", "super": True})
         if scope.self_node is not None and name != "__init__":
             self.handed_on([scope.self_node])
         return self.unknown_call(None if base is None else f"{base}.{name}", None, args, at)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ PRECEDENCE = {
     "+": 9, "-": 9, "*": 10, "/": 10, "//": 10, "%": 10, "@": 10, "unary": 11, "**": 12,
 }  # fmt: skip
 ATOM = 20
+SIMPLE = re.compile(r"-?\d[\w.]*|[^\W\d]\w*(\.[^\W\d]\w*)*")
+"""Operands that formatters put no blanks around `**` for: numbers and dotted names."""
 
 
 class NoText(Exception):
@@ -120,7 +123,7 @@ class Formula:
         level = PRECEDENCE[sign]
         if sign == "**":
             left, right = args[0].at(level + 1), args[1].at(PRECEDENCE["unary"])
-            simple = left.isidentifier() and right.replace(".", "").isdigit()
+            simple = SIMPLE.fullmatch(left) and SIMPLE.fullmatch(right)
             return Text(f"{left}**{right}" if simple else f"{left} ** {right}", level)
         chained = 1 if level == PRECEDENCE["<"] else 0
         return Text(f"{args[0].at(level + chained)} {sign} {args[1].at(level + 1)}", level)

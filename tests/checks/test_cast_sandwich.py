@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import mlx.core as mx
+import mlx.nn as mx_nn
 import pytest
 from graph.functions import HEAD, graph_of
 
@@ -107,6 +108,8 @@ def test_the_bits_are_the_same(dtype: str) -> None:
         (mx.fast.rms_norm(x.astype(f32), None, 1e-5).astype(x.dtype), mx.fast.rms_norm(x, None, 1e-5)),
         (mx.fast.layer_norm(x.astype(f32), None, None, 1e-5).astype(x.dtype), mx.fast.layer_norm(x, None, None, 1e-5)),
     ]
+    layer = mx_nn.LayerNorm(300, affine=False)
+    pairs.append((layer(x.astype(f32)).astype(x.dtype), layer(x)))
     for before, after in pairs:
         assert before.dtype == after.dtype and mx.array_equal(before, after)
 
@@ -147,3 +150,57 @@ def test_a_float32_mask_has_made_the_scores_float32(tmp_path: Path, given: str, 
     assert len(result.findings) == count
     half, wide = mx.ones((2, 2), dtype=mx.bfloat16), (1.0 - mx.ones((2, 2))) * -10000.0
     assert (half + wide).dtype == mx.float32
+
+
+DERIVED = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Norm({bases}):
+    def __call__(self, x):
+        return super().__call__(x.astype(mx.float32)).astype(x.dtype)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = Norm(8)
+
+    def __call__(self, x: mx.array):
+        return self.norm({given})
+"""
+
+
+@pytest.mark.parametrize(
+    ("bases", "given", "count"),
+    [
+        ("nn.LayerNorm", "x", 1),
+        ("nn.RMSNorm", "x", 1),
+        ("nn.LayerNorm", "x.astype(mx.float32)", 0),
+        ("Mixin, nn.LayerNorm", "x", 0),
+        ("nn.GroupNorm", "x", 0),
+    ],
+)
+def test_the_norm_that_a_class_derives_from(tmp_path: Path, bases: str, given: str, count: int) -> None:
+    """Not where the package gives it float32, nor what MLX computes in the operand's dtype."""
+    path = tmp_path / "model.py"
+    path.write_text(DERIVED.format(bases=bases, given=given))
+    (result,) = check_paths([path], select=["FUS104"], cache=False)
+    assert len(result.findings) == count
+    for f in result.findings:
+        assert f.fix is not None and f.fix.applicability == "unsafe" and f.fix.numerics == "less accurate"
+        assert f.traffic is not None and (f.traffic.bytes_now, f.traffic.bytes_fused) == ("20*T*D", "4*T*D")
+
+
+def test_a_layer_that_a_helper_is_given_stays(tmp_path: Path) -> None:
+    """The helper's text names no layer."""
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+        "def wide(norm, x):\n    return norm(x.astype(mx.float32)).astype(x.dtype)\n\n\n"
+        "class Model(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.norm = nn.RMSNorm(8)\n\n"
+        "    def __call__(self, x):\n        return wide(self.norm, x)\n"
+    )
+    (result,) = check_paths([path], select=["FUS104"], cache=False)
+    assert not [f for f in result.findings if f.fix and f.fix.edits]

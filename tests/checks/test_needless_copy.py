@@ -37,3 +37,15 @@ def test_entries_of_two_arrays_are_two_findings() -> None:
 def test_an_entry_that_is_handed_on_stays() -> None:
     (finding,) = found("    q, k, v = qkv[0], qkv[1], qkv[-1]\n    return v, mx.exp(q @ k)\n")
     assert finding.traffic is not None and finding.traffic.kernels_now == 2
+
+
+def test_zeros_like_another_array_are_zeros_where_it_is_run() -> None:
+    """The quotient has the shape and dtype of what the zeros are like."""
+    body = (
+        "    dot = mx.sum(qkv, axis=1)\n    return mx.where(dot == 0, mx.zeros_like(dot), dot / mx.max(qkv, axis=1))\n"
+    )
+    fixed = fix_text(FileText("m.py", HEAD + body), Settings(select=("FUS106",)), verify=True)
+    assert "mx.where(dot == 0, 0, dot / mx.max(qkv, axis=1))" in fixed.after
+    (applied,) = fixed.applied
+    assert applied.fix is not None and applied.fix.verification is not None
+    assert applied.fix.verification.outcome == "passed"

@@ -71,7 +71,11 @@ def test_broken_code_means_the_same_and_keeps_to_the_width(text: str, width: int
 def test_the_width_of_a_file() -> None:
     assert width_of("a = 1\n") == 88
     assert width_of(("x" * 95 + "\n") * 3) == 100
-    assert width_of(("x" * 95 + "\n") * 2) == 88
+    assert width_of("x" * 95 + "\n") == 100
+    broken = f"y = call(\n    {'a' * 80}\n)\n"
+    assert width_of(("x" * 95 + "\n") * 2 + broken) == 88, "what would fit 95 columns is broken: they slipped in"
+    assert width_of(("x" * 95 + "\n") * 3 + broken) == 100
+    assert width_of("x" * 95 + "\n" + broken.replace("a\n", "a,\n")) == 100, "a comma keeps it broken at any width"
     assert width_of(("x" * 130 + "\n") * 5) == 120
 
 
