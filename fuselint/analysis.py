@@ -303,6 +303,8 @@ class Analysis:
         """Whether elementwise work spares one launch, and next to no bytes even with a whole prompt."""
         if code != "FUS301" or self.settings.hot or self.settings.phase not in ("", "prefill"):
             return False
+        if {"config", "recorded"} & set(traffic.sources.values()):
+            return False  # a model as small as that, where launches count
         return traffic.launches_fewer <= 1 and 0 <= (traffic.saved_at or 0) < LITTLE
 
     def is_fixed(self, graph: Graph, match: Match) -> bool:

@@ -123,9 +123,9 @@ class Sizes:
                 if ".shape[" not in str(b):
                     self.clearer.setdefault(a, b)
                 continue
-            b = _likeliest(b).substitute(self.renamed)
-            if name not in b.names:
-                self.renamed[name] = b
+            called = _likeliest(b).substitute(self.renamed)
+            if name not in called.names:
+                self.renamed[name] = called
 
     def _note_contracted(self, summed: Iterable[Pair]) -> None:
         for last, own in summed:
