@@ -255,6 +255,34 @@ def test_a_file_by_itself(tmp_path: Path, layers: str, lines: list[int]) -> None
     assert result.idle == 3 - len(lines)
 
 
+MASK = """
+    from .model import Model
+
+
+    def mask(n: int):
+        return mx.where(mx.arange(n)[:, None] >= mx.arange(n), 0.0, -mx.inf)
+
+
+    class LM(nn.Module):
+        def __init__(self, d, n):
+            super().__init__()
+            self.model = Model(d, n)
+
+        def __call__(self, x):
+            {body}
+            return mx.fast.scaled_dot_product_attention(x, x, x, scale=1.0, mask=m)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [("m = mask(8)", 0), ("for _ in range(9):\n                m = mask(8)\n                x = x + m", 1)],
+)
+def test_a_mask_that_is_built_once_a_pass_is_silent(package: Path, body: str, count: int) -> None:
+    write(package, lm=MASK.format(body=body), user="from .lm import LM\n")
+    assert told(package, "lm", select=("FUS102",)) == (["mask"] * count, 1 - count)
+
+
 # -- never ------------------------------------------------------------------------------------------------------------
 
 OTHERS = {"a": "def f(x):\n    return x\n", "b": "from .a import f\n", "c": "from .b import f\nfrom . import a\n"}
