@@ -457,6 +457,11 @@ def test_the_name_of_a_kernel_is_no_name_of_a_function(package: Path) -> None:
     assert how(package, "kernels", "gated") == "often"
 
 
+def test_super_with_its_class_named_makes_nothing(package: Path) -> None:
+    write(package, projector=PROJECTOR.replace("super()", "super(Projector, self)"))
+    assert how(package, "projector", "Projector.__call__") == "seldom"
+
+
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [("inspect.signature(Projector)", "seldom"), ("type(x) is Projector", "often"), ("registered(Projector)", "often")],
