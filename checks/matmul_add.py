@@ -269,6 +269,11 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
+        HEAD + "def codes(x: mx.array, table: mx.array):\n    far = mx.sum(table**2, axis=-1) - 2 * (x @ table.T)\n"
+        "    return mx.argmin(far, axis=-1)\n",
+        why="the nearest entry of a codebook: done once, with what comes in",
+    ),
+    Example(
         HEAD + "def f(x, w, b):\n    y = x @ w\n    return y + b, y\n",
         why="the product is returned as well",
     ),

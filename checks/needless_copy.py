@@ -62,6 +62,9 @@ def fused(m: Any, x: Any) -> Any:
     return mx.where(m, x, 0)
 
 
+LOOKING = frozenset({"index", "take", "take_along_axis"})
+
+
 def nearly(graph: Graph) -> Iterator[Node]:
     for n in graph.nodes:
         entry = n.op in ("index", "item") and n.attrs.get("index") in ((0,), (-1,), 0, -1)
@@ -126,11 +129,15 @@ def _zeros(graph: Graph, root: Node) -> Match | None:
 
 
 def _is_looked_up(graph: Graph, node: Node) -> bool:
-    """Whether a table is read at its entries: they are tokens."""
-    return any(
-        r.op in ("nn.Embedding", "nn.QuantizedEmbedding") or (r.op in ("index", "take") and node in r.inputs[1:])
-        for r in graph.users.get(node, ())
-    )
+    """Whether something is read at its entries, as it is or in another view: they are tokens, or places."""
+    for r in graph.users.get(node, ()):
+        op = TABLE.get(r.op)
+        if r.op in ("nn.Embedding", "nn.QuantizedEmbedding") or (r.op in LOOKING and node in r.inputs[1:]):
+            return True
+        is_view = r.op == "index" or (op is not None and op.kind == "view")
+        if is_view and r.inputs[0] is node and _is_looked_up(graph, r):
+            return True
+    return False
 
 
 def _alike(graph: Graph, a: Node, b: Node) -> bool:
@@ -348,6 +355,13 @@ COUNTEREXAMPLES = [
         "    def __call__(self, tokens: mx.array, dropped):\n"
         "        tokens = mx.where(dropped, mx.zeros_like(tokens), tokens)\n        return self.table(tokens)\n",
         why="tokens are small",
+    ),
+    Example(
+        HEAD + "def rows(keys: mx.array, at: mx.array, valid: mx.array, n):\n"
+        "    at = at[..., None] * n + mx.arange(8)\n"
+        "    safe = mx.where(valid, at, mx.zeros_like(at))\n"
+        "    return mx.take_along_axis(keys, mx.broadcast_to(safe[:, None], keys.shape), axis=2)\n",
+        why="places, read in another view: they are small",
     ),
     Example(
         HEAD.rstrip() + "\nimport mlx.nn as nn\nfrom layers import Layer\n\n\nclass Model(nn.Module):\n"

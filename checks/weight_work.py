@@ -190,6 +190,11 @@ EXAMPLES = [
 ]
 
 COUNTEREXAMPLES = [
+    Example(
+        PROJECTION + "        unit = self.weight / mx.linalg.norm(self.weight, axis=-1, keepdims=True)\n"
+        "        return mx.argmax(-(1.0 - x @ unit.T), axis=-1)\n",
+        why="the nearest entry of a codebook: done once, with what comes in",
+    ),
     Example(NORM + "        return mx.fast.rms_norm(x, self.weight, self.eps)\n", why="no work"),
     Example(NORM + "        return x @ (self.weight[:, None] * 2.0)\n", why="a vector, whatever its axes"),
     Example(

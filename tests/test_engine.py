@@ -630,3 +630,37 @@ def test_what_an_analysis_leaves_is_collected(monkeypatch: pytest.MonkeyPatch) -
             left = weakref.ref(held[0])
             held.clear()
         assert (left() is None) is collected
+
+
+FEW_NUMBERS = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Attention(nn.Module):
+    def __init__(self, heads: int, head_dim: int):
+        super().__init__()
+        self.heads, self.head_dim = heads, head_dim
+        self.gate = nn.Linear(heads * head_dim, {width})
+
+    def __call__(self, x: mx.array):
+        B, L, _ = x.shape
+        gate = self.gate(x).reshape(B, L, {shape})
+        return mx.softmax({work}, axis=-1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("width", "shape", "work", "shown"),
+    [
+        ("heads", "self.heads", "mx.tanh(gate) * 2", 0),  # a number for each head and token, and one launch
+        ("heads", "self.heads", "mx.tanh(gate) * 2 + mx.exp(gate)", 1),  # three launches
+        ("heads * head_dim", "self.heads, self.head_dim", "mx.tanh(gate) * 2", 1),
+    ],
+)
+def test_one_launch_for_a_few_numbers_is_not_shown(width: str, shape: str, work: str, shown: int) -> None:
+    text = FEW_NUMBERS.format(width=width, shape=shape, work=work)
+    asked = {"select": ("FUS301",), "min_kernels": 2}
+    result = check_file(FileText("m.py", text), Settings(**asked))  # type: ignore[arg-type]
+    assert (len(result.findings), result.below_min_saving) == (shown, 1 - shown)
+    hot = check_file(FileText("m.py", text), Settings(**asked, hot=("*",)))  # type: ignore[arg-type]
+    assert len(hot.findings) == 1

@@ -18,7 +18,7 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 ASKING = frozenset({"isinstance", "issubclass"})
 """What only asks about a class, its second argument."""
-SHOWING = frozenset({"inspect.signature", "dataclasses.fields", "typing.get_type_hints", "type"})
+SHOWING = frozenset({"inspect.signature", "dataclasses.fields", "typing.get_type_hints", "type", "super"})
 """What only asks about its argument."""
 KERNELS = frozenset({"metal_kernel", "cuda_kernel"})
 """What makes kernels: their name is a text that nothing is looked up by."""

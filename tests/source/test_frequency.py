@@ -255,6 +255,34 @@ def test_a_file_by_itself(tmp_path: Path, layers: str, lines: list[int]) -> None
     assert result.idle == 3 - len(lines)
 
 
+MASK = """
+    from .model import Model
+
+
+    def mask(n: int):
+        return mx.where(mx.arange(n)[:, None] >= mx.arange(n), 0.0, -mx.inf)
+
+
+    class LM(nn.Module):
+        def __init__(self, d, n):
+            super().__init__()
+            self.model = Model(d, n)
+
+        def __call__(self, x):
+            {before}
+            for _ in range(9):
+                {inside}
+                x = mx.fast.scaled_dot_product_attention(x, x, x, scale=1.0, mask=m)
+            return x
+"""
+
+
+@pytest.mark.parametrize(("before", "inside", "count"), [("m = mask(8)", "pass", 0), ("pass", "m = mask(8)", 1)])
+def test_a_mask_that_is_built_once_a_pass_is_silent(package: Path, before: str, inside: str, count: int) -> None:
+    write(package, lm=MASK.format(before=before, inside=inside), user="from .lm import LM\n")
+    assert told(package, "lm", select=("FUS102",)) == (["mask"] * count, 1 - count)
+
+
 # -- never ------------------------------------------------------------------------------------------------------------
 
 OTHERS = {"a": "def f(x):\n    return x\n", "b": "from .a import f\n", "c": "from .b import f\nfrom . import a\n"}
@@ -427,6 +455,11 @@ def test_the_name_of_a_kernel_is_no_name_of_a_function(package: Path) -> None:
     assert how(package, "kernels", "gated") == "never"
     write(package, kernels=text.format(maker="lookup"))
     assert how(package, "kernels", "gated") == "often"
+
+
+def test_super_with_its_class_named_makes_nothing(package: Path) -> None:
+    write(package, projector=PROJECTOR.replace("super()", "super(Projector, self)"))
+    assert how(package, "projector", "Projector.__call__") == "seldom"
 
 
 @pytest.mark.parametrize(

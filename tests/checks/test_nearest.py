@@ -1,0 +1,39 @@
+"""Work of which nothing is left but the code of the nearest entry, and work beside it that something else reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from fuselint.analysis import analyse
+from fuselint.config import Settings
+from fuselint.source.text import FileText
+
+HEAD = "import mlx.core as mx\n\n\n"
+DISTANCE = """def codes(x: mx.array, table: mx.array):
+    far = mx.sum(table**2, axis=-1) - 2 * (x @ table.T)
+    return {returned}
+"""
+
+RETURNED = {
+    "nearest": ("mx.argmin(far, axis=-1)", 0),
+    "nearest of negatives": ("mx.argmax(-far, axis=-1)", 0),
+    "nearest after a view": ("mx.argmin(far.reshape(-1, far.shape[-1]), axis=-1)", 0),
+    "largest: a token of logits": ("mx.argmax(far, axis=-1)", 1),
+    "with the distance": ("(mx.argmin(far, axis=-1), far)", 1),
+    "with the least distance": ("(mx.argmin(far, axis=-1), mx.min(far, axis=-1))", 1),
+}
+
+
+def found(source: str, **settings: tuple[str, ...]) -> list[str]:
+    result, _ = analyse(FileText("m.py", HEAD + source), Settings(select=("FUS231",), **settings), None)  # type: ignore[arg-type]
+    assert not result.errors
+    return [f.code for f in result.findings]
+
+
+@pytest.mark.parametrize(("returned", "count"), RETURNED.values(), ids=RETURNED)
+def test_what_only_finds_the_nearest_is_silent(returned: str, count: int) -> None:
+    assert found(DISTANCE.format(returned=returned)) == ["FUS231"] * count
+
+
+def test_not_where_the_user_calls_it_hot() -> None:
+    assert found(DISTANCE.format(returned="mx.argmin(far, axis=-1)"), hot=("*",)) == ["FUS231"]
