@@ -274,8 +274,8 @@ def test_a_weight_that_is_made_float32_in_so_many_words_is_float32(tmp_path: Pat
     body = (
         "    def __call__(self, x: mx.array):\n        return nn.silu(x.astype(mx.float32) * self.scale + self.base)\n"
     )
-    made = "        super().__init__()\n"
-    made += "        self.scale = mx.ones((d,)DTYPE)\n        self.base = mx.zeros((d,)DTYPE)\n\n"
+    made = "        super().__init__()\n        self.scale = mx.ones((d,)DTYPE)\n"
+    made += "        self.base = mx.zeros((d,)DTYPE)\n\n"
     counts = {}
     for dtype in (", dtype=mx.float32", ""):
         path.write_text(
