@@ -217,7 +217,8 @@ def _shape(graph: Graph, c: Node, product: Node) -> tuple[str, ...]:
 
 def _weights(product: Node) -> Iterator[Node]:
     """The operands of a product, as the object holds them."""
-    for n in product.inputs:
+    for operand in product.inputs:
+        n = operand
         while n.inputs and (n.op in ("astype", "multiply") or (n.op in TABLE and TABLE[n.op].kind == "view")):
             n = next((k for k in n.inputs if k.attrs.get("init") is not None), n.inputs[-1])
         yield n
