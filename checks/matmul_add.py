@@ -221,12 +221,10 @@ def _shape(graph: Graph, c: Node, product: Node) -> tuple[str, ...]:
 def _weights(product: Node) -> Iterator[Node]:
     """The operands of a product, as the object holds them."""
     for operand in product.inputs:
-        held = operand
-        while held.inputs and (
-            held.op in ("astype", "multiply") or (held.op in TABLE and TABLE[held.op].kind == "view")
-        ):
-            held = next((n for n in held.inputs if n.attrs.get("init") is not None), held.inputs[-1])
-        yield held
+        n = operand
+        while n.inputs and (n.op in ("astype", "multiply") or (n.op in TABLE and TABLE[n.op].kind == "view")):
+            n = next((k for k in n.inputs if k.attrs.get("init") is not None), n.inputs[-1])
+        yield n
 
 
 EXAMPLES = [

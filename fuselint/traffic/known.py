@@ -64,7 +64,7 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"shared_?heads?$", "group"),
     (r"kv.*heads?$|key_value_heads|heads?_kv|^n?_?kv$", "kv_heads"),
     (
-        r"head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head|kv_?channels|^d_kv$",
+        r"rot(ary)?_?(n?dims?|dimensions?)$|head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head|kv_?channels|^d_kv$",
         "head",
     ),
     (r"heads?$|n_?head|^n_?h$", "heads"),

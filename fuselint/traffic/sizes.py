@@ -123,9 +123,9 @@ class Sizes:
                 if ".shape[" not in str(b):
                     self.clearer.setdefault(a, b)
                 continue
-            called = _likeliest(b).substitute(self.renamed)
-            if name not in called.names:
-                self.renamed[name] = called
+            own = _likeliest(b).substitute(self.renamed)
+            if name not in own.names:
+                self.renamed[name] = own
 
     def _note_contracted(self, summed: Iterable[Pair]) -> None:
         for last, own in summed:
@@ -317,6 +317,9 @@ class Sizes:
         if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
             # The rule knows what the axis is for, the code has no name for it.
             return _evaluated(meaning, known) or known.of_role(LETTERS[name])
+        pairs = self._of_pairs(name, known)
+        if pairs is not None:
+            return pairs
         if meaning is not None and meaning.names.isdisjoint(within | {name}):
             return self._meant(meaning, known, within | {name}) or known.of_role(self._role(name))
         return known.of_role(self._role(name))
@@ -341,6 +344,22 @@ class Sizes:
             like = like // last if len(own.shape.dims) == 1 else Expr.name(BATCH) * dims
         numbers = {n: self.number(n, known, within | {name})[0] for n in like.names - within - {name}}
         return like.substitute(numbers).value() or 1, "assumed"
+
+    def _of_pairs(self, name: str, known: Known) -> Number | None:
+        """Pairs of a rotation, and the width that they are half of: of a head, whatever the code calls it."""
+        letter = next((n for n in self.meanings if LETTERS.get(n) == "pairs"), "")
+        size = self.meanings.get(letter)
+        alone = next(iter(size.names)) if size is not None and len(size.names) == 1 else ""
+        if (
+            size is None
+            or not alone
+            or ".shape[" in alone
+            or self._role(alone) != "features"
+            or known.number(alone) is not None
+        ):
+            return None
+        pairs = known.of_role("pairs")[0]
+        return (pairs, "assumed") if name == letter else (2 * pairs, "assumed") if name == alone else None
 
     def _role(self, name: str) -> str:
         return self.roles.get(name) or role(name)

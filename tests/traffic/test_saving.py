@@ -537,3 +537,12 @@ def test_a_table_that_is_added_to_a_product_of_weights_has_its_own_size() -> Non
     (t,) = savings(source, "FUS231", "Adapted.__call__")
     assert "2*self.inner.weight.size" in t.bytes_now and t.at["self.inner.weight.size"] == t.at["n"] * t.at["dims"]
     assert t.at["r"] == 8
+
+
+def test_the_width_of_a_rotation_is_that_of_a_head() -> None:
+    sizes = Sizes()
+    sizes.meanings["F"] = (Expr.name("dims") + Expr.of(1)) // 2
+    assert sizes.number("F", Known()) == (64, "assumed")
+    assert sizes.number("dims", Known()) == (128, "assumed")  # beside those pairs, not a model's width
+    assert Sizes().number("dims", Known()) == (4096, "assumed")
+    assert sizes.number("config.rotary_dim", Known()) == (128, "assumed")
