@@ -249,7 +249,31 @@ def step(noise: mx.array, latents: mx.array, s: mx.array, t: mx.array):
     assert len(fixed.applied) == 2 and "sample" not in fixed.after
 
 
-@pytest.mark.parametrize("then", ["", ".astype(k.dtype)", ".reshape(k.shape)"])
+def test_what_a_helper_made_moves_as_its_call() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def half_turned(x):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([-b, a], axis=-1)
+
+
+def turned(k: mx.array, cos: mx.array, sin: mx.array):
+    k_out = (k * cos) + (half_turned(k) * sin)
+    return k_out.astype(mx.bfloat16)
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True))
+    assert fixed.after.endswith("    return sum_of_products_bfloat16(k, cos, half_turned(k), sin)\n")
+    seen = text.replace("def turned(k", "def turned(seen: list, k").replace(
+        "    return k_out", "    seen.append(k)\n    return k_out"
+    )
+    seen = seen.replace("    a, b = mx", "    if len(SEEN) > 3:\n        SEEN.clear()\n    a, b = mx")
+    fixed = fix_text(FileText("m.py", seen), Settings(unsafe_fixes=True))
+    assert fixed.after == seen  # the call changes something, and would come after `seen.append`
+
+
+@pytest.mark.parametrize("then", ["", ".reshape(k.shape)"])
 def test_a_second_round_makes_what_waited_for_a_helper_of_the_first(then: str) -> None:
     text = f"""\
 import mlx.core as mx

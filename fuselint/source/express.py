@@ -267,7 +267,9 @@ class Writer:
 
     def _may_move(self, e: cst.CSTNode, node: Node, place: Place) -> bool:
         """From a dead statement of the same suite, past no effect."""
-        stmt = node.stmt
+        stmt = (
+            node.stmt if node.frame.depth == 0 else self._statement(e)
+        )  # what a helper made stands where it is called
         if not self.moving or stmt is None or stmt not in place.dead or stmt.block is not place.at.block:
             return False
         there = self.tree.statement(place.expr)
@@ -276,6 +278,10 @@ class Writer:
         return not any(
             stmt.index <= f.stmt.index < place.at.index and f.stmt not in place.dead for f in self.graph.effects
         )
+
+    def _statement(self, e: cst.CSTNode) -> Statement | None:
+        there = self.tree.statement(e)
+        return next((s for s in self.graph.statements if s.cst is there), None)
 
     def _rewritten(self, e: cst.BaseExpression, place: Place, depth: int) -> Written | None:
         """The text of an expression, with names that no longer hold replaced by what does."""

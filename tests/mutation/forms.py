@@ -48,6 +48,9 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "x: B L D",
         "x: B L D",
         "x: B L D, w: D",
+        "x: B L D | dims: =D",
+        "x: B L D | dims: =D",
+        "x: B L D | dims: =D",
         "x: B L D",
     ),
     "FUS105": (
