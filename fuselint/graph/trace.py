@@ -379,8 +379,9 @@ def trace(
     made: whether it has made a node's value itself, or left it out. instead: nodes that others take the place of.
     """
     ordered = sorted(nodes, key=lambda n: n.id)
+    told = counted(ordered, facts, None if gates is None else gates.given)
     gates = gates or Gates()
-    out = Trace(facts, Tracer(shapeless, gates.dtype), {}, counted(ordered, facts, gates.given), gates, eager)
+    out = Trace(facts, Tracer(shapeless, gates.dtype), {}, told, gates, eager)
     for node in ordered:
         if not made(out, node):
             taken = (instead or {}).get(node, node)

@@ -80,18 +80,14 @@ def _shown(graph: Graph, facts: KnownFacts, given: Mapping[str, str]) -> set[str
     return out
 
 
-def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str]) -> dict[str, str]:
+def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str] | None = None) -> dict[str, str]:
     """What unstated dtypes are counted as where some operations are looked at: those of the operands beside them.
 
-    A condition counts as one, and a parameter that is a dtype as its default. given: what the package's calls say.
+    A condition counts as one, and a parameter that is a dtype as its default. given: what the package's calls say,
+    where costs are counted; None where a rule looks at operations.
     """
-    shown = _shown(facts.graph, facts, given) - given.keys()
-    wider = list(_wider(facts, facts.unstated - shown))
-    shown |= {narrow for narrow, _ in wider}
-    out = {**_joins(facts, given), **dict(_defaults(facts)), **{wide: "float32" for _, wide in wider}, **given}
-    shown |= set(_like(facts, shown, facts.unstated - shown - out.keys()))
-    unstated = facts.unstated - shown
-    _follow_calls(facts, unstated, out)
+    out, unstated = ({}, facts.unstated) if given is None else _told(facts, given)
+    out = {**_joins(facts, given or {}), **dict(_defaults(facts)), **out}
     meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
     for _ in range(ROUNDS if unstated else 0):
         before = len(out)
@@ -134,6 +130,17 @@ def is_made_of(value: Node, source: Node) -> bool:
         found.update(new)
         waiting += new
     return source in found and value.op != "astype"
+
+
+def _told(facts: KnownFacts, given: Mapping[str, str]) -> tuple[dict[str, str], AbstractSet[str]]:
+    """What casts and calls tell costs of dtypes, besides what is given, and the symbols of which nothing is told."""
+    shown = _shown(facts.graph, facts, given) - given.keys()
+    wider = list(_wider(facts, facts.unstated - shown))
+    shown |= {narrow for narrow, _ in wider}
+    out = {**{wide: "float32" for _, wide in wider}, **given}
+    shown |= set(_like(facts, shown, facts.unstated - shown - out.keys()))
+    _follow_calls(facts, facts.unstated - shown, out)
+    return out, facts.unstated - shown
 
 
 def _like(facts: KnownFacts, shown: AbstractSet[str], unstated: AbstractSet[str]) -> Iterator[str]:

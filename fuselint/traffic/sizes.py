@@ -112,7 +112,7 @@ class Sizes:
         """`scale.shape[1]` of `x * scale` is what x's axis is called."""
         if operand is None or result is None:
             return
-        if result.lead is not None and operand.lead is None:
+        if result.lead is not None and operand.lead is None and operand.dims[-1:] != (Expr.of(1),):
             base = result.lead.split("[:-", 1)[0]
             self.ranks[base] = max(len(operand.dims), self.ranks.get(base, 0))
         for a, b in zip(reversed(operand.dims), reversed(result.tail(len(operand.dims)) or ()), strict=False):
