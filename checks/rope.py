@@ -351,6 +351,9 @@ def _shapes(
     length, named = c.size_of(x, rotation.angles.axis), rotation.angles.frequencies.length
     if named is not None and named.number is None:
         scalars.setdefault(named, "2*F")
+    power = rotation.angles.frequencies.power
+    if power is not None and power.coefficient == 2.0:  # 2 * count / named: there are so many frequencies
+        scalars |= {base: "F" for base, e in power.factors if e == 1 and base not in scalars}
     if rotation.angles.length is not None and rotation.angles.length.number is None:
         scalars.setdefault(rotation.angles.length, "T")
     if length.number is None:

@@ -238,3 +238,24 @@ def test_a_range_that_ends_between_two_numbers_has_no_half() -> None:
     )
     after = fix_text(FileText("m.py", HEAD + angles + TURN), Settings(select=("FUS221",), unsafe_fixes=True)).after
     assert "base=10000.0" not in after
+
+
+def test_frequencies_that_another_arrays_size_counts_are_run_in_that_number() -> None:
+    """`dim // 2` is half of k's last axis, which the reshape says, and so is what is run."""
+    text = """import mlx.core as mx
+
+
+def turn(q: mx.array, k: mx.array, period: float, offset: int = 0):
+    _, _, time, dim = q.shape
+    freqs = mx.exp(mx.arange(dim // 2, dtype=mx.float32) * (-math.log(float(period)) * 2.0 / dim))
+    phase = mx.arange(offset, offset + time, dtype=mx.float32)[None, None, :, None] * freqs
+    cos, sin = mx.cos(phase), mx.sin(phase)
+    pairs = k.astype(mx.float32).reshape(*k.shape[:-1], dim // 2, 2)
+    r, i = pairs[..., 0], pairs[..., 1]
+    return mx.stack([r * cos - i * sin, r * sin + i * cos], axis=-1).reshape(k.shape).astype(k.dtype)
+"""
+    settings = Settings(select=("FUS221",), unsafe_fixes=True)
+    fixed = fix_text(FileText("m.py", "import math\n\n" + text), settings, verify=True)
+    (applied,) = fixed.applied
+    assert applied.fix is not None and applied.fix.verification is not None
+    assert applied.fix.verification.outcome == "passed"
