@@ -280,6 +280,8 @@ class Store:
         if not self._settled(made):
             return
         with contextlib.suppress(sqlite3.Error, OSError):
+            if _is_led_out(self.folder):
+                return
             self._prepare()
             with self._opened() as db:
                 db.executescript(TABLES)
@@ -336,7 +338,7 @@ class Store:
     def _prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         for name, text in ((".gitignore", "*\n"), ("CACHEDIR.TAG", TAG)):
-            if not (self.folder / name).exists():
+            if not os.path.lexists(self.folder / name):
                 (self.folder / name).write_text(text, encoding="utf-8")
         if self._damaged:
             (self.folder / FILE).unlink(missing_ok=True)
@@ -345,12 +347,23 @@ class Store:
     def _opened(self) -> Iterator[sqlite3.Connection]:
         if not self.folder.is_dir():
             raise FileNotFoundError(self.folder)
+        if _is_led_out(self.folder):
+            raise OSError("a link: what is written must stay in the folder")
         db = sqlite3.connect(self.folder / FILE, timeout=WAIT, isolation_level=None)
         try:
             db.execute("PRAGMA synchronous = OFF")  # what a crash leaves half done, checksums tell
             yield db
         finally:
             db.close()
+
+
+def _is_led_out(folder: Path) -> bool:
+    """Whether a link would have others written to: a repository may bring one along, under the cache's name."""
+    if folder.name == FOLDER and folder.is_symlink():
+        return True
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        return any(entry.is_symlink() for entry in entries)
+    return False
 
 
 def _checksum(*parts: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import os
 import re
 import warnings
@@ -15,7 +14,7 @@ from time import monotonic_ns
 
 from fuselint.errors import UnreadableFile
 from fuselint.source.modules import READING, Modules, package_folder, python_files
-from fuselint.source.text import decode
+from fuselint.source.text import content, decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +75,13 @@ class Package:
         def is_read(name: str) -> bool:
             word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
             for other, data in _contents(package_folder(os.path.dirname(here)), self.run):
-                text = self.overlay.get(other)
-                holds = name in text if text is not None else word.search(data) is not None
-                if other != here and holds and _reads(other, data if text is None else text).of(name, module):
+                text = self.overlay.get(other, data)
+                if other == here:
+                    continue
+                if text is None:
+                    return True  # nobody knows
+                holds = name in text if isinstance(text, str) else word.search(text) is not None
+                if holds and _reads(other, text).of(name, module):
                     return True
             return False
 
@@ -86,13 +89,9 @@ class Package:
 
 
 @lru_cache(maxsize=1)  # files come package by package
-def _contents(folder: str, run: int) -> tuple[tuple[str, bytes], ...]:
+def _contents(folder: str, run: int) -> tuple[tuple[str, bytes | None], ...]:
     """The Python files of a package, with what is in them; of a folder, where it is none."""
-    out = []
-    for path in python_files(folder):
-        with contextlib.suppress(OSError):
-            out.append((path, Path(path).read_bytes()))
-    return tuple(out)
+    return tuple((path, content(path)) for path in python_files(folder) if os.path.isfile(path))
 
 
 @lru_cache(maxsize=2)

@@ -246,3 +246,19 @@ def test_results_survive_as_text(package: Path) -> None:
 def test_the_cache_is_off_with_no_cache(package: Path) -> None:
     subprocess.run([sys.executable, "-m", "fuselint", "check", "pack", "--no-cache"], capture_output=True, check=False)
     assert not Path(".fuselint_cache").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+def test_links_in_a_caches_place_have_nothing_written(package: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    Path(".fuselint_cache").symlink_to(other)
+    subprocess.run([sys.executable, "-m", "fuselint", "check", "pack"], capture_output=True, check=False)
+    assert list(other.iterdir()) == []
+    for name in (FILE, f"{FILE}-journal", ".gitignore"):
+        Path("cache").mkdir()
+        Path("cache", name).symlink_to(other / "target")
+        assert cached() == fresh()
+        assert list(other.iterdir()) == []
+        Path("cache", name).unlink()
+        Path("cache").rmdir()

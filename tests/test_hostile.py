@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import fuselint.source.text as texts
 from fuselint.config import Settings
 from fuselint.engine import check_paths, fix_paths
+from fuselint.package import Package
+from fuselint.source.text import content
 from support import NORM, Ran
 
 Run = Callable[..., Ran]
@@ -163,3 +168,67 @@ def test_no_arguments_mean_the_current_folder(fuselint: Run, good: Path) -> None
 def test_an_empty_folder_is_clean(fuselint: Run) -> None:
     ran = fuselint("check")
     assert ran.code == 0 and ran.err.startswith("0 files; ")
+
+
+def again_and_again(first: str, line: str, last: str, times: int = 60) -> str:
+    body = "".join(f"    {line}\n" for _ in range(times))
+    return f"import mlx.core as mx\n\n\ndef f(x):\n    {first}\n{body}    return {last}\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        again_and_again("n = 3", "n = n * n", "mx.exp(x) * x * n"),
+        again_and_again("y = x * 3", "y = y * y", "mx.exp(y) * x"),
+        again_and_again("y = x * 3", "y = y ** 9", "mx.exp(y) * x"),
+        again_and_again("y = x", "y = mx.concatenate([y, y], axis=0)", "mx.exp(y) * y"),
+        again_and_again("t = [x, x]", "t = t + t", "mx.exp(t[0]) * x"),
+        again_and_again("t = (x, x)", "t = (*t, *t)", "mx.exp(t[0]) * x"),
+        again_and_again("s = 'ij'", "s = s + s", "mx.einsum(s, x) * mx.exp(x)"),
+        "N = 7\n" + "N = N * N\n" * 60 + again_and_again("pass", "pass", "mx.exp(x) * x * N", 1),
+        "N0 = 10 ** 60\n"
+        + "".join(f"N{i + 1} = N{i} * N{i}\n" for i in range(60))
+        + again_and_again("pass", "pass", "mx.exp(x) * x * N60", 1),
+        again_and_again("t = [x] * 10**9", "x = x.reshape(2**10**9, -1)", "x * t[5] * (9**9**9) * (1 << 10**12)", 1),
+    ],
+    ids=["number", "array", "power", "axis", "list", "tuple", "text", "rebound constant", "constants", "literals"],
+)
+def test_what_doubles_again_and_again_has_an_end(text: str) -> None:
+    """In a process of its own, of a gigabyte at most: where it had none, it took all memory."""
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
+    code = limit if sys.platform == "linux" else ""
+    code += "import sys\nfrom fuselint.api import check_source\nprint(check_source(sys.stdin.read()).errors)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=text, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout == "()\n" and not done.stderr
+
+
+def test_a_long_file_beside_is_not_read(fuselint: Run, good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(texts, "LARGEST", 10_000)
+    (good.parent / "data.py").write_text(IMPORT + "x = 1\n" * 5000)
+    assert codes(fuselint("check", "zz_good.py", "--output-format", "concise")) == [GOOD]
+    said = fuselint("check", "--output-format", "concise").out
+    assert "data.py:1:1: FUS000 has 0 MB; files above 0 MB are not analysed" in said and "zz_good.py" in said
+    assert content(str(good.parent / "data.py")) is None
+    assert Package().others_read(str(good))("whatever"), "what it reads is not known"
+
+
+def test_a_number_of_too_many_digits(fuselint: Run, good: Path) -> None:
+    good.write_text(NORM + f"\nN = {'9' * 5000}\n")
+    assert "FUS000 holds a number of more digits than Python reads" in fuselint("check").out
+
+
+def test_links_that_lead_out_of_a_folder_are_not_followed(fuselint: Run, tmp_path: Path) -> None:
+    """A repository must not have others changed, or shown. Who names the link wants it."""
+    outside, inside = tmp_path / "outside.py", tmp_path / "repository"
+    outside.write_text(NORM)
+    (inside / "sub").mkdir(parents=True)
+    (inside / "sub" / "out.py").symlink_to(outside)
+    (inside / "sub" / "real.py").write_text(NORM)
+    (inside / "within.py").symlink_to(inside / "sub" / "real.py")
+    ran = fuselint("fix", "repository", "--apply", "--no-verify")
+    assert outside.read_text() == NORM and "out.py: skipped: a link that leads out of repository" in ran.err
+    assert "mx.fast.rms_norm" in (inside / "sub" / "real.py").read_text() and (inside / "within.py").is_symlink()
+    assert fuselint("fix", "repository/sub/out.py", "--apply", "--no-verify").code == 0
+    assert "mx.fast.rms_norm" in outside.read_text()

@@ -12,7 +12,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from fuselint.graph.across import Reach, bind, call_arguments
 from fuselint.graph.dtypes import UNKNOWN, DType
@@ -106,13 +105,9 @@ def given_dtypes(graph: Graph) -> dict[str, str]:
     if graph.program is None:
         return {}
     elsewhere = graph.program.elsewhere
-    callers = _known.get(elsewhere)
-    if callers is None:
-        callers = _known[elsewhere] = Callers(elsewhere)
-    return callers.dtypes(graph, graph.facts)
-
-
-_known: WeakKeyDictionary[Elsewhere, Callers] = WeakKeyDictionary()
+    if elsewhere.callers is None:
+        elsewhere.callers = Callers(elsewhere)
+    return elsewhere.callers.dtypes(graph, graph.facts)
 
 
 def _said(dtype: DType, free: frozenset[str]) -> str | None:

@@ -10,6 +10,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterator
 from functools import cache
+from typing import TYPE_CHECKING
 
 from fuselint.graph.fact import Place
 from fuselint.graph.model import Graph, Node
@@ -17,6 +18,9 @@ from fuselint.graph.program import Program
 from fuselint.source.modules import Definition, Modules, is_test, package_folder
 from fuselint.source.project import ClassSummary, ModuleSummary
 from fuselint.source.text import FileText
+
+if TYPE_CHECKING:
+    from fuselint.graph.callers import Callers
 
 SHARED = 16
 """Files whose graphs are kept for the next file that asks for them."""
@@ -33,6 +37,7 @@ class Elsewhere:
             modules.know(root.file, root.summary)
         self.modules = modules
         self._paths: dict[Program, str] = {root: self.path}
+        self.callers: Callers | None = None  # made by whom asks for it: it goes with the file
         # What one file asks for, it asks for often.
         self.resolved = cache(self.modules.resolve)
         self.lineage = cache(self.modules.lineage)

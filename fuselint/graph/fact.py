@@ -12,6 +12,7 @@ from fuselint.graph import dtypes
 from fuselint.graph.dtypes import DType
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
+from fuselint.source.project import is_wanted
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -190,4 +191,4 @@ def compute(symbol: str, values: Sequence[Any]) -> Any:
         result = (_UNARY if len(values) == 1 else _OPERATORS)[symbol](*values)
     except (ArithmeticError, TypeError, ValueError, KeyError):
         return MISSING
-    return MISSING if isinstance(result, complex) else result
+    return result if is_wanted(result) else MISSING

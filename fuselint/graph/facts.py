@@ -272,7 +272,8 @@ class Facts(KnownFacts):
         rule = _SIZE_RULES.get(op.name)
         if op.name == "floor_divide" and known[1] == 0:
             return None
-        return None if rule is None or len(known) != rule[0] else rule[1](*known)
+        found = None if rule is None or len(known) != rule[0] else rule[1](*known)
+        return None if found is None or found.is_endless else found
 
     # -- structure ----------------------------------------------------------------------------------------------------
 

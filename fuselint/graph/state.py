@@ -162,6 +162,7 @@ class State:
         attrs: Mapping[str, Any] | None = None,
         at: cst.CSTNode | None = None,
     ) -> Node:
+        self._require_few(inputs)
         scope = self.scopes[-1]
         node = Node(len(self.graph.nodes), op, tuple(inputs), attrs or {}, at, scope.statement, scope.frame)
         self.graph.nodes.append(node)
@@ -174,6 +175,11 @@ class State:
         elif op in HOLDERS and node.attrs.get("keeps", True):
             self.leak(inputs[1:] if node.attrs.get("reason", "").startswith(CHANGED) else inputs)
         return node
+
+    def _require_few(self, inputs: Sequence[Node]) -> None:
+        """A list that is added to itself again and again has no end."""
+        if len(inputs) > MOST_NODES:
+            raise TooMuch
 
     def leak(self, nodes: Sequence[Node]) -> None:
         """Something else than a name holds these objects from now on."""
@@ -195,6 +201,7 @@ class State:
 
     def detached(self, kind: str, elements: Sequence[Node], at: cst.CSTNode | None) -> Node:
         """A tuple or list that may be taken apart before anything holds it."""
+        self._require_few(elements)
         return Node(DETACHED, kind, tuple(elements), {}, at, None, self.scope.frame)
 
     def note(self, text: str) -> None:

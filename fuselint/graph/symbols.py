@@ -17,6 +17,8 @@ from fractions import Fraction
 from functools import cached_property, lru_cache, reduce
 from typing import Union
 
+from fuselint.source.project import MOST_BITS
+
 
 @dataclass(frozen=True)
 class Apply:
@@ -40,6 +42,9 @@ class Apply:
 Atom = str | Apply
 Monomial = tuple[tuple[Atom, int], ...]  # (atom, exponent), sorted; exponents >= 1
 Size = Union["Expr", int, Fraction]
+
+MOST_FACTORS = 64
+"""Names that a size is multiplied of."""
 
 _LETTERS = "BNTHGWLSQKCRMVDEF"
 """The order in which people write axes: batch, heads, rows, then features."""
@@ -285,6 +290,14 @@ class Expr:
         """The number, where nothing is left to substitute. Fractions of bytes round up."""
         c = self._constant
         return None if c is None else -((-c.numerator) // c.denominator)
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether it is no size any more, but a number that was multiplied with itself again and again."""
+        return any(
+            sum(e for _, e in m) > MOST_FACTORS or max(c.numerator.bit_length(), c.denominator.bit_length()) > MOST_BITS
+            for m, c in self.terms
+        )
 
     @cached_property
     def names(self) -> frozenset[str]:

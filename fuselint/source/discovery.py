@@ -131,7 +131,7 @@ def _above(folder: str) -> list[Ignore]:
 
 
 def _walk(root: str, configuration: Configuration, skipped: Callable[[str, str], None]) -> Iterator[str]:
-    inside_git = (Path(root) / ".git").exists()
+    inside_git, real = (Path(root) / ".git").exists(), os.path.join(os.path.realpath(root), "")
     stack: list[tuple[str, list[Ignore]]] = [(os.path.normpath(root), [] if inside_git else _above(root))]
     while stack:
         folder, above = stack.pop()
@@ -154,6 +154,8 @@ def _walk(root: str, configuration: Configuration, skipped: Callable[[str, str],
                     folders.append((entry.path, ignores))
                 elif entry.is_symlink() and not os.path.isfile(entry.path):
                     os.stat(entry.path)  # a link to a folder is not followed; one that leads nowhere says why
+                elif entry.is_symlink() and not os.path.realpath(entry.path).startswith(real):
+                    skipped(entry.path, f"a link that leads out of {root}")
                 else:
                     yield os.path.normpath(entry.path)
             except OSError as e:

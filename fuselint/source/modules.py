@@ -14,13 +14,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fuselint.errors import UnreadableFile
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary
 from fuselint.source.screen import parse
-from fuselint.source.text import FileText, fingerprint, read
+from fuselint.source.text import FileText, content, fingerprint, read
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict
@@ -539,9 +538,7 @@ class Index:
         text = self._overlay.get(path)
         if text is not None:
             return text.encode("utf-8", "replace")
-        with contextlib.suppress(OSError):
-            return Path(path).read_bytes()
-        return b""
+        return content(path) or b""
 
     def importing(self, found: Definition, modules: Modules) -> list[str]:
         """The files that import a definition by name, from its own module or from one that hands it on."""

@@ -36,6 +36,14 @@ class Missing:
 
 MISSING = Missing()
 
+MOST_BITS = 1024
+"""Of a whole number. A longer one is no float, and numbers that are multiplied again and again have no end."""
+
+
+def is_wanted(number: Any) -> bool:
+    """Whether it is worth knowing a number."""
+    return not isinstance(number, complex) and not (isinstance(number, int) and number.bit_length() > MOST_BITS)
+
 
 @dataclass(frozen=True, slots=True)
 class Parameter:

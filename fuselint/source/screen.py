@@ -55,7 +55,9 @@ def parse(file: FileText) -> ast.Module:
     except SyntaxError as e:
         line = min(max(e.lineno or 1, 1), file.lines)
         reason = f"not valid Python: {e.msg}"
-        if _valid_elsewhere(file.text):
+        if "Exceeds the limit" in reason:
+            reason = "holds a number of more digits than Python reads"
+        elif _valid_elsewhere(file.text):
             here = ".".join(map(str, sys.version_info[:2]))
             reason = f"valid Python, but newer than the {here} that fuselint runs under: run it under a newer one"
         column = min(max(e.offset or 1, 1), len(file.line(line)) + 1)

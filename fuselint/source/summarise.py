@@ -15,6 +15,7 @@ from fuselint.source.project import (
     FunctionSummary,
     ModuleSummary,
     Parameter,
+    is_wanted,
     normalise,
 )
 from fuselint.source.scopes import Binding, Scope, Scopes, dotted, scopes
@@ -419,9 +420,10 @@ _OPERATORS: dict[type, Any] = {
 def _call(target: str, values: list[Any]) -> Any:
     function = _FUNCTIONS.get(target)
     try:
-        return MISSING if function is None else function(*values)
+        value = MISSING if function is None else function(*values)
     except (ValueError, TypeError, OverflowError):
         return MISSING
+    return value if is_wanted(value) else MISSING
 
 
 def _apply(operator: type, *values: Any) -> Any:
@@ -434,4 +436,4 @@ def _apply(operator: type, *values: Any) -> Any:
         value = function(*values)
     except (ValueError, ZeroDivisionError, OverflowError):
         return MISSING
-    return value if isinstance(value, (int, float)) else MISSING
+    return value if is_wanted(value) else MISSING

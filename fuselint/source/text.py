@@ -22,8 +22,8 @@ from functools import cached_property
 
 from fuselint.errors import FuselintError, UnreadableFile
 
-LARGEST = 20_000_000
-"""Bytes. A longer file is data, not a model: it is refused rather than parsed for minutes."""
+LARGEST = 5_000_000
+"""Bytes. A longer file is data, not a model: it is refused rather than parsed for minutes, into gigabytes."""
 
 TEMPORARY = ".fuselint-{}-*.tmp"
 """What write_atomic calls the file that takes another's place, by its process."""
@@ -225,6 +225,13 @@ def _writable_mode(shown: str, path: str) -> int:
     if not status.st_mode & 0o222 or not os.access(path, os.W_OK):
         raise FuselintError(f"{shown}: can't be written: the file is read-only (chmod u+w to let it be fixed)")
     return stat.S_IMODE(status.st_mode)
+
+
+def content(path: str) -> bytes | None:
+    """What a file holds; None where it can't be read, or is too long to be looked at."""
+    with contextlib.suppress(UnreadableFile):
+        return _bytes(path)
+    return None
 
 
 def _bytes(path: str) -> bytes:
