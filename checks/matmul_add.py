@@ -267,11 +267,6 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
-        HEAD + "def codes(x: mx.array, table: mx.array):\n    far = mx.sum(table**2, axis=-1) - 2 * (x @ table.T)\n"
-        "    return mx.argmin(far, axis=-1)\n",
-        why="the nearest entry of a codebook: done once, with what comes in",
-    ),
-    Example(
         HEAD + "def f(x, w, b):\n    y = x @ w\n    return y + b, y\n",
         why="the product is returned as well",
     ),
@@ -297,5 +292,10 @@ COUNTEREXAMPLES = [
         "    gram = x.T @ x + amount * mx.eye(64)\n"
         "    return mx.linalg.solve(gram, x.T @ y, stream=mx.cpu)\n",
         why="a decomposition on the CPU reads it: that is calibration",
+    ),
+    Example(
+        HEAD + "def codes(x: mx.array, table: mx.array):\n    far = mx.sum(table**2, axis=-1) - 2 * (x @ table.T)\n"
+        "    return mx.argmin(far, axis=-1)\n",
+        why="the nearest entry of a codebook: done once, with what comes in",
     ),
 ]

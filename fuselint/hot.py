@@ -14,7 +14,6 @@ from fuselint.source.text import FileText
 SMALL = frozenset(
     [
         "FUS101",
-        "FUS102",
         "FUS104",
         "FUS106",
         "FUS107",
@@ -30,7 +29,8 @@ SMALL = frozenset(
         "FUS403",
     ]
 )
-"""Rules that save a few launches, or one pass over one activation: nothing, beside the layers of a model."""
+"""Rules that save a few launches, or one pass over one activation: nothing, beside the layers of a model. A mask is made
+once, too, but every layer's attention reads it."""
 
 LOOPS = frozenset(["FUS303"])
 """Rules that find a loop: what counts is how often that runs, not how many rounds it goes."""

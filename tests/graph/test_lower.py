@@ -390,6 +390,8 @@ def test_attributes_of_attributes_and_items_of_a_module() -> None:
 def test_super() -> None:
     assert value(lowered(LAYER, "Wide.__call__")).endswith("self.scale), 2)")
     assert value(lowered(LAYER, "Own.__call__")) == "nn.LayerNorm(astype(x, dtype='float32'), super=True)"
+    other = lowered(LAYER.replace("(nn.LayerNorm)", "(nn.GroupNorm)"), "Own.__call__")
+    assert value(other) == "mlx.nn.GroupNorm.__call__(astype(x, dtype='float32'))", "its constructor decides"
 
 
 def test_an_overridden_method_is_not_inlined() -> None:

@@ -90,7 +90,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "",
         ROTARY,
     ),
-    "FUS231": ("x: B L D | dims: =D, classes: =V", "h: L E, x: L D, w: D E"),
+    "FUS231": ("x: B L D | dims: =D, classes: =V", "h: L E, x: L D, w: D E", "x: B D L, codes: V D"),
     "FUS232": ("a: L D, w: D E", "a: L D, b: S D", "a: B L D, b: B S D", "a: B L D, w: D E"),
     "FUS241": (f"x: B L 128, {PACKED}",),
     "FUS251": ("x: B L D",) * 3,
