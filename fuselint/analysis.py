@@ -103,8 +103,8 @@ def analyse(
                 known = analysis.in_package(summary, modules)
                 result = replace(result, errors=tuple(analysis.errors))
                 if known is not summary:
-                    inside = Program(file, known)
-                    inside.elsewhere, inside.target = Elsewhere(inside, modules), program.target
+                    inside = program.known_as(known)
+                    inside.elsewhere = Elsewhere(inside, modules)
                     ran = as_recorded(inside, settings)
                     analysis = Analysis(file, settings, is_read, inside, screened.tree, ran, often)
                     result, proposals = analysis.run(qualnames)

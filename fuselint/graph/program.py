@@ -107,6 +107,12 @@ class Program:
         self._makes_array.clear()
         self._graphs.change(lambda graph: None if graph is None else replace(graph))
 
+    def known_as(self, summary: ModuleSummary) -> Program:
+        """The same functions, of which the summary says something else."""
+        out = Program(self.file, summary)
+        out._sources, out.too_complex, out.target = {**self._sources}, {**self.too_complex}, self.target
+        return out
+
     def function(self, qualname: str) -> FunctionSource | None:
         """The tree of a function; None if there is no such function, or it is too complex."""
         if qualname not in self._sources:

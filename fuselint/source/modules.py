@@ -37,6 +37,9 @@ LONGEST = 16
 KEPT = 128
 """Files whose texts and summaries are kept for the next that asks."""
 
+INDICES = 2
+"""Packages whose words and imports are kept."""
+
 INSTALLED = frozenset({"site-packages", "dist-packages"})
 ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 """What tells a project's root."""
@@ -90,6 +93,7 @@ class Modules:
         self._analysed: tuple[str, FileText, ModuleSummary] | None = None
         self._files: OrderedDict[str, FileText | None] = OrderedDict()
         self._indices: dict[str, Index] = {}
+        self._looked_through: dict[str, None] = {}
         self._links: dict[str, Links | None] = {}
         self._compiled: dict[str, Compiled] = {}
         self._mentions: dict[str, Mentions | None] = {}
@@ -122,7 +126,7 @@ class Modules:
 
     def note_folders(self) -> None:
         """The packages whose files were looked through so far: which files they have matters to some answer."""
-        for folder in self._indices:
+        for folder in self._looked_through:
             self._note(f"{FILES}{folder}", "")
 
     def ask_again(self, note: str) -> str | None:
@@ -416,6 +420,8 @@ class Modules:
 
         top = package_folder(os.path.dirname(path))
         if top not in self._frequencies:
+            self._frequencies.clear()  # files come package by package
+            self._mentions.clear()
             self._frequencies[top] = Frequencies(self, top)
         return self._frequencies[top]
 
@@ -442,7 +448,10 @@ class Modules:
         return users
 
     def _index(self, folder: str) -> Index:
+        self._looked_through[folder] = None
         if folder not in self._indices:
+            if len(self._indices) >= INDICES:
+                self._indices.pop(next(iter(self._indices)))
             self._indices[folder] = Index(folder, self._overlay)
         return self._indices[folder]
 
@@ -596,7 +605,7 @@ def _links(path: str, text: str) -> Links | None:
     return None
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=KEPT)
 def _mentions(path: str, text: str) -> Mentions | None:
     from fuselint.source.mentions import mentions
 

@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -22,6 +23,7 @@ from fuselint.source.function import FunctionSource, walk
 from fuselint.source.guard import PRAGMA
 from fuselint.source.hoist import end_of, parsed, start_of
 from fuselint.source.removal import Removal, above, comments_in, line_end, without_gap
+from fuselint.source.text import FileText
 
 if TYPE_CHECKING:
     from fuselint.graph.program import Program
@@ -122,7 +124,7 @@ class Leftovers:
     def _import(self, name: str) -> ast.Import | ast.ImportFrom | None:
         """The line `import math` or `from functools import partial`, which does nothing but bind the name."""
         tree = parsed(self.graph.source.file)
-        found = [n for n in ast.walk(tree) if isinstance(n, (ast.Import, ast.ImportFrom)) and name in _bound(n)]
+        found = _imports(self.graph.source.file).get(name, [])
         only = found[0] if len(found) == 1 else None
         if (
             only is None
@@ -209,8 +211,19 @@ WITHOUT_EFFECT = frozenset({"functools", "math"})
 """Modules whose import does nothing else, and whose names nobody imports from another module."""
 
 
+@lru_cache(maxsize=4)
+def _imports(file: FileText) -> dict[str, list[ast.Import | ast.ImportFrom]]:
+    """By the names that they bind."""
+    out: dict[str, list[ast.Import | ast.ImportFrom]] = {}
+    for n in ast.walk(parsed(file)):
+        if isinstance(n, (ast.Import, ast.ImportFrom)):
+            for name in _bound(n):
+                out.setdefault(name, []).append(n)
+    return out
+
+
 def _bound(node: ast.Import | ast.ImportFrom) -> list[str]:
-    return [a.asname or a.name for a in node.names]
+    return list(dict.fromkeys(a.asname or a.name for a in node.names))
 
 
 def _names(nodes: Iterable[cst.CSTNode]) -> list[str]:
