@@ -667,11 +667,8 @@ EXAMPLES = [
         "    def __call__(self, x):\n"
         "        B, L, D = x.shape\n"
         "        q, k, v = mx.split(self.qkv(x).reshape(B, L, 3 * self.heads, -1).transpose(0, 2, 1, 3), 3, axis=1)\n"
-        "        y = (\n"
-        "            mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale)\n"
-        "            .transpose(0, 2, 1, 3)\n"
-        "            .reshape(B, L, D)\n"
-        "        )\n"
+        "        y = mx.fast.scaled_dot_product_attention(q, k, v, scale=self.scale)"
+        ".transpose(0, 2, 1, 3).reshape(B, L, D)\n"
         "        return self.out(y)\n",
         applicability="safe",
     ),

@@ -759,9 +759,7 @@ EXAMPLES = [
         "    a, b = mx.split(rotated, 2, axis=-1)\n"
         "    return mx.concatenate([a * cos - b * sin, a * sin + b * cos, x[..., dims:]], axis=-1)\n",
         fixed=HEAD + "def rope(x: mx.array, dims: int, offset: int):\n"
-        "    return mx.fast.rope(\n"
-        "        x, dims, traditional=False, base=100.0, scale=1.0, offset=offset\n"
-        "    )\n",
+        "    return mx.fast.rope(x, dims, traditional=False, base=100.0, scale=1.0, offset=offset)\n",
     ),
     Example(
         HEAD + "class Rope(nn.Module):\n"
