@@ -40,7 +40,7 @@ from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saves_where_compiled, saving
-from fuselint.traffic.known import Known
+from fuselint.traffic.known import PHASE, Known
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.model import Model
 from fuselint.unused import unused
@@ -301,11 +301,10 @@ class Analysis:
 
     def is_little(self, code: str, traffic: Traffic) -> bool:
         """Whether elementwise work spares one launch, and next to no bytes even with a whole prompt."""
-        if code != "FUS301" or self.settings.hot or self.settings.phase not in ("", "prefill"):
-            return False
-        if {"config", "recorded"} & set(traffic.sources.values()):
-            return False  # a model as small as that, where launches count
-        return traffic.launches_fewer <= 1 and 0 <= (traffic.saved_at or 0) < LITTLE
+        asked = self.settings.hot or self.settings.model_config or self.settings.phase not in ("", "prefill")
+        if code != "FUS301" or asked or PHASE["prefill"].length not in traffic.at.values():
+            return False  # nothing says that the rows of a prompt are among the sizes
+        return traffic.launches_fewer <= 1 and 0 < (traffic.saved_at or 0) < LITTLE
 
     def is_fixed(self, graph: Graph, match: Match) -> bool:
         """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""

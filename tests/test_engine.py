@@ -686,5 +686,14 @@ def test_one_launch_for_a_few_numbers_is_not_shown(width: str, shape: str, work:
     asked = {"select": ("FUS301",), "min_kernels": 2}
     result = check_file(FileText("m.py", text), Settings(**asked))  # type: ignore[arg-type]
     assert (len(result.findings), result.below_min_saving) == (shown, 1 - shown)
-    hot = check_file(FileText("m.py", text), Settings(**asked, hot=("*",)))  # type: ignore[arg-type]
-    assert len(hot.findings) == 1
+    for more in ({"hot": ("*",)}, {"phase": "decode"}):  # of one token all is little
+        assert len(check_file(FileText("m.py", text), Settings(**asked, **more)).findings) == 1  # type: ignore[arg-type]
+
+
+def test_sizes_that_may_be_anything_hide_nothing() -> None:
+    """A convolution whose kernel counts as long as what it goes over leaves nothing, in the sizes that are assumed."""
+    body = "    y = mx.tanh(mx.conv1d(x, w)) * 2\n    return mx.softmax(y)\n"
+    text = f"import mlx.core as mx\n\n\ndef f(x: mx.array, w: mx.array):\n{body}"
+    result = check_file(FileText("m.py", text), Settings(select=("FUS301",), min_kernels=2))
+    (traffic,) = (f.traffic for f in result.findings)
+    assert traffic is not None and traffic.saved_at is not None and traffic.saved_at < 1 << 20
