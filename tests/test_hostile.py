@@ -76,8 +76,20 @@ def test_an_unreadable_file_without_mlx_is_none_of_our_business(fuselint: Run, t
         IMPORT + "def f(x):\n" + "".join("    " * (n + 1) + "if x:\n" for n in range(90)) + "    " * 91 + "mx.exp(x)\n",
         IMPORT + "def f(x):\n    return x" + ".swapaxes(0, 1)" * 900 + "\n",
         IMPORT + "def f(x):\n    return f(x)\ndef g(x):\n    return h(mx.exp(x))\ndef h(x):\n    return g(mx.exp(x))\n",
+        IMPORT + "def f(x):\n    for*y, z in x:\n        x = mx.exp(y)\n    return x\n",
     ],
-    ids=["empty", "blank", "form feeds", "long", "1,000 operators", "150 parens", "90 ifs", "900 calls", "recursion"],
+    ids=[
+        "empty",
+        "blank",
+        "form feeds",
+        "long",
+        "1,000 operators",
+        "150 parens",
+        "90 ifs",
+        "900 calls",
+        "recursion",
+        "for*",
+    ],
 )
 def test_odd_text_is_analysed_or_given_up_quietly(fuselint: Run, tmp_path: Path, good: Path, text: str) -> None:
     (tmp_path / "odd.py").write_text(text)

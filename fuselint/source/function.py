@@ -124,7 +124,7 @@ def parse_function(file: FileText, span: FunctionSpan) -> FunctionSource:
         prefix, suffix = (f"if True:{file.newline}" if indented else ""), file.newline
     try:
         module = cst.parse_module(prefix + text[begin:end] + suffix)
-    except (cst.ParserSyntaxError, RecursionError, UnicodeError) as e:
+    except (cst.ParserSyntaxError, cst.CSTValidationError, RecursionError, UnicodeError) as e:
         reason = getattr(e, "message", None) or type(e).__name__
         raise TooComplex(f"{file.path}:{span.line}: {span.qualname} can't be parsed alone: {reason}") from None
     node = _definition(module)
