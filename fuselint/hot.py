@@ -29,8 +29,8 @@ SMALL = frozenset(
         "FUS403",
     ]
 )
-"""Rules that save a few launches, or one pass over one activation: nothing, beside the layers of a model. A mask is made
-once, too, but every layer's attention reads it."""
+"""Rules that save a few launches, or one pass over one activation: nothing, beside the layers of a model. No FUS102: a
+mask is made once, too, but the attention of every layer reads it."""
 
 LOOPS = frozenset(["FUS303"])
 """Rules that find a loop: what counts is how often that runs, not how many rounds it goes."""
