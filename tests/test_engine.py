@@ -249,6 +249,14 @@ def step(noise: mx.array, latents: mx.array, s: mx.array, t: mx.array):
     assert len(fixed.applied) == 2 and "sample" not in fixed.after
 
 
+def test_what_a_match_looks_at_is_fixed() -> None:
+    text = "import mlx.core as mx\n\n\ndef f(x: mx.array, y: mx.array):\n    match mx.sin(x) * y + 1:\n"
+    text += "        case z:  # each\n            return z\n"
+    fixed = fix_text(FileText("m.py", text), Settings())
+    assert not fixed.remaining.errors
+    assert fixed.after.endswith("    match sin_multiply_add(x, y):\n        case z:  # each\n            return z\n")
+
+
 def test_what_a_helper_made_moves_as_its_call() -> None:
     text = """\
 import mlx.core as mx

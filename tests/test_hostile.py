@@ -77,6 +77,9 @@ def test_an_unreadable_file_without_mlx_is_none_of_our_business(fuselint: Run, t
         IMPORT + "def f(x):\n    return x" + ".swapaxes(0, 1)" * 900 + "\n",
         IMPORT + "def f(x):\n    return f(x)\ndef g(x):\n    return h(mx.exp(x))\ndef h(x):\n    return g(mx.exp(x))\n",
         IMPORT + "def f(x):\n    for*y, z in x:\n        x = mx.exp(y)\n    return x\n",
+        IMPORT + "STEP = 1e-5 << 1\ndef f(x, y):\n    return mx.exp(x) * y + STEP\n",
+        IMPORT
+        + "def f(x, y):\n    return x\ndef g(on=-(2.5)):\n    if -on:\n        return mx.compile(f)\n    return f\n",
     ],
     ids=[
         "empty",
@@ -89,6 +92,8 @@ def test_an_unreadable_file_without_mlx_is_none_of_our_business(fuselint: Run, t
         "900 calls",
         "recursion",
         "for*",
+        "a float that is shifted",
+        "a condition that is a negative number",
     ],
 )
 def test_odd_text_is_analysed_or_given_up_quietly(fuselint: Run, tmp_path: Path, good: Path, text: str) -> None:

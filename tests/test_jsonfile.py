@@ -17,7 +17,7 @@ LONG = '{"version": ' + "9" * 5000 + "}"
 BROKEN = [
     (b"", ":1:1: not valid JSON: Expecting value"),
     (b"{", ":1:2: not valid JSON: Expecting property name"),
-    (b'{\n "version": 1,}', ":2:15: not valid JSON: "),
+    (b'{\n "version": 1 2}', ":2:15: not valid JSON: "),
     (b"\xff\xfe{}", ": not UTF-8 at byte 0"),
     (b"[]", ": it is a list, not an object"),
     (b"null", ": it is null, not an object"),

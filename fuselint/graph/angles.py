@@ -391,8 +391,9 @@ def _range_length(c: Canonical, v: Value) -> Value | None:
     )
     if start is None or stop is None or step is None or not start.is_number(0.0):
         return None
-    if stop.op == "sum" and stop.constant % 1:
-        return None  # there are as many as the next whole number
+    parts = [stop.constant, *(2 * k for _, k in stop.terms)] if stop.op == "sum" else [2 * stop.coefficient]
+    if any(p % 1 for p in parts):
+        return None  # there are as many as the next whole number: `D / 1.5`, and not D / 2 where that rotates pairs
     return stop if step.is_number(1.0) or step.is_number(2.0) else None
 
 

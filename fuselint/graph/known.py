@@ -75,9 +75,12 @@ class KnownFacts:
         return self.of(node).const
 
     def size(self, value: Any) -> Expr | None:
-        """A number as a size: an int, or the Node of a scalar."""
+        """A number as a size: an int, or the Node of a scalar. What a division gives is
+        none, but for a half, which is whole where something is split in two: `arange` rounds it up."""
         if isinstance(value, Node):
             fact = self.of(value)
+            if "weak float" in fact.dtype and (fact.size is None or any(c.denominator > 2 for _, c in fact.size.terms)):
+                return None
             if fact.size is None and fact.kind in ("unknown", "scalar") and fact.const is MISSING:
                 return Expr.name(self._name(value))
             return fact.size

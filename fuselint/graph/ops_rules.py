@@ -8,6 +8,7 @@ from typing import Any
 
 from fuselint.graph import dtypes
 from fuselint.graph.dtypes import DType
+from fuselint.graph.model import Node
 from fuselint.graph.op import Call, DTypeRule, PrimitiveRule, ShapeRule
 from fuselint.graph.shapes import SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr, product
@@ -93,10 +94,22 @@ def sizes_of(c: Call, name: str) -> Shape | None:
     """A shape argument: a tuple, or a number for one axis."""
     value = c.attrs.get(name)
     sizes = c.sizes(value)
-    if sizes is not None or isinstance(value, tuple):
+    if sizes is not None or isinstance(value, tuple) or (isinstance(value, Node) and _may_be_several(value)):
         return sizes
     size = c.size(value)
     return None if size is None else Shape(None, (size,))
+
+
+def _may_be_several(value: Node) -> bool:
+    """Whether a shape that isn't known may be a tuple: `dims: int | tuple`, also where one branch makes it one, or an
+    argument of which nothing says that it is a number."""
+    if value.op == "phi":
+        return any(n.op == "tuple" or _may_be_several(n) for n in value.inputs if n.id < value.id)
+    if value.op != "param":
+        return False
+    default = value.attrs.get("default")
+    number = isinstance(default, Node) and isinstance(default.attrs.get("value"), int)
+    return not number and value.attrs.get("annotation") not in ("int", "Optional[int]", "int | None")
 
 
 def fill(source: Shape | None, target: Shape, fresh: Callable[[int], Expr]) -> Shape:

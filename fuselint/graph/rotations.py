@@ -142,13 +142,18 @@ class _Reader:
         even = cut is None or sliced or self._halves(x[0], cut) or self._is_half_of(cut, angles.frequencies.length)
         if not even and cut is not None and not self._may_halve(x[0], cut):
             return None
+        if cut is not None and angles.offset is not None and self._stem(cut) is angles.offset:
+            return None  # where it starts to count is no width: a lane of 1 would do there, too
         written = self.written if self.written != self.pairing else None
         return Rotation(x[0], self.pairing, angles, m, inverse, even, written=written)
 
     def _may_halve(self, x: Value, cut: Value) -> bool:
         """A name, or the half of a name: of the length itself it would be known."""
-        name = cut.args[0] if cut.op == "floor_divide" and cut.args[1].is_number(2.0) else cut
+        name = self._stem(cut)
         return (name.op == "size" or name.op in NAMED) and name is not self.algebra.size(x, -1)
+
+    def _stem(self, cut: Value) -> Value:
+        return cut.args[0] if cut.op == "floor_divide" and cut.args[1].is_number(2.0) else cut
 
     def _halves(self, x: Value, cut: Value) -> bool:
         return self._is_half_of(cut, self.algebra.size(x, -1))

@@ -84,7 +84,7 @@ class Supplied:
             return self.of(frame, node.inputs[0], (index if isinstance(index, int) else None, *path))
         if node.op in ("concatenate", "stack") and len(node.inputs) == 1:
             return self.of(frame, node.inputs[0], (None,))
-        if node.op in ("index", "index_update") or (op is not None and op.kind in SAME):
+        if node.inputs and (node.op in ("index", "index_update") or (op is not None and op.kind in SAME)):
             return self.of(frame, node.inputs[0], path)
         if node.op == "attr":
             init = node.attrs.get("init")

@@ -145,10 +145,12 @@ class Rewriting:
         source = self.source
         start, end = span_of(source, stmt)
         if isinstance(stmt, cst.BaseCompoundStatement):
+            parts = stmt.cases if isinstance(stmt, cst.Match) else [stmt.body]
             inner = [
                 source.span(n)[0]
-                for n in walk(stmt.body)
-                if isinstance(n, (cst.BaseSmallStatement, cst.BaseCompoundStatement))
+                for part in parts
+                for n in walk(part)
+                if isinstance(n, (cst.BaseSmallStatement, cst.BaseCompoundStatement, cst.MatchCase))
             ]
             end = min(inner, default=end)
         return start, end

@@ -434,6 +434,6 @@ def _apply(operator: type, *values: Any) -> Any:
         return MISSING  # a number too long to want
     try:
         value = function(*values)
-    except (ValueError, ZeroDivisionError, OverflowError):
+    except (TypeError, ValueError, ZeroDivisionError, OverflowError):  # a float has no bits to shift
         return MISSING
     return value if is_wanted(value) else MISSING

@@ -58,8 +58,8 @@ class Switches:
             case ast.Call(func=ast.Attribute(attr="get" | "getenv", value=of)) if _is_environment(of, node):
                 default = node.args[1] if len(node.args) > 1 else None
                 return None if default is None else self._default(scope, default, depth + 1)
-            case ast.Compare() | ast.UnaryOp() | ast.BoolOp() if depth < DEEPEST:
-                found = outcome(node, partial(self._default, scope))
+            case ast.Compare() | ast.UnaryOp(op=ast.Not()) | ast.BoolOp() if depth < DEEPEST:
+                found = outcome(node, partial(self._default, scope, depth=depth + 1))
                 return MISSING if found is None else found
         return MISSING
 

@@ -272,3 +272,25 @@ def test_the_fused_form_is_the_unfused_one(dtype: str) -> None:
     tolerance = {"float32": 1e-6, "float16": 4e-3, "bfloat16": 3e-2}[dtype]
     error = mx.abs(hand.astype(mx.float32) - fused.astype(mx.float32)).max() / mx.abs(hand.astype(mx.float32)).max()
     assert error.item() <= tolerance
+
+
+@pytest.mark.parametrize(
+    ("about", "first", "proven"),
+    [
+        (": int", "", True),
+        (": int = 8", "", True),
+        ("=8", "", True),
+        ("", "", False),
+        (": int | tuple[int, int]", "", False),
+        (": int | tuple[int, int]", "if isinstance(dims, int):\n            dims = (dims,)\n        ", False),
+    ],
+)
+def test_a_shape_that_may_be_a_tuple_has_no_known_rank(about: str, first: str, proven: bool) -> None:
+    """`Norm((heads, width))` makes a weight of two axes, which rms_norm doesn't take."""
+    init = INIT.replace("dims: int", f"dims{about}").replace(
+        "self.weight = mx.ones((dims,))", f"{first}self.weight = mx.ones(dims)"
+    )
+    init = init.replace("eps: float = 1e-5", "eps=1e-5")
+    body = "        return x * mx.rsqrt(x.square().mean(-1, keepdims=True) + self.eps) * self.weight\n"
+    (match,) = rms_norm.find(graph_of(f"{HEAD}{init}    def __call__(self, x):\n{body}", "N.__call__"))
+    assert unproven(match) == ([] if proven else ["the weight has one axis, as long as x's last"])

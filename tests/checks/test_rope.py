@@ -259,3 +259,25 @@ def turn(q: mx.array, k: mx.array, period: float, offset: int = 0):
     (applied,) = fixed.applied
     assert applied.fix is not None and applied.fix.verification is not None
     assert applied.fix.verification.outcome == "passed"
+
+
+@pytest.mark.parametrize(
+    ("half", "rotates"),
+    [("D // 2", True), ("D / 2", True), ("D // 2 / 1.5", False), ("(D + 1) / 3", False)],
+)
+def test_a_range_that_is_rounded_up_counts_other_pairs(half: str, rotates: bool) -> None:
+    text = (
+        HEAD + f"    half = {half}\n    angles = mx.outer(mx.arange(L), 1e-4 ** (mx.arange(0, half) / half))\n" + PAIRS
+    )
+    fixed = fix_text(FileText("m.py", text), Settings(select=("FUS221",)))
+    assert ("base=" in fixed.after) is rotates
+
+
+def test_where_positions_start_is_no_width() -> None:
+    text = HEAD + "    half = offset // 2\n    inverse = mx.exp(-mx.arange(0, half) * (math.log(1000.0) / half))\n"
+    text += "    angles = mx.outer(mx.arange(offset, offset + L), inverse)\n" + TURN.replace("D // 2", "half")
+    for start in ("offset", "D"):
+        fixed = fix_text(
+            FileText("m.py", text.replace("half = offset", f"half = {start}")), Settings(select=("FUS221",))
+        )
+        assert ("mx.fast.rope" in fixed.after) is (start == "D")
