@@ -79,12 +79,17 @@ class KnownFacts:
         none, but for a half, which is whole where something is split in two: `arange` rounds it up."""
         if isinstance(value, Node):
             fact = self.of(value)
-            if "weak float" in fact.dtype and (fact.size is None or any(c.denominator > 2 for _, c in fact.size.terms)):
+            if "weak float" in fact.dtype and not self._is_half(value, fact.size):
                 return None
             if fact.size is None and fact.kind in ("unknown", "scalar") and fact.const is MISSING:
                 return Expr.name(self._name(value))
             return fact.size
         return Expr.of(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def _is_half(self, node: Node, size: Expr | None) -> bool:
+        if size is not None:
+            return all(c.denominator <= 2 for _, c in size.terms)
+        return node.op == "divide" and self.const(node.inputs[1]) == 2
 
     def sizes(self, value: Any) -> Shape | None:
         """A tuple of sizes, such as the argument of reshape, as a Shape: `(*x.shape[:-1], n)` has leading axes."""
