@@ -17,6 +17,7 @@ is fused by default from 1,024 queries on.
 Fix safety: none is made. Zeros behind the head dimension of queries, keys and values, up to the next size, leave the
 result as it is but for zeros that are cut off again; the scale stays that of the original size. `force_fused=True`
 (MLX 0.32.2) takes the kernels for 192 and 256, and raises where there is none: it is the assertion at run time.
+MLX does not choose them, since its steps are faster there: what they spare is the memory of the scores.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ MANY = 64
 
 FORCED = frozenset({192, 256})
 """Head dimensions whose kernel for many queries is only taken with force_fused=True."""
+
+
+CAUSAL_ON_M5 = frozenset({256})
+"""Those of them that M5 takes by itself, for 1,024 causal queries or more in half precision."""
 
 
 def unfused(q: Any, k: Any, v: Any, scale: float) -> Any:
@@ -179,7 +184,8 @@ def _match(node: Node, heads: _Heads, target: Version) -> Match:
     claim = "no fused kernel takes it" + (" by default" if forced else "")
     lacking = f"no fused kernel{which} takes a head dimension of {heads.size}"
     if forced:
-        lacking = f"the fused kernel{which} for a head dimension of {heads.size} is only taken with force_fused=True"
+        lacking = f"MLX does not choose its fused kernel{which} for a head dimension of {heads.size}"
+        lacking += ", but on M5 for causal ones" if heads.head in CAUSAL_ON_M5 else ""
     where = f" ({heads.owners})" if likely else ""
     related: list[tuple[Node | Place, str]] = [
         (r.place, f"{r.name} = {r.value} by default") for r in sorted(heads.rests, key=lambda r: (r.place.line, r.name))

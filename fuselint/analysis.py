@@ -426,20 +426,24 @@ class Analysis:
 
     def fix(self, graph: Graph, match: Match) -> Fixed:
         rule = self.by_code[match.code]
+
+        def advised(why: str) -> tuple[Fix, None, tuple[()]]:
+            return Fix("none", why, numerics=match.numerics), None, ()
+
         wanted = rule.fix(graph, match) if rule.fix else NoFix("this rule advises only")
         if isinstance(wanted, NoFix):
-            return Fix("none", wanted.reason), None, ()
+            return advised(wanted.reason)
         if wanted.cap == "none":
-            return Fix("none", wanted.because), None, ()
+            return advised(wanted.because)
         too_new = self.too_new(wanted)
         if too_new:
-            return Fix("none", too_new), None, ()
+            return advised(too_new)
         self.placing[graph.context.qualname] += len(graph.statements)
         if self.placing[graph.context.qualname] > max(MOST_PLACING, len(graph.statements)):
-            return Fix("none", TOO_MANY), None, ()
+            return advised(TOO_MANY)
         placed = place(graph, match, wanted, self.program, self.is_read)
         if isinstance(placed, NoFix):
-            return Fix("none", placed.reason), None, ()
+            return advised(placed.reason)
         wanted = self.for_target(wanted)
         level, needs = applicability(match, wanted, placed.unsafe)
         fix = Fix(

@@ -382,7 +382,7 @@ SPLIT_BASE = BASE.replace(
             "prefill falls back to its steps on Metal: no fused kernel of many queries takes a head dimension of 192",
         ),
         (96, "attention falls back to its steps on Metal: no fused kernel takes a head dimension of 192, of values 96"),
-        (192, "the fused kernel for a head dimension of 192 is only taken with force_fused=True"),
+        (192, "MLX does not choose its fused kernel for a head dimension of 192"),
     ],
 )
 def test_the_width_of_values_behind_a_cache(tmp_path: Path, base: str, wide: int, says: str) -> None:
