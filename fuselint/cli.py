@@ -507,14 +507,14 @@ def tune(**options: Any) -> None:
     once; each must give the same result. Only what `fuselint fix` writes can be kept: the rest is told.
     """
     from fuselint.engine import fix_paths
-    from fuselint.report.tuning import render
+    from fuselint.report.tuning import brief, render
     from fuselint.tuning import Tuner
     from fuselint.verify.measure import NO_CPU, gpu
 
     layers = _layers(options)
     if not gpu():
         raise FuselintError(f"tune: {NO_CPU}")
-    tuner = Tuner(layers, every=True)
+    tuner = Tuner(layers, every=True, telling=lambda tried: _say(brief(tried)))
     fixed = fix_paths(_files(options, layers), layers, write=options["apply"], verify=True, judge=tuner)
     _errors([f.remaining for f in fixed], verbose=False)
     _write(render(tuner.tried, options["form"]), options["output_file"])

@@ -33,11 +33,12 @@ class Tried:
 
 @dataclass(slots=True)
 class Tuner:
-    """every: try all ways to write a region, not only the code as it is and the fix."""
+    """every: try all ways to write a region, not only the code as it is and the fix. telling: hears of each at once."""
 
     configuration: Configuration
     every: bool = False
     measuring: Measure | None = None
+    telling: Callable[[Tried], None] | None = None
     tried: list[Tried] = field(default_factory=list)
 
     def __call__(self, finding: Finding, region: Region | None) -> tuple[Finding, bool]:
@@ -48,6 +49,8 @@ class Tuner:
         seen = finding.fix.verification or Verification("not verifiable", "it was not run")
         finding = replace(finding, fix=replace(finding.fix, verification=replace(seen, measured=choice.by_phase)))
         self.tried.append(Tried(finding, choice, kept))
+        if self.telling is not None:
+            self.telling(self.tried[-1])
         return finding, kept
 
     def _measured(self, region: Region, finding: Finding) -> Choice:

@@ -28,6 +28,15 @@ def lines(t: Tried) -> Iterator[str]:
         yield f"  no alternative: {name}: {why}"
 
 
+def brief(t: Tried) -> str:
+    """One line for each that is timed, which takes many seconds."""
+    f = t.finding
+    best = ", ".join(f"{phase} {name}" for phase, name in t.best.items())
+    return (
+        f"timed {f.path}:{f.line}:{f.column} {f.code}: {f'fastest: {best}' if best else t.choice.reason or 'nothing'}"
+    )
+
+
 def _phase(phase: str, measured: Measured, best: str) -> Iterator[str]:
     sizes = " ".join(f"{n}={v}" for n, v in measured.sizes.items() if n.isidentifier())
     yield f"  {phase} on {measured.device}{f', {sizes}' if sizes else ''}: {measured.reason or best}"

@@ -1,6 +1,7 @@
 """Timing: its arithmetic, its alternatives, and that nothing is claimed of a CPU."""
 
 import json
+import re
 
 import pytest
 
@@ -206,6 +207,7 @@ def test_tune_keeps_the_fastest(monkeypatch, fuselint, tmp_path):
     ran = judged(monkeypatch, fuselint, tmp_path, "tune", "--apply", prefill=(1, 3), decode=(1, 1))
     assert (tmp_path / "m.py").read_text() == NORM
     assert "prefill on gpu: as it is" in ran.out
+    assert re.fullmatch(r"timed m.py:\d+:\d+ FUS201: fastest: prefill as it is, decode as it is\n", ran.err)  # at once
     ran = judged(monkeypatch, fuselint, tmp_path, "tune", "--apply", "--output-format", "json", prefill=(3, 1))
     assert "mx.fast.rms_norm" in (tmp_path / "m.py").read_text()
     (region,) = json.loads(ran.out)
