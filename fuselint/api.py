@@ -67,7 +67,7 @@ def check_source(
 
     path: what findings name, and where the other files of the package are looked for; it need not exist.
     config: a configuration file. Without one nothing but `settings` counts.
-    A text that isn't Python gives a finding FUS000. Raises ConfigError.
+    A text that isn't Python gives a finding FUS000. Raises ConfigError, and FuselintError for bytes that are no text.
     """
     return _check_file(_file(source, path), _stated(config, settings).of(os.fspath(path)))
 

@@ -30,6 +30,12 @@ def test_a_text_is_checked() -> None:
     assert pickle.loads(pickle.dumps(result)) == result
 
 
+def test_bytes_that_are_no_text_are_an_error() -> None:
+    for function in (fuselint.check_source, fuselint.fix_source):
+        with pytest.raises(fuselint.FuselintError, match="norm.py:2:1: byte 0xff"):
+            function(b"import mlx\n\xff", "norm.py")
+
+
 def test_a_text_is_fixed_and_nothing_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     fixed = fuselint.fix_source(NORM, "norm.py")
