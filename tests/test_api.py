@@ -32,7 +32,7 @@ def test_a_text_is_checked() -> None:
 
 def test_bytes_that_are_no_text_are_an_error() -> None:
     for function in (fuselint.check_source, fuselint.fix_source):
-        with pytest.raises(fuselint.FuselintError, match="norm.py:2:1: byte 0xff"):
+        with pytest.raises(fuselint.FuselintError, match=r"norm\.py:2:1: byte 0xff"):
             function(b"import mlx\n\xff", "norm.py")
 
 
