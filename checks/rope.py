@@ -611,7 +611,7 @@ def _made_as(graph: Graph, inside: list[Node]) -> str:
 
 
 def _left_open() -> Obligation:
-    claim = "tables and positions that other files may give are such, too"
+    claim = "tables and positions that callers give which are not followed are such, too"
     return Obligation(claim, "unknown", "they are arguments, or a default stands in for them")
 
 
@@ -641,6 +641,8 @@ def _instead(graph: Graph, found: Tabled, x: Node) -> str:
     elsewhere = {_angle_arguments(_Names(w)) for w in found.ways[1:]} - {_angle_arguments(_Names(way)), None}
     if elsewhere:
         text += "; elsewhere " + " or ".join(sorted(str(e) for e in elsewhere))
+    if found.open:
+        text += "; callers that were not followed may count otherwise"
     if way.rotation.written is not None:
         text += "; it leaves pairs in place, where this code writes halves: rotate queries and keys alike"
     return text
