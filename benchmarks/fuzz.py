@@ -9,19 +9,18 @@ Exit code 1, and the text in fuzz-failures/, where one of them failed.
 from __future__ import annotations
 
 import argparse
-import ast
 import hashlib
 import random
 import re
 import sys
 import time
 import traceback
-import warnings
 from collections import Counter
 from pathlib import Path
 
 from fuselint.api import check_source, fix_source
 from fuselint.errors import UnreadableFile
+from fuselint.source.notebook import is_python
 
 SLOWEST = 30.0
 """CPU seconds for one text: a hang, for texts of this size."""
@@ -215,21 +214,11 @@ class Grammar:
             body = []
             for _ in range(self.chosen.randint(1, 8)):
                 stmt = self.statement(2, indent)
-                if parses(f"{head}\n{stmt}\n") or self.chosen.random() < 0.03:
+                if is_python(f"{head}\n{stmt}\n") or self.chosen.random() < 0.03:
                     body.append(stmt)
             last = f"{indent}return {self.expression(2)}"
-            parts += [head, *body, last if parses(f"{head}\n{last}\n") else f"{indent}return x", "", ""]
+            parts += [head, *body, last if is_python(f"{head}\n{last}\n") else f"{indent}return x", "", ""]
         return "\n".join(parts)
-
-
-def parses(text: str) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return False
-    return True
 
 
 def mutated(chosen: random.Random, seeds: list[bytes]) -> bytes:
@@ -264,7 +253,7 @@ def tried(data: bytes) -> str:
             return f"an internal error: {found.errors[0]}"
         fixed = fix_source(data, "fuzz.py", unsafe_fixes=True)
         after = fixed.after
-        if fixed.applied and not parses(after):
+        if fixed.applied and not is_python(after):
             return f"what was fixed doesn't parse:\n{fixed.diff}"
         if fixed.applied and fix_source(after, "fuzz.py", unsafe_fixes=True).after != after:
             return f"what was fixed is fixed again:\n{fixed.diff}"
@@ -292,7 +281,7 @@ def main() -> int:
         made = not seeds or chosen.random() < 0.5
         data = Grammar(chosen).module().encode() if made else mutated(chosen, seeds)
         counts["of the grammar" if made else "mutations"] += 1
-        counts["that parse"] += parses(data.decode("utf-8", "replace"))
+        counts["that parse"] += is_python(data.decode("utf-8", "replace"))
         wrong = tried(data)
         if wrong:
             counts["failures"] += 1

@@ -147,7 +147,8 @@ def _source(cell: Any) -> str | None:
     return source if isinstance(source, str) and "\r" not in source else None
 
 
-def _is_valid(text: str) -> bool:
+def is_python(text: str) -> bool:
+    """Whether a text parses, whatever the compiler thinks of its escapes."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -159,14 +160,14 @@ def _is_valid(text: str) -> bool:
 
 def _without_magics(source: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     """A cell as Python, and the lines that were replaced. Of a cell that is none even so, every line is."""
-    if _is_valid(source):
+    if is_python(source):
         return source, ()
     lines = source.split("\n")
     first = next((line for line in lines if line.strip()), "")
     if not first.startswith("%%") or first.split()[0] in _PYTHON_CELLS:
         replaced = {i: line for i, line in enumerate(lines) if _MAGIC.match(line)}
         text, pairs = _replacing(lines, replaced)
-        if _is_valid(text):
+        if is_python(text):
             return text, pairs
     return _replacing(lines, dict(enumerate(lines)), flat=True)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache as once
 from pathlib import Path
 from types import TracebackType
 
 import fuselint
 from fuselint.finding import Region, Took, Verification
+from fuselint.plain import dumps, loads
 
 
 @once
@@ -60,8 +61,8 @@ class Cache:
             return None
         try:
             row = self._db.execute("SELECT outcome FROM outcomes WHERE key = ?", (key,)).fetchone()
-            return Verification(**{**json.loads(row[0]), "took": Took()}) if row else None
-        except (sqlite3.Error, ValueError, TypeError):
+            return replace(loads(Verification, row[0]), took=Took()) if row else None
+        except (sqlite3.Error, ValueError, TypeError, KeyError, AttributeError):
             return None
 
     def put(self, key: str, outcome: Verification) -> None:
@@ -69,7 +70,7 @@ class Cache:
             return
         try:
             with self._db:
-                row = (key, json.dumps(asdict(outcome)))
+                row = (key, dumps(outcome))
                 self._db.execute("INSERT OR REPLACE INTO outcomes VALUES (?, ?)", row)
         except sqlite3.Error:
             return

@@ -2,7 +2,7 @@
 
     {"start": 3}                                     region 3 begins
     {"at": "before" | "after" | "between"}           what runs now
-    {"done": 3, "outcome": {...}, "lasting": true}   region 3 ends
+    {"done": 3, "outcome": "{...}", "lasting": true}   region 3 ends
 
 What a region prints goes nowhere. Limits are the operating system's where it has them, and a watchdog's.
 """
@@ -15,12 +15,13 @@ import os
 import sys
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fuselint.finding import Region, RegionInput, Took, Verification
 from fuselint.orphan import end_with_parent
+from fuselint.plain import dumps
 
 
 def region_of(data: dict[str, Any]) -> Region:
@@ -108,7 +109,7 @@ def main() -> None:
                 "not verifiable", f"the verifier failed: {type(e).__name__}: {e}", mlx=mx.__version__
             )
             lasting = False
-        say(done=number, outcome=asdict(replace(outcome, took=_since(began))), lasting=lasting)
+        say(done=number, outcome=dumps(replace(outcome, took=_since(began))), lasting=lasting)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import fuselint
-from fuselint.finding import Region, Took, Verification
+from fuselint.finding import Region, Verification
+from fuselint.plain import loads
 
 START_SECONDS = 120.0
 """A child that takes longer than this to import MLX and report itself is given up."""
@@ -162,9 +163,7 @@ class _Child:
                 phase, since = str(line["at"]), time.monotonic()
             elif "done" in line:
                 at = None
-                said = line["outcome"]
-                seen = Verification(**{**said, "took": Took(**said["took"])})
-                yield int(line["done"]), (seen, bool(line["lasting"]))
+                yield int(line["done"]), (loads(Verification, line["outcome"]), bool(line["lasting"]))
                 end = time.monotonic() + START_SECONDS
 
     def why_unusable(self) -> str:
