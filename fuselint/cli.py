@@ -507,6 +507,7 @@ def tune(**options: Any) -> None:
     once; each must give the same result. Only what `fuselint fix` writes can be kept: the rest is told.
     """
     from fuselint.engine import fix_paths
+    from fuselint.report import summary
     from fuselint.report.tuning import brief, render
     from fuselint.tuning import Tuner
     from fuselint.verify.measure import NO_CPU, gpu
@@ -517,6 +518,8 @@ def tune(**options: Any) -> None:
     tuner = Tuner(layers, every=True, telling=lambda tried: _say(brief(tried)))
     fixed = fix_paths(_files(options, layers), layers, write=options["apply"], verify=True, judge=tuner)
     _errors([f.remaining for f in fixed], verbose=False)
+    for line in summary.untimed(fixed, tuner.tried):
+        _say(line)
     _write(render(tuner.tried, options["form"]), options["output_file"])
 
 

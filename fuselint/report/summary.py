@@ -115,6 +115,17 @@ def unverified(fixed: Iterable[FixedFile]) -> Iterator[str]:
                 yield f"{place} fixed, not verified: {v.reason}"
 
 
+def untimed(fixed: Sequence[FixedFile], tried: Sequence[Tried]) -> Iterator[str]:
+    """One line for each fix that could not be timed, and one where there was none to time."""
+    yield from unverified(fixed)
+    if not tried:
+        told = {f.id for file in fixed for f in file.withheld}
+        found = (f for file in fixed for f in file.remaining.findings if f.id not in told)
+        waiting = [f for f in found if f.fix and f.fix.applicability == "unsafe"]
+        more = f"; {plural(len(waiting), 'fix')} more with --unsafe-fixes" if waiting else ""
+        yield f"fuselint: nothing was timed{more}"
+
+
 def proving(findings: Iterable[Finding]) -> Iterator[str]:
     """One line that says what running fixes took, unless all outcomes were kept from an earlier run."""
     took = [v.took for f in findings if (v := verification(f))]

@@ -67,6 +67,10 @@ class Tally:
             self.repaired[dtype] = self.repaired.get(dtype, 0) + difference.repaired
 
 
+NO_KERNEL = "No implementation for problem shape"
+"""What MLX says of a packed weight that its CUDA kernels don't take: one that is a view."""
+
+
 class Wrong(Exception):
     """The fix computes something else."""
 
@@ -308,7 +312,8 @@ class _Judge:
                 continue
             self._case(case)
         if not self.tally.cases:
-            raise Unfit("the code before raises for every input tried")
+            missing = next((n for n in self.tally.notes if NO_KERNEL in n), "")
+            raise Unfit(missing or "the code before raises for every input tried")
         if self.half_unjudged and not self.tally.errors:
             raise Unfit(
                 f"its inputs are in half precision, where the CPU's {', '.join(self.half_unjudged)} {_CPU_HALF}"
@@ -317,7 +322,7 @@ class _Judge:
             if self._gradients(Case(one, lead, scalars=scalars)):
                 break
         else:
-            self.tally.notes["gradients not judged: they vanish at every size tried"] = None
+            self.tally.notes["gradients not judged: they vanish, or can't be had, at every size tried"] = None
         if self.compiled:
             self._compiled(Case(sizes[0], lead, scalars=scalars))
         for name in sorted(self.half_unjudged):
@@ -364,6 +369,8 @@ class _Judge:
             return  # not an input that the code is meant for
         after, right, why = self._try("after", inputs)
         where = f" ({case}; {inputs.shapes()})"
+        if self._lacking(why):
+            return
         if why:
             raise Wrong(f"the fixed code raises: {why}{where}")
         declared = self.region.numerics == "different dtype"
@@ -379,6 +386,12 @@ class _Judge:
                 raise Wrong(f"{name} is changed in place by one version only{where}")
         self.tally.cases += 1
         self._values(case, inputs, before, after, where)
+
+    def _lacking(self, why: str) -> bool:
+        """Whether it is the device that has no kernel for such inputs."""
+        if NO_KERNEL in why:
+            self.tally.notes[f"not run where this device has no kernel: {why}"] = None
+        return NO_KERNEL in why
 
     def _values(self, case: Case, inputs: Inputs, before: Any, after: Any, where: str) -> None:
         reference, source = self._reference(inputs)
@@ -448,6 +461,8 @@ class _Judge:
         try:
             after = single("after")
         except Exception as e:
+            if self._lacking(_message(e)):
+                return False
             raise Wrong(f"the fixed code has no gradient: {_message(e)}") from e
         worst = 0.0
         true: list[mx.array] | None = None

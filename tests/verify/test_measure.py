@@ -11,11 +11,12 @@ mx = pytest.importorskip("mlx.core")
 
 from fuselint.analysis import analyse  # noqa: E402
 from fuselint.config import Settings  # noqa: E402
-from fuselint.finding import Measured, Region, RegionInput, Timing  # noqa: E402
+from fuselint.finding import Measured, Region, RegionInput, Timing, Verification  # noqa: E402
 from fuselint.rulebook import rules  # noqa: E402
 from fuselint.source.text import FileText  # noqa: E402
 from fuselint.tuning import Tuner, pays  # noqa: E402
 from fuselint.verify.alternatives import AS_IT_IS, FIXED, ONCE, alternatives  # noqa: E402
+from fuselint.verify.judge import judge  # noqa: E402
 from fuselint.verify.measure import NO_CPU, Choice, measure  # noqa: E402
 from fuselint.verify.phases import sizes  # noqa: E402
 from fuselint.verify.timing import faster, fastest, interleaved  # noqa: E402
@@ -220,3 +221,43 @@ def test_what_was_measured_goes_into_the_report():
     kept, stays = tuner(finding, region)
     assert stays and kept.fix.verification.measured["prefill"].timings[FIXED].seconds == 1
     assert tuner(finding, None) == (finding, True)
+
+
+PACKED = """import mlx.core as mx
+
+
+def project(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array):
+    return x @ mx.dequantize(w, scales, biases, group_size=64, bits=4).T
+"""
+
+
+def test_tune_says_what_it_could_not_time(monkeypatch, fuselint, tmp_path):
+    monkeypatch.setattr("fuselint.verify.measure.gpu", lambda: True)
+    (tmp_path / "m.py").write_text(PACKED)
+    ran = fuselint("tune", "m.py")
+    assert ran.code == 0 and ran.err == "fuselint: nothing was timed; 1 fix more with --unsafe-fixes\n"
+    bad = Verification("failed", "the value differs")
+    monkeypatch.setattr("fuselint.verify.verify", lambda regions, cache=None: [bad for _ in regions])
+    ran = fuselint("tune", "m.py", "--unsafe-fixes")
+    assert re.match(r"m.py:5:\d+ FUS241 withheld: the value differs; please report this\n", ran.err)
+    assert ran.err.endswith("fuselint: nothing was timed\n")
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_a_kernel_that_the_device_lacks_is_no_failure(monkeypatch, rows):
+    """CUDA has no quantized_matmul of packed weights that are views; other inputs judge the fix."""
+    multiply = mx.quantized_matmul
+
+    def lacking(x, *more, **options):
+        if x.shape[0] == rows:
+            raise RuntimeError("[quantized_matmul] No implementation for problem shape: 2x4x128x1")
+        return multiply(x, *more, **options)
+
+    monkeypatch.setattr(mx, "quantized_matmul", lacking)
+    region, _ = found(PACKED, code="FUS241")
+    seen = judge(region, 0, lambda which: None)
+    assert seen.outcome == "passed", seen.reason
+    assert "not run where this device has no kernel" in seen.reason
+    monkeypatch.setattr(mx, "quantized_matmul", lambda *_, **__: lacking(mx.zeros((rows,))))
+    seen = judge(region, 0, lambda which: None)
+    assert seen.outcome == "not verifiable" and "no kernel" in seen.reason
