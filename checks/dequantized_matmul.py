@@ -76,6 +76,7 @@ def _match(graph: Graph, root: Node) -> Match | None:
             Obligation("the dequantized weight is read once", "proven", "by this product alone"),
             Obligation("the same group size, bits and mode", "proven", "taken from the call"),
             Obligation("x has few rows and is not empty", "unknown", "with many rows dequantizing can be faster"),
+            _two_axes(graph, x),
         ],
         region=frozenset(inside),
         fused=(FusedKernel("quantized_matmul", (x, *whole.inputs), root),),
@@ -85,6 +86,16 @@ def _match(graph: Graph, root: Node) -> Match | None:
         related=[(whole, "the weight is dequantized")],
         data={"template": f"{{mx}}.quantized_matmul({arguments})"},
     )
+
+
+def _two_axes(graph: Graph, x: Node) -> Obligation:
+    """CUDA's quantized_matmul raises for a vector; Metal's takes it."""
+    claim, shape = "x has two axes or more", graph.facts.shape(x)
+    if shape is not None and shape.rank == 1:
+        return Obligation(claim, "contradicted", "it has one")
+    if shape is not None and len(shape.dims) > 1:
+        return Obligation(claim, "proven", graph.facts.why(x))
+    return Obligation(claim, "unknown", "nothing in this function says its rank")
 
 
 def _dequantized(graph: Graph, node: Node) -> tuple[Node | None, bool]:
@@ -127,7 +138,7 @@ def _shapes(whole: Node, names: tuple[str, ...], transposed: bool) -> dict[str, 
         return {}
     words, groups = f"in_dims*{bits}/32" if 32 % bits else f"in_dims/{32 // bits}", f"in_dims/{group}"
     packed = {"w": ("out_dims", words), "scales": ("out_dims", groups), "biases": ("out_dims", groups)}
-    return {"x": ("...", "in_dims" if transposed else "out_dims"), **{n: packed[n] for n in names}}
+    return {"x": ("...", "L", "in_dims" if transposed else "out_dims"), **{n: packed[n] for n in names}}
 
 
 EXAMPLES = [
@@ -149,5 +160,11 @@ COUNTEREXAMPLES = [
         "    weight = mx.dequantize(w, scales, biases)\n"
         "    return x @ weight.T, y @ weight.T\n",
         why="the dequantized weight serves two products",
+    ),
+    Example(
+        HEAD + "def project(x: mx.array, w: mx.array, scales: mx.array, biases: mx.array):\n"
+        "    row = x.flatten()\n"
+        "    return row @ mx.dequantize(w, scales, biases).T\n",
+        why="a vector, which CUDA's quantized_matmul refuses",
     ),
 ]

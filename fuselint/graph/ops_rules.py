@@ -248,6 +248,8 @@ def squeezed(c: Call) -> Shape | None:
 
 def flattened(c: Call) -> Shape | None:
     shape, start, end = c.shape(0), c.integer("start_axis"), c.integer("end_axis")
+    if (start, end) == (0, -1) and (shape is None or shape.rank is None):
+        return Shape.of(c.fresh(0))
     if shape is None or start is None or end is None:
         return None
     if shape == SCALAR:
