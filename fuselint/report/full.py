@@ -112,12 +112,13 @@ def _saving(t: Traffic) -> Iterator[str]:
     launches = t.launches_fewer
     if t.saved_at is not None:
         sizes = " ".join(f"{name}={value}" for name, value in t.at.items())
-        at = f" at {sizes} {t.dtype}" if sizes else f" in {t.dtype}"
+        at = f" at {sizes} {t.dtypes}" if sizes else f" in {t.dtypes}"
         parts.append(f"{_amount(t, launches)}{at}{_sources(t)}")
         if t.phase == "train" and not t.saved_at and not launches:
             parts.append("MLX runs the original under a gradient")
     if launches > 0:
-        parts.append(f"{plural(launches, 'launch')} fewer (counted)")
+        fewest = t.least if t.otherwise is not None and t.otherwise.kernels_now != t.kernels_now else ""
+        parts.append(f"{fewest}{plural(launches, 'launch')} fewer (counted)")
     names = ", ".join(f"{name}: {meaning}" for name, meaning in t.symbols.items() if meaning and meaning != name)
     if t.calls is not None:
         parts.append(f"called {plural(t.calls, 'time')} in the recorded run")
@@ -130,11 +131,12 @@ def _saving(t: Traffic) -> Iterator[str]:
 def _amount(t: Traffic, launches: int) -> str:
     assert t.saved_at is not None
     if not t.saved_at and not launches:
-        return "saves nothing"
+        return "saves nothing" if t.otherwise is None else "may save nothing"
     if t.saved_at < 0:
         s = t.seconds
-        return f"costs {size(-t.saved_at)}" + _time(s and Seconds(-s.high, -s.estimate, -s.low), t.chip)
-    return f"saves {size(t.saved_at)}" + _time(t.seconds, t.chip)
+        costs = "costs" if t.otherwise is None else "may cost"
+        return f"{costs} {size(-t.saved_at)}" + _time(s and Seconds(-s.high, -s.estimate, -s.low), t.chip)
+    return f"saves {t.least}{size(t.saved_at)}" + _time(t.seconds, t.chip)
 
 
 def _time(seconds: Seconds | None, chip: str) -> str:
