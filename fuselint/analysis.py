@@ -573,7 +573,7 @@ def message(match: Match, traffic: Traffic | None) -> str:
     becomes = " + ".join(dict.fromkeys(_called(k.op) for k in match.fused)) or "fused"
     if match.launches is not None:
         becomes = match.launches.form
-    after = f"{_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}" if traffic.kernels_fused else "none"
+    after = _after(traffic)
     move = "moves" if traffic.kernels_now == 1 else "move"
     now = f"{_kernels(traffic.kernels_now)} {move} {traffic.bytes_now} bytes a call"
     other = traffic.otherwise
@@ -582,8 +582,12 @@ def message(match: Match, traffic: Traffic | None) -> str:
     if other is not None and not _is_like(traffic, other):
         now += f", or {_kernels(other.kernels_now)} {other.bytes_now} in {other.dtype}"
         same = other.kernels_fused == traffic.kernels_fused
-        after += f", or {other.bytes_fused}" if same else f", or {_kernels(other.kernels_fused)}, {other.bytes_fused}"
+        after += "" if after == _after(other) else f", or {other.bytes_fused if same else _after(other)}"
     return f"{match.message}: {now}; {becomes}: {after}"
+
+
+def _after(t: Traffic | InDtype) -> str:
+    return f"{_kernels(t.kernels_fused)}, {t.bytes_fused}" if t.kernels_fused else "none"
 
 
 def _is_like(traffic: Traffic, other: InDtype) -> bool:

@@ -11,7 +11,7 @@ from fuselint import chips
 from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import InDtype, Traffic
 from fuselint.finding import Seconds as SecondsSaved
-from fuselint.graph.callers import given_dtypes
+from fuselint.graph.callers import given_dtypes, given_shapes
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
@@ -293,11 +293,12 @@ WORDS = {"B": "batch", "H": "heads", "G": "kv_heads", "L": "length", "S": "keys"
 def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[str, Expr]]:
     """The graph's facts; where the rule knows its operands' shapes, with its names for the axes that the code gives no
     name to. And what those names mean, and what the code's own names are in them."""
-    stated = {node: shape for _, node, shape in _shapes_of_holes(match)}
+    stated, given_here = {node: shape for _, node, shape in _shapes_of_holes(match)}, given_shapes(graph)
     dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
-    if not stated:
+    if not stated and not given_here:
         return graph.facts, {}, {}
     facts = Facts(graph)
+    facts.likely_shapes.update(given_here)
     axes = dict(reversed(list(_axes(graph, match))))  # the first that names it
     own = {r: e for r, e in axes.items() if is_readable(e)}
     given = dict(_scalars(graph, match))
