@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from fuselint.finding import Edit, Finding, Fix, ModelSaving, Seconds, Traffic
+from fuselint.graph.symbols import evaluate
 from fuselint.report import Source, duration, escape, percent, plural, size
 from fuselint.report.style import Style
 
@@ -130,8 +131,12 @@ def _saving(t: Traffic) -> Iterator[str]:
 
 def _amount(t: Traffic, launches: int) -> str:
     assert t.saved_at is not None
-    if not t.saved_at and not launches:
-        return "saves nothing" if t.otherwise is None else "may save nothing"
+    if not t.saved_at and not launches and t.otherwise is None:
+        return "saves nothing"
+    own = evaluate(t.bytes_now, t.at) - evaluate(t.bytes_fused, t.at) if t.otherwise is not None else 0
+    if t.otherwise is not None and t.saved_at <= 0 < own:
+        less = f"costs {size(-t.saved_at)}" if t.saved_at else "saves nothing"
+        return f"saves {size(own)} in {t.dtype}, {less} in {t.otherwise.dtype}"
     if t.saved_at < 0:
         s = t.seconds
         costs = "costs" if t.otherwise is None else "may cost"

@@ -28,8 +28,10 @@ from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
+from fuselint.traffic.layout import Place
 from fuselint.traffic.rewritten import kernels_around, small_array
 from fuselint.traffic.sizes import Pair, Sizes
+from fuselint.traffic.views import places_of_views
 
 if TYPE_CHECKING:
     from fuselint.rulebook import FusedKernel, Made, Match
@@ -202,11 +204,12 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
     if graph.context.compiled:
         return kernels_around(graph, match, facts, gates, needed)
     outputs = list(dict.fromkeys([*_written(match), *_read_elsewhere(graph, match)]))
-    before = launches(traced, outputs)
+    places = places_of_views(traced, match.region)
+    before = launches(traced, outputs, places)
     if gates.training and match.fused and all(k.op.startswith(COMPILES) for k in match.fused):
         return before, before
     still = trace(needed, facts, eager=True, gates=gates)
-    return before, [*_fused(match, traced), *launches(still)]
+    return before, [*_fused(match, traced, places), *launches(still)]
 
 
 def _one_way(nodes: Collection[Node]) -> set[Node]:
@@ -436,7 +439,7 @@ def band(t: chips.Seconds) -> SecondsSaved:
 # -- what the fix leaves -----------------------------------------------------------------------------------------------
 
 
-def _fused(match: Match, traced: Trace) -> list[Kernel]:
+def _fused(match: Match, traced: Trace, places: Mapping[Array, Place]) -> list[Kernel]:
     """The rule's own kernels, or what runs in their place where MLX has none."""
     out: list[Kernel] = []
     for k in match.fused:
@@ -446,7 +449,8 @@ def _fused(match: Match, traced: Trace) -> list[Kernel]:
             made = [_made(m, k, traced) for m in k.made]
             out.extend(made)
             reads += [a for m in made for a in m.writes]
-            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates, wide=k.wide))
+            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates, wide=k.wide, places=places))
+            places = {a: p for a, p in places.items() if a is not writes}  # what is written lies in row order
     return out
 
 
