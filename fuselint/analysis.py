@@ -21,7 +21,7 @@ import libcst as cst
 
 from fuselint.asrecorded import AS_RECORDED, AsRecorded, is_recorded
 from fuselint.config import Settings
-from fuselint.finding import Applicability, FileResult, Finding, Fix, Obligation, Region, Related, Traffic
+from fuselint.finding import Applicability, FileResult, Finding, Fix, InDtype, Obligation, Region, Related, Traffic
 from fuselint.graph.elsewhere import Elsewhere, shared
 from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
@@ -573,11 +573,27 @@ def message(match: Match, traffic: Traffic | None) -> str:
     becomes = " + ".join(dict.fromkeys(_called(k.op) for k in match.fused)) or "fused"
     if match.launches is not None:
         becomes = match.launches.form
-    after = f"{_kernels(traffic.kernels_fused)}, {traffic.bytes_fused}" if traffic.kernels_fused else "none"
+    after = _after(traffic)
     move = "moves" if traffic.kernels_now == 1 else "move"
-    return (
-        f"{match.message}: {_kernels(traffic.kernels_now)} {move} {traffic.bytes_now} bytes a call; {becomes}: {after}"
-    )
+    now = f"{_kernels(traffic.kernels_now)} {move} {traffic.bytes_now} bytes a call"
+    other = traffic.otherwise
+    if other is not None:
+        now += f" in {traffic.dtype}"
+    if other is not None and not _is_like(traffic, other):
+        now += f", or {_kernels(other.kernels_now)} {other.bytes_now} in {other.dtype}"
+        same = other.kernels_fused == traffic.kernels_fused
+        after += "" if after == _after(other) else f", or {other.bytes_fused if same else _after(other)}"
+    return f"{match.message}: {now}; {becomes}: {after}"
+
+
+def _after(t: Traffic | InDtype) -> str:
+    return f"{_kernels(t.kernels_fused)}, {t.bytes_fused}" if t.kernels_fused else "none"
+
+
+def _is_like(traffic: Traffic, other: InDtype) -> bool:
+    """Whether the other dtype makes no difference but in the bytes of an element, and more of them are saved."""
+    counts = (traffic.kernels_now, traffic.kernels_fused) == (other.kernels_now, other.kernels_fused)
+    return counts and (other.saved_at or 0) > (traffic.saved_at or 0)
 
 
 def _called(op: str) -> str:

@@ -94,7 +94,7 @@ def measure(files: Sequence[str], settings: Settings, root: Path, jobs: int | No
     for path, (entries, said) in zip(files, each(_of_file, [(f, settings) for f in files], jobs), strict=True):
         functions.update({(relative(path, root), name): e for name, e in entries.items()})
         problems += said
-    return Budget(functions, dtype=settings.dtype, shape=settings.shape), problems
+    return Budget(functions, dtype=settings.activation, shape=settings.shape), problems
 
 
 def _of_file(task: tuple[str, Settings]) -> tuple[dict[str, Entry], list[str]]:

@@ -79,7 +79,7 @@ class Settings:
     exclude, extend_exclude: what a walk through folders leaves out, besides what is never source.
     notebooks: whether a walk takes .ipynb files too; those that are named are always taken.
     shape: sizes that the user states, by `symbol` or `function.symbol`.
-    dtype: of activations, where the source does not say.
+    dtype: of activations, where the source does not say; "" for what is assumed.
     phase: what the model is doing, one of PHASES; "" for prefill, as an assumption.
     model_config: the model's configuration, whose numbers the code's names stand for.
     chip: that times are for, one of CHIP_NAMES; "" for this machine's, or else DEFAULT_CHIP.
@@ -103,7 +103,7 @@ class Settings:
     force_exclude: bool = False
     respect_gitignore: bool = True
     shape: Mapping[str, int] = field(default_factory=dict)
-    dtype: str = DEFAULT_DTYPE
+    dtype: str = ""
     phase: str = ""
     model_config: ModelConfig | None = None
     chip: str = ""
@@ -125,6 +125,11 @@ class Settings:
         return self
 
     of_folder = of
+
+    @property
+    def activation(self) -> str:
+        """The dtype that activations are counted in."""
+        return self.dtype or DEFAULT_DTYPE
 
     def size(self, function: str, symbol: str) -> int | None:
         """The stated size of `symbol` in the function of that qualified name: the longest statement that fits wins.

@@ -96,7 +96,7 @@ def _on_line(graph: Graph, node: Node, line: int) -> bool:
 
 def _kernels(settings: Settings, graph: Graph, nodes: list[Node]) -> Iterator[str]:
     launched = kernels(nodes, graph.facts)
-    sizes = Bytes(Sizes.of([a.shape for k in launched for a in (*k.reads, *k.writes)]), DTYPES[settings.dtype])
+    sizes = Bytes(Sizes.of([a.shape for k in launched for a in (*k.reads, *k.writes)]), DTYPES[settings.activation])
     for k in launched:
         name = f" (%{k.node.id})" if k.node else ""
         yield f"  {k.op}{name}: {sizes.moved(k)} bytes"

@@ -154,11 +154,26 @@ class ModelTraffic:
 
 
 @dataclass(frozen=True, slots=True)
+class InDtype:
+    """A region's traffic where the arrays of which nobody states the dtype have this one."""
+
+    dtype: str
+    bytes_now: str
+    bytes_fused: str
+    kernels_now: int
+    kernels_fused: int
+    launches_fewer: int
+    saved_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Traffic:
     """Bytes of DRAM traffic and kernel launches of a region, before and after its fix.
 
     Formulas are text in the names of the user's code. `at` holds the sizes that `saved_at` (bytes) was computed
     with, `sources` where each comes from, `assumed` those of them that nobody stated, and "dtype" for that of arrays.
+    Where `dtype` is assumed, `otherwise` is the same region in the other width, and `saved_at`, `launches_fewer` and
+    what is made of them are the smaller ones of both.
     `seconds` is what the fix saves in one call on `chip`. `model` is there where the model's configuration is known,
     `calls` where a run was recorded.
     """
@@ -179,6 +194,16 @@ class Traffic:
     seconds: Seconds | None = None
     model: ModelSaving | None = None
     calls: int | None = None
+    otherwise: InDtype | None = None
+
+    @property
+    def least(self) -> str:
+        """What to say before a saving: that it is the smaller one of two."""
+        return "at least " if self.otherwise is not None else ""
+
+    @property
+    def dtypes(self) -> str:
+        return self.dtype if self.otherwise is None else f"{self.dtype} or {self.otherwise.dtype}"
 
     @property
     def assumes_sizes(self) -> bool:

@@ -110,7 +110,7 @@ def gather(files: Sequence[str], configuration: Configuration, verify: bool) -> 
         after = _Work.read(decode(path, fixed[path].after.encode("utf-8", "surrogatepass")), settings)
         functions += _functions(work, after)
     shown.sort(key=lambda s: -((s.finding.traffic.saved_at if s.finding.traffic else 0) or 0))
-    return Page(chip, origin, here.dtype, len(files), tuple(functions), tuple(shown), tuple(errors))
+    return Page(chip, origin, here.activation, len(files), tuple(functions), tuple(shown), tuple(errors))
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ class _Work:
         placed = localised(self.result, self.file)
         for joined, f in zip(self.result.findings, placed.findings, strict=True):
             found = regions.get(_place(joined))
-            before, after = _sides(*found, chip, self.settings.dtype) if found is not None else (None, None)
+            before, after = _sides(*found, chip, self.settings.activation) if found is not None else (None, None)
             yield Shown(f, placed.source(f), before, after)
 
     def counted(self) -> dict[str, tuple[int, int, int]]:

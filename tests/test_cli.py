@@ -45,7 +45,7 @@ def test_check_reports_on_stdout_and_closes_on_stderr(fuselint: Run, tmp_path: P
     ran = fuselint("check", "--chip", "M3 Max")
     assert ran.code == 1
     assert ran.out.startswith("norm.py:14:16 FUS201 ")
-    assert " bytes a call; " in ran.out
+    assert " bytes a call in bf16, or " in ran.out
     assert ran.err == (
         "times are estimates for M3 Max (stated)\n"
         "2 files; 2 functions with MLX work; 0 not understood; 1 finding (1 safe); 0 below --min-saving\n"

@@ -75,7 +75,7 @@ def test_its_rule_reports_and_fixes(site: Path) -> None:
     ran = run(site, "check", "m.py", "--output-format", "concise")
     assert ran.returncode == 1, ran.stderr
     assert ran.stdout == (
-        "m.py:12:16: ACME101 [unsafe] nn.silu and multiply run one by one: 2 kernels move 10*T*D bytes a call; "
+        "m.py:12:16: ACME101 [unsafe] nn.silu and multiply run one by one: 2 kernels move 10*T*D bytes a call in bf16; "
         "kernels.silu_mul: 1 kernel, 6*T*D\n"
     )
     ran = run(site, "fix", "m.py", "--apply", "--unsafe-fixes")

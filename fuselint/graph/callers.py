@@ -1,8 +1,8 @@
-"""The dtypes that the package gives a function's arguments: what costs count them as, and no proof.
+"""The dtypes and shapes that the package gives a function's arguments: what costs count them as, and no proof.
 
 A table made of `mx.cos` is float32 wherever it comes from, though the function that multiplies by it doesn't say so.
 So the calls of the function in the package are looked at, in turn with their own callers, and also the places where a
-helper is inlined. An argument has the dtype that all calls of which something is known give it.
+helper is inlined. An argument has the dtype, and as many axes, as all calls of which something is known give it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from fuselint.graph.across import Reach, bind, call_arguments
 from fuselint.graph.dtypes import UNKNOWN, DType
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.facts import Facts
+from fuselint.graph.likely import likely
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
+from fuselint.graph.shapes import Shape
 from fuselint.graph.supplied import MODEL, Frame, Path, Supplied
+from fuselint.graph.symbols import Expr
 from fuselint.graph.trace import is_configured
 from fuselint.graph.unstated import from_outside
 from fuselint.source.modules import Definition
@@ -32,6 +35,9 @@ DEEPEST = 4
 
 MOST = 12
 """Calls of one function that are looked at."""
+
+SEVERAL = 2
+"""Axes from which on, if none is 1, the shape at a caller says less than what is done with an argument here."""
 
 GRAPHS = 40
 """Functions that are searched for them."""
@@ -48,6 +54,8 @@ class Callers:
         self._usual: dict[Graph, KnownFacts] = {}
         self._given: dict[tuple[Graph, int], dict[str, str]] = {}
         self._calls: dict[Graph, list[tuple[Graph, list[Given]]]] = {}
+        self._shapes: dict[tuple[Graph, int], dict[Node, Shape]] = {}
+        self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
 
     def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
         """By the symbol of an argument's dtype: the dtype that the package's calls give it, or MODEL."""
@@ -70,7 +78,63 @@ class Callers:
                     said = said or _said(dtype.bound(known), free)
                     if said:
                         found.setdefault(symbol, set()).add(said)
+        for node in graph.nodes:
+            if node.op == "attr" and facts.kind(node) == "unknown" and self._is_made_a_number(graph, node):
+                found.update((symbol, {"weak float"}) for symbol in _symbol(facts, node))
         return {symbol: next(iter(said)) for symbol, said in found.items() if len(said) == 1}
+
+    def _is_made_a_number(self, graph: Graph, attribute: Node) -> bool:
+        """Whether every call that makes the object in the package gives a number for an attribute."""
+        made, owner = attribute.attrs.get("init"), graph.context.class_name
+        if not isinstance(made, Node) or made.op != "param" or owner is None:
+            return False
+        found = Definition(self.elsewhere.path_of(graph), owner)
+        method = self.elsewhere.method(found, "__init__")
+        summary = None if method is None else self.elsewhere.function(method)
+        said = []
+        for caller, call in islice(self.elsewhere.uses(found), MOST) if summary is not None else ():
+            given = call_arguments(call)
+            bound = None if given is None or summary is None else bind(summary.parameters[1:], *given)
+            argument = (bound or {}).get(made.attrs["name"])
+            if argument is not None and not self.elsewhere.is_test(caller):
+                said.append(_is_number(argument, self._facts(caller)))
+        return bool(said) and all(said)
+
+    def shapes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[Node, Shape]:
+        """By the parameter, where the function doesn't say its rank: a shape of as many axes as the package's calls
+        give it, of which those are 1 that always are."""
+        if depth >= DEEPEST:
+            return {}
+        if (graph, depth) not in self._shapes:
+            self._shapes[graph, depth] = {}  # of a function that calls itself
+            self._shapes[graph, depth] = dict(self._ranked(graph, facts, depth))
+        return self._shapes[graph, depth]
+
+    def _ranked(self, graph: Graph, facts: KnownFacts, depth: int) -> Iterator[tuple[Node, Shape]]:
+        found: dict[Node, list[Shape]] = {}
+        for caller, pairs in self.calls(graph):
+            outer = self._shaped(caller, depth + 1)
+            for own, argument in pairs:
+                shape = likely(argument, outer) if own.op == "param" and facts.rank(own) is None else None
+                if shape is not None and shape.lead is None and outer.kind(argument) != "scalar":
+                    found.setdefault(own, []).append(shape)
+        for own, shapes in found.items():
+            name = own.attrs.get("name")
+            if len({s.rank for s in shapes}) == 1 and isinstance(name, str):
+                axes, count = enumerate(zip(*(s.dims for s in shapes), strict=True)), len(shapes[0].dims)
+                dims = tuple(
+                    Expr.of(1) if set(a) == {Expr.of(1)} else Expr.name(f"{name}.shape[{i - count}]") for i, a in axes
+                )
+                if len(dims) < SEVERAL or Expr.of(1) in dims:
+                    yield own, Shape(None, dims)
+
+    def _shaped(self, graph: Graph, depth: int) -> KnownFacts:
+        """The facts of a function, and likely shapes of its arguments."""
+        if (graph, depth) not in self._shaped_facts:
+            facts = Facts(graph, Reach(usual=True, elsewhere=self.elsewhere))
+            facts.likely_shapes.update(self.shapes(graph, facts, depth))
+            self._shaped_facts[graph, depth] = facts
+        return self._shaped_facts[graph, depth]
 
     def calls(self, graph: Graph) -> list[tuple[Graph, list[Given]]]:
         """The calls of a function, each with what it gives the function."""
@@ -102,12 +166,32 @@ class Callers:
 
 def given_dtypes(graph: Graph) -> dict[str, str]:
     """By the symbol of an argument's dtype: the dtype that the package's calls of the function give it, or MODEL."""
+    callers = _callers(graph)
+    return {} if callers is None else callers.dtypes(graph, graph.facts)
+
+
+def given_shapes(graph: Graph) -> dict[Node, Shape]:
+    """By the parameter: a shape of as many axes as the package's calls give it."""
+    callers = _callers(graph)
+    return {} if callers is None else callers.shapes(graph, graph.facts)
+
+
+def _callers(graph: Graph) -> Callers | None:
     if graph.program is None:
-        return {}
+        return None
     elsewhere = graph.program.elsewhere
     if elsewhere.callers is None:
         elsewhere.callers = Callers(elsewhere)
-    return elsewhere.callers.dtypes(graph, graph.facts)
+    return elsewhere.callers
+
+
+def _is_number(node: Node, facts: KnownFacts) -> bool:
+    """Also `config.theta` in a constructor: an attribute of its argument."""
+    root = node
+    while root.op == "attr" and root.inputs:
+        root = root.inputs[0]
+    configured = root is not node and root.op == "param" and root.attrs.get("name") != "self"
+    return facts.kind(node) == "scalar" or (configured and facts.graph.context.qualname.endswith(".__init__"))
 
 
 def _said(dtype: DType, free: frozenset[str]) -> str | None:

@@ -140,7 +140,8 @@ def _nothing(name: str) -> int | None:
 class Gates:
     """What is fused for one target. size: what the user states of a name. queries: their number where nothing says it.
     dtype: MLX's name of what activations are, where nothing says it; "" for any. ones: names of sizes that are 1.
-    given: dtypes by their symbols, as the package's calls of the function give them.
+    given: dtypes by their symbols, as the package's calls of the function give them. narrow: what nobody states is no
+    float32 for meeting one.
 
     What isn't known is taken to be fused.
     """
@@ -153,6 +154,7 @@ class Gates:
     dtype: str = ""
     ones: frozenset[str] = frozenset()
     given: Mapping[str, str] = field(default_factory=dict)
+    narrow: bool = False
 
     @property
     def fuses_norms(self) -> bool:

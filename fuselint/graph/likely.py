@@ -62,7 +62,8 @@ def _is_nameless(node: Node, shape: Shape) -> bool:
     """Whether the number of axes is all that is known of some value: its axes are called after it."""
     op = TABLE.get(node.op)
     may = node.op in (*JOINS, "call", "param", "index") or (op is not None and op.kind in NAMELESS)
-    return may and any(".shape[" in name for d in shape.dims for name in d.names)
+    called_after = ".shape[" if may else f"%{node.id}.shape["
+    return any(called_after in name for d in shape.dims for name in d.names)
 
 
 def _likely(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Shape | None:
@@ -255,7 +256,8 @@ def _indexed(shape: Shape | None, index: Any) -> Shape | None:
         return None
     if given == 0 if shape.lead is not None else len(shape.dims) < given:
         return None
-    count = len(shape.dims) if shape.lead is None else given + (parts[-1] is None and given < MANY_AXES)
+    ends = parts[-1] is None and given < MANY_AXES and len(parts) < RANK  # `x[:, None, None, None]` has no further axis
+    count = len(shape.dims) if shape.lead is None else given + ends
     sizes = shape.tail(count)
     if sizes is None:
         return None

@@ -379,7 +379,7 @@ def trace(
     made: whether it has made a node's value itself, or left it out. instead: nodes that others take the place of.
     """
     ordered = sorted(nodes, key=lambda n: n.id)
-    told = counted(ordered, facts, None if gates is None else gates.given)
+    told = counted(ordered, facts) if gates is None else counted(ordered, facts, gates.given, narrow=gates.narrow)
     gates = gates or Gates()
     out = Trace(facts, Tracer(shapeless, gates.dtype), {}, told, gates, eager)
     for node in ordered:

@@ -80,11 +80,14 @@ def _shown(graph: Graph, facts: KnownFacts, given: Mapping[str, str]) -> set[str
     return out
 
 
-def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str] | None = None) -> dict[str, str]:
+def counted(
+    nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str] | None = None, *, narrow: bool = False
+) -> dict[str, str]:
     """What unstated dtypes are counted as where some operations are looked at: those of the operands beside them.
 
     A condition counts as one, and a parameter that is a dtype as its default. given: what the package's calls say,
-    where costs are counted; None where a rule looks at operations.
+    where costs are counted; None where a rule looks at operations. narrow: that an operand is float32 says nothing
+    of the one beside it.
     """
     out, unstated = ({}, facts.unstated) if given is None else _told(facts, given)
     out = {**_joins(facts, given or {}), **dict(_defaults(facts)), **out}
@@ -97,6 +100,8 @@ def counted(nodes: Iterable[Node], facts: KnownFacts, given: Mapping[str, str] |
             arrays = [n for n in node.inputs[node.op == "where" :] if facts.kind(n) in ARRAYS]
             dtypes = [facts.dtype(n).bound(out) for n in arrays]
             stated = next((d.name for d in dtypes if d.name in STATED), None)
+            if narrow and stated == "float32":
+                continue
             for n, d in zip(arrays, dtypes, strict=True) if stated is not None else ():
                 if d and d <= unstated and (stated != "complex64" or _rotates(node, n)):
                     out.update(dict.fromkeys(d, str(stated)))

@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from fuselint.finding import Edit, Finding, Fix, ModelSaving, Seconds, Traffic
+from fuselint.graph.symbols import evaluate
 from fuselint.report import Source, duration, escape, percent, plural, size
 from fuselint.report.style import Style
 
@@ -112,12 +113,13 @@ def _saving(t: Traffic) -> Iterator[str]:
     launches = t.launches_fewer
     if t.saved_at is not None:
         sizes = " ".join(f"{name}={value}" for name, value in t.at.items())
-        at = f" at {sizes} {t.dtype}" if sizes else f" in {t.dtype}"
+        at = f" at {sizes} {t.dtypes}" if sizes else f" in {t.dtypes}"
         parts.append(f"{_amount(t, launches)}{at}{_sources(t)}")
         if t.phase == "train" and not t.saved_at and not launches:
             parts.append("MLX runs the original under a gradient")
     if launches > 0:
-        parts.append(f"{plural(launches, 'launch')} fewer (counted)")
+        fewest = t.least if t.otherwise is not None and t.otherwise.kernels_now != t.kernels_now else ""
+        parts.append(f"{fewest}{plural(launches, 'launch')} fewer (counted)")
     names = ", ".join(f"{name}: {meaning}" for name, meaning in t.symbols.items() if meaning and meaning != name)
     if t.calls is not None:
         parts.append(f"called {plural(t.calls, 'time')} in the recorded run")
@@ -129,12 +131,17 @@ def _saving(t: Traffic) -> Iterator[str]:
 
 def _amount(t: Traffic, launches: int) -> str:
     assert t.saved_at is not None
-    if not t.saved_at and not launches:
+    if not t.saved_at and not launches and t.otherwise is None:
         return "saves nothing"
+    own = evaluate(t.bytes_now, t.at) - evaluate(t.bytes_fused, t.at) if t.otherwise is not None else 0
+    if t.otherwise is not None and t.saved_at <= 0 < own:
+        less = f"costs {size(-t.saved_at)}" if t.saved_at else "saves nothing"
+        return f"saves {size(own)} in {t.dtype}, {less} in {t.otherwise.dtype}"
     if t.saved_at < 0:
         s = t.seconds
-        return f"costs {size(-t.saved_at)}" + _time(s and Seconds(-s.high, -s.estimate, -s.low), t.chip)
-    return f"saves {size(t.saved_at)}" + _time(t.seconds, t.chip)
+        costs = "costs" if t.otherwise is None else "may cost"
+        return f"{costs} {size(-t.saved_at)}" + _time(s and Seconds(-s.high, -s.estimate, -s.low), t.chip)
+    return f"saves {t.least}{size(t.saved_at)}" + _time(t.seconds, t.chip)
 
 
 def _time(seconds: Seconds | None, chip: str) -> str:

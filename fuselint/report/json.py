@@ -69,4 +69,5 @@ def _traffic(t: Traffic) -> dict[str, Any]:
         "seconds": asdict(t.seconds) if t.seconds else None,
         "model": asdict(t.model) if t.model else None,
         "calls": t.calls,
+        "otherwise": asdict(t.otherwise) if t.otherwise else None,
     }

@@ -35,7 +35,7 @@ def _saves(f: Finding) -> str:
     if t is None or not t.saved_at:
         return ""
     assumed = f" ({escape.markdown(', '.join(t.assumed))} assumed)" if t.assumed else ""
-    return f"{size(t.saved_at)}{assumed}"
+    return f"{t.least}{size(t.saved_at)}{assumed}"
 
 
 def _fix(f: Finding) -> str:

@@ -76,7 +76,7 @@ def _notes(v: Verification) -> Iterator[str]:
 def _traffic(t: Traffic) -> Iterator[tuple[str, str]]:
     yield "kernels", f"{t.kernels_now} before, {t.kernels_fused} after"
     at = " ".join(f"{n}={v}" for n, v in t.at.items())
-    saved = f"; {size(t.saved_at)} saved at {at}" if t.saved_at else ""
+    saved = f"; {t.least}{size(t.saved_at)} saved at {at}" if t.saved_at else ""
     yield "bytes", f"{t.bytes_now} before, {t.bytes_fused} after{saved}"
 
 

@@ -24,6 +24,7 @@ def render(settings: Settings, codes: frozenset[str], form: str) -> str:
 
 
 UNSET = {
+    "dtype": "bf16 is assumed, or f32 where that saves less",
     "phase": "prefill is assumed",
     "model-config": "sizes are assumed",
     "chip": "this machine's",

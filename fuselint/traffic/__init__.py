@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fuselint import chips
-from fuselint.config import DEFAULT_CHIP, DEFAULT_DTYPE, DTYPES, LONG_DTYPES, Settings
+from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
+from fuselint.finding import InDtype, Traffic
 from fuselint.finding import Seconds as SecondsSaved
-from fuselint.finding import Traffic
-from fuselint.graph.callers import given_dtypes
+from fuselint.graph.callers import given_dtypes, given_shapes
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
@@ -21,18 +21,23 @@ from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import ACTIVATION, Array
 from fuselint.graph.trace import Trace, trace
-from fuselint.graph.unstated import merged
+from fuselint.graph.unstated import counted, merged
 from fuselint.rulebook import Synthesised
 from fuselint.traffic.apart import apart
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
+from fuselint.traffic.layout import Place
 from fuselint.traffic.rewritten import kernels_around, small_array
 from fuselint.traffic.sizes import Pair, Sizes
+from fuselint.traffic.views import places_of_views
 
 if TYPE_CHECKING:
     from fuselint.rulebook import FusedKernel, Made, Match
+
+WIDE = "f32"
+"""What may be the dtype of arrays of which nobody states it, besides the default."""
 
 ONES = frozenset({(1, "stated"), (1, "recorded"), (1, "config"), (1, "phase")})
 
@@ -44,16 +49,30 @@ COMPILES = ("mx.compile", "nn.")
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """The kernels of a match before its fix and after it, and the sizes in which both are counted."""
+    """The kernels of a match before its fix and after it, and the sizes in which both are counted.
+
+    dtype: of arrays of which nothing says it. otherwise: the same in the other width, where that makes a difference.
+    """
 
     before: list[Kernel]
     after: list[Kernel]
     bytes: Bytes
-    assumes_dtype: bool = False  # of some array nothing says the dtype
+    dtype: str
+    otherwise: Region | None = None
 
     @property
     def formulas(self) -> tuple[Expr, Expr]:
         return self.bytes.total(self.before), self.bytes.total(self.after)
+
+    @property
+    def fewer(self) -> int:
+        """Launches that the fix spares."""
+        return launched(self.before) - launched(self.after)
+
+    def saved(self, known: Known) -> int | None:
+        """Bytes that the fix spares."""
+        now, fused = (self.bytes.sizes.leading(f) for f in self.formulas)
+        return (now - fused).substitute(_numbers(now + fused, self.bytes.sizes, known)).value()
 
     def cached(self, known: Known, chip: chips.Chip) -> float:
         """The bytes that a kernel before the fix writes and another reads, where they fit the last-level cache."""
@@ -107,14 +126,36 @@ def saves_where_compiled(graph: Graph, match: Match) -> bool:
     region's neighbours are fused with before, they may not be after."""
     settings = Settings(chip=DEFAULT_CHIP)
     known = what_is_known(settings, graph.context.qualname)
-    region = count(graph, match, settings, known)
+    region, _ = _count(graph, match, settings, known)
     now, fused = (_number(f, region.bytes.sizes, known) for f in region.formulas)
     return fused < now or len(region.after) < len(region.before)
 
 
 def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Region:
+    """The region's kernels. Where nobody states a dtype, those in the other width too: of several ways to count, the
+    one that saves least."""
+    region, traced = _count(graph, match, settings, known)
+    if settings.dtype or not _assumes_dtypes(graph, region, traced):
+        return region
+    wide, _ = _count(graph, match, replace(settings, dtype=WIDE), known)
+    if _moves_like(region, wide):
+        region = wide  # all that is unstated is beside what is float32
+    others = [wide, *([_count(graph, match, settings, known, narrow=True)[0]] if _meets_wide(traced, match) else [])]
+    others = [r for r in others if not _moves_like(r, region)]
+    return replace(region, otherwise=min(others, key=lambda r: r.saved(known) or 0, default=None))
+
+
+def _moves_like(a: Region, b: Region) -> bool:
+    return len(a.before) == len(b.before) and len(a.after) == len(b.after) and a.formulas == b.formulas
+
+
+def _count(
+    graph: Graph, match: Match, settings: Settings, known: Known, *, narrow: bool = False
+) -> tuple[Region, Trace]:
+    """A region in one dtype of what nobody states."""
     facts, letters, renamed = _stated(graph, match)
-    gates = replace(gates_of(settings, known), given={**given_dtypes(graph), **known.dtypes})
+    given = {**given_dtypes(graph), **known.dtypes}
+    gates = replace(gates_of(settings, known), given=given, narrow=narrow)
     traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
@@ -126,10 +167,23 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
     sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own)
     sizes.meanings.update(letters)
     sizes.renamed.update(renamed)
-    moved = (a for k in (*before, *after) for a in (*k.reads, *k.writes))
-    believed = traced.counted.keys() - gates.given.keys() - merged(graph, facts)
-    assumed = bool(believed) or any(a.dtype == ACTIVATION for a in moved)
-    return Region(before, after, Bytes(sizes, DTYPES[settings.dtype]), assumed and settings.dtype == DEFAULT_DTYPE)
+    return Region(before, after, Bytes(sizes, DTYPES[settings.activation]), settings.activation), traced
+
+
+def _assumes_dtypes(graph: Graph, region: Region, traced: Trace) -> bool:
+    """Whether nothing says the dtype of some array."""
+    moved = (a for k in (*region.before, *region.after) for a in (*k.reads, *k.writes))
+    believed = traced.counted.keys() - traced.gates.given.keys() - merged(graph, traced.facts)
+    return bool(believed) or any(a.dtype == ACTIVATION for a in moved)
+
+
+def _meets_wide(traced: Trace, match: Match) -> bool:
+    """Whether an array counts as float32 for no more than standing beside one."""
+    nodes = sorted(match.region, key=lambda n: n.id)
+    narrow = counted(nodes, traced.facts, traced.gates.given, narrow=True)
+    believed = {s for s, dtype in traced.counted.items() if narrow.get(s) != dtype}
+    arrays = (n for n, a in traced.made.items() if isinstance(a, Array))
+    return any(believed & traced.facts.dtype(n).symbols for n in arrays)
 
 
 def _lead_products(kernels: Sequence[Kernel]) -> None:
@@ -150,11 +204,12 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
     if graph.context.compiled:
         return kernels_around(graph, match, facts, gates, needed)
     outputs = list(dict.fromkeys([*_written(match), *_read_elsewhere(graph, match)]))
-    before = launches(traced, outputs)
+    places = places_of_views(traced, match.region)
+    before = launches(traced, outputs, places)
     if gates.training and match.fused and all(k.op.startswith(COMPILES) for k in match.fused):
         return before, before
     still = trace(needed, facts, eager=True, gates=gates)
-    return before, [*_fused(match, traced), *launches(still)]
+    return before, [*_fused(match, traced, places), *launches(still)]
 
 
 def _one_way(nodes: Collection[Node]) -> set[Node]:
@@ -184,7 +239,8 @@ def gates_of(settings: Settings, known: Known) -> Gates:
 
     chip, _ = chips.chosen(settings.chip)
     version = version_of(settings.target_mlx)
-    return Gates(chip.backend, version, known.phase.training, number, known.phase.length, MLX_NAMES[settings.dtype])
+    dtype = MLX_NAMES[settings.activation]
+    return Gates(chip.backend, version, known.phase.training, number, known.phase.length, dtype)
 
 
 def ones(traced: Trace, known: Known) -> frozenset[str]:
@@ -240,11 +296,12 @@ WORDS = {"B": "batch", "H": "heads", "G": "kv_heads", "L": "length", "S": "keys"
 def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[str, Expr]]:
     """The graph's facts; where the rule knows its operands' shapes, with its names for the axes that the code gives no
     name to. And what those names mean, and what the code's own names are in them."""
-    stated = {node: shape for _, node, shape in _shapes_of_holes(match)}
+    stated, given_here = {node: shape for _, node, shape in _shapes_of_holes(match)}, given_shapes(graph)
     dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
-    if not stated:
+    if not stated and not given_here:
         return graph.facts, {}, {}
     facts = Facts(graph)
+    facts.likely_shapes.update(given_here)
     axes = dict(reversed(list(_axes(graph, match))))  # the first that names it
     own = {r: e for r, e in axes.items() if is_readable(e)}
     given = dict(_scalars(graph, match))
@@ -318,38 +375,58 @@ def _axes(graph: Graph, match: Match) -> Iterator[tuple[str, Expr]]:
 # -- reporting ---------------------------------------------------------------------------------------------------------
 
 
+def _numbers(formula: Expr, sizes: Sizes, known: Known) -> dict[str, int]:
+    return {name: n for name, (n, _) in sizes.numbers(formula, known).items()}
+
+
 def _number(formula: Expr, sizes: Sizes, known: Known) -> int:
-    numbers = {name: n for name, (n, _) in sizes.numbers(formula, known).items()}
-    return formula.substitute(numbers).value() or 0
+    return formula.substitute(_numbers(formula, sizes, known)).value() or 0
 
 
-def report(counted: Region, settings: Settings, known: Known) -> Traffic:
-    sizes = counted.bytes.sizes
-    now, fused = counted.formulas
-    before, after = sizes.leading(now), sizes.leading(fused)
-    numbers = sizes.numbers(before + after, known)
-    at = {name: n for name, (n, _) in numbers.items()}
-    saved = (before - after).substitute(at).value()
+def report(region: Region, settings: Settings, known: Known) -> Traffic:
+    """A region as data. What it saves is the least that it saves in either dtype, where nobody states one."""
+    sizes = region.bytes.sizes
+    now, fused = map(sizes.leading, region.formulas)
+    numbers = sizes.numbers(now + fused, known)
+    other = None if region.otherwise is None else _in_other_dtype(region.otherwise, known)
+    saved, fewer = region.saved(known), region.fewer
+    least, fewest = saved, fewer
+    if other is not None:
+        least = min((s for s in (saved, other.saved_at) if s is not None), default=None)
+        fewest = min(fewer, other.launches_fewer)
     chip, _ = chips.chosen(settings.chip)
-    fewer = launched(counted.before) - launched(counted.after)
     return Traffic(
-        symbols={name: sizes.meaning(name) for name in at},
-        bytes_now=readable(before),
-        bytes_fused=readable(after),
-        kernels_now=len(counted.before),
-        kernels_fused=len(counted.after),
-        dtype=settings.dtype,
-        at=at,
-        saved_at=saved,
-        launches_fewer=fewer,
+        symbols={name: sizes.meaning(name) for name in numbers},
+        bytes_now=readable(now),
+        bytes_fused=readable(fused),
+        kernels_now=len(region.before),
+        kernels_fused=len(region.after),
+        dtype=region.dtype,
+        at={name: n for name, (n, _) in numbers.items()},
+        saved_at=least,
+        launches_fewer=fewest,
         assumed=(
             *(name for name, (_, source) in numbers.items() if source == "assumed"),
-            *["dtype"] * counted.assumes_dtype,
+            *["dtype"] * (other is not None),
         ),
         sources={name: source for name, (_, source) in numbers.items()},
         chip=chip.key,
         phase=settings.phase or "prefill",
-        seconds=None if saved is None else band(chips.seconds(saved, fewer, chip, counted.cached(known, chip))),
+        seconds=None if least is None else band(chips.seconds(least, fewest, chip, region.cached(known, chip))),
+        otherwise=other,
+    )
+
+
+def _in_other_dtype(region: Region, known: Known) -> InDtype:
+    now, fused = map(region.bytes.sizes.leading, region.formulas)
+    return InDtype(
+        dtype=region.dtype,
+        bytes_now=readable(now),
+        bytes_fused=readable(fused),
+        kernels_now=len(region.before),
+        kernels_fused=len(region.after),
+        launches_fewer=region.fewer,
+        saved_at=region.saved(known),
     )
 
 
@@ -362,7 +439,7 @@ def band(t: chips.Seconds) -> SecondsSaved:
 # -- what the fix leaves -----------------------------------------------------------------------------------------------
 
 
-def _fused(match: Match, traced: Trace) -> list[Kernel]:
+def _fused(match: Match, traced: Trace, places: Mapping[Array, Place]) -> list[Kernel]:
     """The rule's own kernels, or what runs in their place where MLX has none."""
     out: list[Kernel] = []
     for k in match.fused:
@@ -372,7 +449,8 @@ def _fused(match: Match, traced: Trace) -> list[Kernel]:
             made = [_made(m, k, traced) for m in k.made]
             out.extend(made)
             reads += [a for m in made for a in m.writes]
-            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates, wide=k.wide))
+            out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates, wide=k.wide, places=places))
+            places = {a: p for a, p in places.items() if a is not writes}  # what is written lies in row order
     return out
 
 

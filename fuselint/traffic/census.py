@@ -50,7 +50,7 @@ def census(graph: Graph, settings: Settings, across: bool = True) -> Census | No
         return None
     launched = [k for k, _ in found]
     arrays = [a for k in launched for a in (*k.reads, *k.writes)]
-    moved = Bytes(Sizes.plain([a.shape for a in arrays], met(arrays), letters=True), DTYPES[settings.dtype])
+    moved = Bytes(Sizes.plain([a.shape for a in arrays], met(arrays), letters=True), DTYPES[settings.activation])
     total = moved.total(launched)
     formula = moved.sizes.leading(total)
     numbers = moved.sizes.numbers(total, known(settings, graph.context.qualname))

@@ -3,7 +3,8 @@ it, the steps that it stands for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 
 from fuselint.graph import expand_fused as fused
@@ -16,15 +17,23 @@ from fuselint.graph.primitives import ACTIVATIONS
 from fuselint.graph.tape import FUSABLE, Array, Tracer
 from fuselint.graph.tape_views import ONE, addmm
 from fuselint.traffic.kernels import Kernel, group_kernels, of_tape
+from fuselint.traffic.layout import Place
 
 Fused = Callable[[Tracer, Gates, Sequence[Array], Array], "Array | None"]
 """Of a tracer, what is fused, the operands, and the array that holds the result."""
 
 
 def kernels_of(
-    op: str, reads: Sequence[Array], writes: Array, node: Node, gates: Gates, *, wide: bool = False
+    op: str,
+    reads: Sequence[Array],
+    writes: Array,
+    node: Node,
+    gates: Gates,
+    *,
+    wide: bool = False,
+    places: Mapping[Array, Place] | None = None,
 ) -> list[Kernel]:
-    """wide: the first operand is cast to float32."""
+    """wide: the first operand is cast to float32. places: of operands."""
     if op in ACTIVATIONS and reads:
         return _activation(op, reads[0], gates)
     if op == "fast.rope" and reads and gates.fuses_rope:
@@ -33,9 +42,12 @@ def kernels_of(
     if wide and reads:
         reads = [t.astype(reads[0], "float32"), *reads[1:]]
     result = _expanded(t, op, reads, writes, gates)
+    if result is None and op in ROW_WISE and reads:
+        row_wise = t.make(ROW_WISE[op], reads, writes.shape, writes.dtype)
+        return [replace(k, op=op) if row_wise in k.writes else k for k in of_tape((row_wise,), gates, (), places)]
     if result is None:
         return [Kernel(op, node, tuple(reads), (writes,))]
-    return of_tape(t.arrays, gates, (result,))
+    return of_tape(t.arrays, gates, (result,), places)
 
 
 def computed(t: Tracer, op: str, reads: Sequence[Array], writes: Array, gates: Gates) -> Array:
@@ -109,6 +121,9 @@ def _rope(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Arr
 def _cross_entropy(t: Tracer, gates: Gates, reads: Sequence[Array], writes: Array) -> Array | None:
     return None if gates.fuses_cross_entropy or len(reads) < 2 else entropy_steps(t, reads[0], reads[1])
 
+
+ROW_WISE = {"nn.RMSNorm": "RMSNorm", "nn.LayerNorm": "LayerNorm", "softmax": "Softmax"}
+"""Fused ops that are one primitive, and copy an operand that doesn't lie in row order."""
 
 NORMS = ("fast.rms_norm", "fast.layer_norm")
 """Fused ops whose result is taken as it is: in the dtype of what they are given."""

@@ -7,7 +7,7 @@ broadcast one at its own size, a slice at the slice's; a gather reads what it ta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -74,23 +74,34 @@ def kernels(
     return launches(trace(nodes, facts, eager=True, gates=gates), outputs)
 
 
-def launches(traced: Trace, outputs: Iterable[Node] = ()) -> list[Kernel]:
+def launches(traced: Trace, outputs: Iterable[Node] = (), places: Mapping[Array, Place] | None = None) -> list[Kernel]:
     """The launches of an eager trace; with outputs, only of what they are made of: MLX runs nothing else."""
-    return of_tape(traced.tracer.arrays, traced.gates, [a for n in outputs for a in traced.results(n)])
+    return of_tape(traced.tracer.arrays, traced.gates, [a for n in outputs for a in traced.results(n)], places)
 
 
-def of_tape(arrays: Sequence[Array], gates: Gates, outputs: Sequence[Array] = ()) -> list[Kernel]:
-    """The launches of a tape, where each primitive runs by itself."""
+def of_tape(
+    arrays: Sequence[Array],
+    gates: Gates,
+    outputs: Sequence[Array] = (),
+    places: Mapping[Array, Place] | None = None,
+) -> list[Kernel]:
+    """The launches of a tape, where each primitive runs by itself. places: of arrays that come from outside."""
     if outputs:
         arrays = _needed(arrays, outputs)
-    layout = Layout(arrays, gates.backend)
+    layout = Layout(arrays, gates.backend, places)
     if gates.ones:
         layout.without_copies(arrays, gates.ones)
-    return [
-        _kernel(a.primitive, a.inputs, (a, *a.others), layout)
-        for a in arrays
-        if a.first is None and is_kernel(a, layout)
-    ]
+    return [k for a in arrays if a.first is None and is_kernel(a, layout) for k in _launched(a, layout)]
+
+
+def _launched(a: Array, layout: Layout) -> Iterator[Kernel]:
+    """A primitive, and the copy that it makes of its operand first."""
+    inputs = a.inputs
+    if a in layout.copies and a.primitive not in RESHAPES:
+        copy = Array("", [], inputs[0].shape, inputs[0].dtype, a.node)
+        yield _kernel("Copy", inputs[:1], (copy,), layout)
+        inputs = [copy, *inputs[1:]]
+    yield _kernel(a.primitive, inputs, (a, *a.others), layout)
 
 
 def _needed(arrays: Sequence[Array], outputs: Iterable[Array]) -> list[Array]:

@@ -1,4 +1,4 @@
-"""Where arrays lie in memory: which reshapes copy, and how many elements an operand really holds.
+"""Where arrays lie in memory: which reshapes and norms copy, and how many elements an operand really holds.
 
 After mlx/backend/common: views share the memory of what they are views of, elementwise results keep the layout of
 operands without holes, all else is written in row order. Strides are sizes; an array of unknown rank is in row order
@@ -7,7 +7,8 @@ until it is permuted or cut. Names of sizes stand for numbers above 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fuselint.graph.gates import FEW_QUERIES, Backend
@@ -30,6 +31,7 @@ class Place:
     base: the array that owns the memory. shape: of the elements in memory, where an axis that is broadcast is 1.
     strides: None where the rank isn't known. offset: of the first element, or the cuts that led there.
     contiguous: without holes; row, col: in row or column order. scalar: one element in memory.
+    step: where the rank isn't known, and each row is dense, from one to the next: parts of the last axis of an array.
     """
 
     base: Array
@@ -39,6 +41,7 @@ class Place:
     contiguous: bool = True
     row: bool = True
     col: bool = False
+    step: Expr | None = None
 
     @property
     def scalar(self) -> bool:
@@ -74,17 +77,23 @@ def _merged(steps: list[tuple[Expr, Expr]]) -> list[tuple[Expr, Expr]]:
 
 
 class Layout:
-    """The places of the arrays of a tape, and the reshapes that take a kernel."""
+    """The places of the arrays of a tape, and those of reshapes, norms and softmax that copy their operand first.
 
-    def __init__(self, arrays: Iterable[Array], backend: Backend = "metal") -> None:
+    given: places of arrays that come from outside.
+    """
+
+    def __init__(
+        self, arrays: Iterable[Array], backend: Backend = "metal", given: Mapping[Array, Place] | None = None
+    ) -> None:
         self.backend = backend
-        self.places: dict[Array, Place] = {}
+        self.given = given or {}
+        self.places: dict[Array, Place] = dict(self.given)
         self.copies: set[Array] = set()
         for a in arrays:
-            self.add(a)
+            self.of(a)
 
     def without_copies(self, arrays: Iterable[Array], ones: frozenset[str]) -> None:
-        """Where these sizes are 1, fewer reshapes copy."""
+        """Where these sizes are 1, fewer copy."""
         sizes = {name: 1 for name in ones}
         small: dict[Array, Array] = {}
 
@@ -96,7 +105,9 @@ class Layout:
                 small[a] = replace(a, inputs=[at_one(b) for b in a.inputs], shape=shape)
             return small[a]
 
-        fewer = Layout([at_one(a) for a in arrays], self.backend).copies
+        tape = [at_one(a) for a in arrays]
+        given = {small[a]: _with(p, sizes) for a, p in self.given.items() if a in small}
+        fewer = Layout(tape, self.backend, given).copies
         self.copies = {a for a in self.copies if small[a] in fewer}
 
     def of(self, a: Array) -> Place:
@@ -166,6 +177,15 @@ class Layout:
         else:
             kept = bool(given) and same and (all(p.row for _, p in given) or all(p.col for _, p in given))
         return like(out, given[0][1]) if kept else fresh(out)
+
+
+def _with(place: Place, sizes: Mapping[str, int]) -> Place:
+    """Where names of sizes are numbers."""
+    if place.shape is None or place.strides is None or not isinstance(place.offset, Expr):
+        return place
+    shape = Shape(place.shape.lead, tuple(d.substitute(sizes) for d in place.shape.dims))
+    strides = tuple(s.substitute(sizes) for s in place.strides)
+    return replace(place, shape=shape, strides=strides, offset=place.offset.substitute(sizes))
 
 
 def _is_number(a: Array) -> bool:
@@ -300,6 +320,23 @@ def _row(a: Array, p: Place) -> Place:
 
 
 def _split(a: Array, p: Place) -> Place:
+    found = _parted(a, p)
+    if found.strides is not None or _axis_of(a.key) != -1 or not (p.row or p.step is not None):
+        return found
+    source = a.inputs[0].shape
+    step = p.step if p.step is not None else None if source is None else source.axis(-1)
+    return replace(found, step=step)
+
+
+def _axis_of(key: Hashable) -> int | None:
+    """The axis of a split, as its key says it."""
+    said = key[0] if isinstance(key, tuple) and key and isinstance(key[0], tuple) else ()
+    named = next((v for k, v in (s for s in said if isinstance(s, tuple) and len(s) == 2) if k == "axis"), None)
+    axis = named if named is not None else said[-1] if said else None
+    return int(axis) if isinstance(axis, (int, str)) and re.fullmatch(r"-?\d+", str(axis)) else None
+
+
+def _parted(a: Array, p: Place) -> Place:
     key = a.key
     if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], tuple) and isinstance(key[0][0], tuple)):
         return replace(p, shape=a.shape, strides=None, offset=(p.offset, key), contiguous=False, row=False, col=False)
@@ -342,6 +379,8 @@ def _reshaped(a: Array, old: Shape | None, p: Place) -> Place | None:
             return _other_rank(a, p)
         flat = sum(d != 1 for d in a.shape.dims) <= 1
         return replace(p, shape=a.shape, strides=contiguous(a.shape), col=flat)
+    if p.strides is None and p.step is not None and old is not None and a.shape is not None:
+        return _split_rows(a.shape, old, p, p.step)
     if p.strides is None or old is None or old.lead is not None or a.shape is None or a.shape.lead is not None:
         # Of unknown rank: a broadcast or permuted array is copied, one with holes may or may not be.
         return None
@@ -350,6 +389,19 @@ def _reshaped(a: Array, old: Shape | None, p: Place) -> Place | None:
         return None
     dims = _held(a.shape.dims, strides)
     return replace(p, shape=Shape(None, dims), strides=strides)
+
+
+def _split_rows(new: Shape, old: Shape, p: Place, step: Expr) -> Place | None:
+    """Rows that each become some axes, and whatever axes they stand in."""
+    row, dims = old.axis(-1), new.dims
+    cut = next((i for i in range(len(dims)) if reduced(product(dims[i:])) == row), None)
+    if cut is None:
+        return None
+    inner = contiguous(Shape(None, dims[cut:])) or ()
+    if new.lead is not None:
+        return replace(p, shape=new, step=step if len(inner) == 1 else None)
+    outer = tuple(product(dims[i + 1 : cut]) * step for i in range(cut))
+    return replace(p, shape=new, strides=(*outer, *inner), step=None)
 
 
 def viewed(old: Sequence[Expr], strides: Sequence[Expr], new: Sequence[Expr]) -> Sizes | None:
@@ -413,10 +465,28 @@ def _full(layout: Layout, a: Array) -> Place:
 
 
 def _row_wise(layout: Layout, a: Array) -> Place:
-    """Norms and softmax keep a layout whose last axis is dense."""
+    """Norms and softmax keep a layout whose last axis is dense, and copy what isn't so into row order first: set_output
+    of normalization.cpp and softmax.cpp of MLX's GPU backends."""
     p = layout.of(a.inputs[0])
+    if layout.backend != "cpu" and _is_copied(a, p):
+        layout.copies.add(a)
+        return fresh(a)
     dense = p.row if p.strides is None else bool(p.strides) and p.strides[-1] == 1
     return like(a, p) if p.contiguous and dense else fresh(a)
+
+
+def _is_copied(a: Array, p: Place) -> bool:
+    """Whether the operand of a norm or of softmax is known to have holes, or rows that aren't dense or in order."""
+    if p.row or not p.contiguous:
+        return not p.row
+    if not p.strides or p.shape is None or p.shape.lead is not None:
+        return False
+    dims = p.shape.dims
+    if p.strides[-1] != 1 and dims[-1] != 1:
+        return True
+    if a.primitive == "Softmax" or len(dims) == 1:
+        return False
+    return not (p.strides[-2] in (0, dims[-1]) or dims[-2] == 1)
 
 
 def _log_sum_exp(layout: Layout, a: Array) -> Place:

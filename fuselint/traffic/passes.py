@@ -100,7 +100,7 @@ class Pass:
             found = launches(traced)
         shapes = [a.shape for k in found for a in (*k.reads, *k.writes)]
         sizes = Sizes.plain(shapes, met(traced.tracer.arrays))
-        return found, Measure(Bytes(sizes, DTYPES[self.settings.dtype]), self.known)
+        return found, Measure(Bytes(sizes, DTYPES[self.settings.activation]), self.known)
 
     # -- calls --------------------------------------------------------------------------------------------------------
 

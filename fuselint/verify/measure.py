@@ -67,7 +67,7 @@ def measure(
     job = {
         "region": asdict(region),
         "phases": {p: {"sizes": at[p], "lead": lead(p)} for p in MEASURED},
-        "dtype": long[settings.dtype],
+        "dtype": long[settings.activation],
         "device": device,
         "every": every,
         "seed": seed,

@@ -59,7 +59,7 @@ def test_findings_are_ranked_by_what_they_save_in_all_objects(check: Check, tmp_
     found, said = check("--model-config", "config.json")
     assert [(f["code"], f["traffic"]["model"]["objects"]) for f in found] == [("FUS201", 1), ("FUS301", 2)]
     norm, gate = (f["traffic"] for f in found)
-    assert norm["model"]["bytes"] == norm["saved_at"] == 32 * 2048 * 64
+    assert norm["model"]["bytes"] == norm["saved_at"] == 20 * 2048 * 64  # in float32, where the casts are nothing
     assert gate["model"]["bytes"] == 2 * gate["saved_at"] == 2 * 4 * 2048 * 96
     assert gate["sources"] == {"D": "config", "T": "assumed"}
     assert gate["model"]["share"] == gate["model"]["bytes"] / gate["model"]["moved"]
@@ -70,7 +70,7 @@ def test_findings_are_ranked_by_what_they_save_in_all_objects(check: Check, tmp_
     found, _ = check("--model-config", "wide.json")
     assert [(f["code"], f["traffic"]["model"]["bytes"]) for f in found] == [
         ("FUS301", 2 * 4 * 2048 * 960),
-        ("FUS201", 32 * 2048 * 64),
+        ("FUS201", 20 * 2048 * 64),
     ]
 
 
@@ -94,7 +94,7 @@ def test_nothing_is_saved_by_mx_compile_under_a_gradient(check: Check) -> None:
     (gate,) = [f["traffic"] for f in found if f["code"] == "FUS301"]
     assert (gate["saved_at"], gate["kernels_now"], gate["kernels_fused"]) == (0, 2, 2)
     (norm,) = [f["traffic"] for f in found if f["code"] == "FUS201"]
-    assert norm["saved_at"] == 32 * 8 * 2048 * 64
+    assert norm["saved_at"] == 20 * 8 * 2048 * 64
 
 
 def test_nothing_is_saved_where_the_backend_has_no_kernel(check: Check) -> None:
@@ -168,7 +168,7 @@ def test_sizes_that_differ_from_object_to_object(fuselint: Run, tmp_path: Path) 
     (norm,) = [f["traffic"] for f in json.loads(ran.out) if f["code"] == "FUS201"]
     assert norm["at"]["D"] == 16
     assert norm["model"]["objects"] == 3
-    assert norm["model"]["bytes"] == 32 * 2048 * (16 + 16 + 64)
+    assert norm["model"]["bytes"] == 20 * 2048 * (16 + 16 + 64)
 
 
 def test_a_shipped_family_by_its_name(check: Check) -> None:

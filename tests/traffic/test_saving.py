@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Iterator
+
+import mlx.core as mx
 
 from fuselint.config import Settings
 from fuselint.finding import Traffic
@@ -42,7 +45,53 @@ def test_a_llama_norm_moves_nine_times_what_it_has_to() -> None:
     assert (t.kernels_now, t.kernels_fused) == (9, 1)
     assert t.symbols == {"T": "rows of x", "D": "dims"}
     assert (t.at, t.assumed) == ({"T": 2048, "D": 4096}, ("D", "T", "dtype"))
-    assert t.saved_at == 32 * 2048 * 4096
+
+
+def kernels_of(function: Callable[..., mx.array], *arrays: mx.array) -> int:
+    """The kernels that MLX's own export of a call names."""
+    mx.eval(arrays)
+    out = io.StringIO()
+    mx.export_to_dot(out, function(*arrays))
+    names = [line for line in out.getvalue().splitlines() if "label" in line and "rectangle" in line]
+    return sum(not any(v in n for v in ("Split", "Broadcast", "Slice")) for n in names)
+
+
+def test_where_nobody_states_a_dtype_both_widths_are_counted_and_the_smaller_saving_stands() -> None:
+    """In float32 the casts are nothing."""
+    (t,) = savings(NORM, "FUS201", "RMSNorm.__call__")
+
+    def norm(x: mx.array, weight: mx.array) -> mx.array:
+        wide = x.astype(mx.float32)
+        return weight * (wide * mx.rsqrt(wide.square().mean(-1, keepdims=True) + 1e-5)).astype(x.dtype)
+
+    ran = {d: kernels_of(norm, mx.zeros((4, 8), d), mx.zeros((8,), d)) for d in (mx.bfloat16, mx.float32)}
+    other = t.otherwise
+    assert other is not None
+    assert (t.dtype, t.kernels_now, other.dtype, other.kernels_now) == ("bf16", ran[mx.bfloat16], "f32", 7)
+    assert other.kernels_now == ran[mx.float32]
+    assert (other.bytes_now, other.bytes_fused) == ("28*T*D", "8*T*D")
+    assert t.saved_at == other.saved_at == 20 * 2048 * 4096
+    assert t.launches_fewer == other.launches_fewer == 6
+
+
+def test_a_stated_dtype_is_the_only_one() -> None:
+    for dtype, saved in (("bf16", 32), ("f32", 20)):
+        (t,) = savings(NORM, "FUS201", "RMSNorm.__call__", Settings(dtype=dtype))
+        assert (t.otherwise, t.assumed, t.saved_at) == (None, ("D", "T"), saved * 2048 * 4096)
+
+
+def test_what_meets_float32_may_be_narrower() -> None:
+    """`x` counts as float32, as the ones beside it; of a bfloat16 one MLX makes a float32 one first."""
+    source = "def f(x: mx.array, n: int):\n    w = mx.ones((n,))\n    return mx.tanh(x * w) * w + w\n"
+    (t,) = savings(source, "FUS301")
+    ones = mx.ones((8,), mx.float32)
+    ran = {
+        d: kernels_of(lambda x, w: mx.tanh(x * w) * w + w, mx.zeros((4, 8), d), ones) for d in (mx.bfloat16, mx.float32)
+    }
+    other = t.otherwise
+    assert other is not None
+    assert (t.dtype, t.kernels_now, other.dtype, other.kernels_now) == ("f32", ran[mx.float32], "bf16", 5)
+    assert other.kernels_now == ran[mx.bfloat16]
 
 
 def test_a_packed_weight_is_as_wide_as_its_values() -> None:
@@ -59,7 +108,7 @@ def test_a_packed_weight_is_as_wide_as_its_values() -> None:
 
 def test_stated_sizes_are_not_assumed() -> None:
     (t,) = savings(NORM, "FUS201", "RMSNorm.__call__", Settings(shape={"RMSNorm.T": 16, "D": 64}))
-    assert (t.at, t.assumed, t.saved_at) == ({"T": 16, "D": 64}, ("dtype",), 32 * 16 * 64)
+    assert (t.at, t.assumed, t.saved_at) == ({"T": 16, "D": 64}, ("dtype",), 20 * 16 * 64)
 
 
 def test_float32_activations_take_twice_the_bytes() -> None:
@@ -525,7 +574,9 @@ def test_a_product_has_the_leading_axes_of_what_it_is_added_to() -> None:
         "    k = k * mx.exp(k.sum(-1, keepdims=True))\n    return state + k.swapaxes(-1, -2) @ v\n"
     )
     (t,) = savings(source, "FUS231")
-    assert t.saved_at == 2 * 4 * 32 * t.at["n"] * 64 * 32
+    assert t.dtype == "f32"
+    saved = evaluate(t.bytes_now, t.at) - evaluate(t.bytes_fused, t.at)
+    assert saved == 2 * 4 * 32 * t.at["n"] * 64 * 32
 
 
 def test_a_table_that_is_added_to_a_product_of_weights_has_its_own_size() -> None:

@@ -352,3 +352,68 @@ def test_the_first_axis_of_one_of_several_is_the_batch(tmp_path: Path) -> None:
     (t,) = costs(tmp_path / "a.py", text)
     x = mx.zeros((3, 2, 5, 8), mx.bfloat16)[0]
     assert evaluate(t.bytes_now, {"b": 2, "c": 5, "d": 8}) == moved((x, x), (x, x), (x, x, x), (x, x, x))
+
+
+GIVEN = """
+def decayed(x: mx.array, rate: mx.array, level: mx.array, base):
+    return mx.tanh(x * mx.exp(rate)) * level + base * x
+
+
+class Decay(nn.Module):
+    def __init__(self, width, base):
+        super().__init__()
+        self.rate = mx.zeros((width,))
+        self.base = base
+
+    def __call__(self, x: mx.array, level: mx.array):
+        return decayed(x, self.rate, level[:, None, :], self.base)
+
+
+class Model(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.decay = Decay(config.width, config.base)
+
+    def __call__(self, x, level):
+        return self.decay(x, level)
+"""
+
+
+def test_an_argument_has_as_many_axes_as_the_package_gives_it(tmp_path: Path) -> None:
+    """A weight of one axis, a row for each of a batch, and a number of a configuration, which no kernel reads."""
+    t = max(costs(tmp_path / "a.py", GIVEN), key=lambda t: t.kernels_now)
+    x, rate, level = mx.zeros((2, 5, 4), mx.bfloat16), mx.zeros((4,), mx.bfloat16), mx.zeros((2, 1, 4), mx.bfloat16)
+    now = moved((rate, rate), (x, rate, x), (x, x), (x, level, x), (x, x), (x, x, x))
+    sizes = {name: {"B": 2, "D": 4, "T": 10, "level.size": 8}[name] for name in t.at}
+    small = moved((rate, rate), (rate,), (level,))
+    assert t.kernels_now == 6
+    assert now - small <= evaluate(t.bytes_now, sizes) <= now  # small terms aren't printed
+
+
+MASKED = """
+class Attention(nn.Module):
+    def __init__(self, nearest: int | None = None):
+        super().__init__()
+        self.nearest = nearest
+
+    def mask(self, lengths: mx.array, n: int, dtype: mx.Dtype):
+        at = mx.arange(n)
+        allowed = at[None, None, None, :] < lengths[:, None, None, None]
+        allowed = allowed & (at[None, None, :, None] >= at[None, None, None, :])
+        NEARER
+        return mx.where(allowed, 0.0, mx.finfo(dtype).min).astype(dtype)
+
+    def __call__(self, q, k, v, lengths: mx.array):
+        mask = self.mask(lengths, k.shape[2], q.dtype)
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0, mask=mask)
+"""
+
+NEARER = """if self.nearest is not None:
+            allowed = allowed & (at[None, None, :, None] < self.nearest)"""
+
+
+@pytest.mark.parametrize("nearer", ["pass", NEARER])
+def test_lengths_before_three_new_axes_have_one_and_numbers_none(tmp_path: Path, nearer: str) -> None:
+    (t,) = costs(tmp_path / "a.py", MASKED.replace("NEARER", nearer), "FUS102")
+    allowed, wide, mask = (mx.zeros((3, 1, 5, 5), d) for d in (mx.bool_, mx.float32, mx.bfloat16))
+    assert evaluate(t.bytes_now, {"B": 3, "n": 5}) == moved((allowed, wide), (wide, mask))
