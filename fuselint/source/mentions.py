@@ -71,7 +71,8 @@ class Mentions:
 
     stored: what is assigned to each attribute, by which function; None where that is no plain assignment to one of
     self's. assigned: the names that each function binds itself, with the
-    first line that does; 0 in a loop, which may come round.
+    first line that does; 0 in a loop, which may come round. bound: the expressions that a function's local names are
+    assigned; None for what binds them otherwise.
     renamed: the names that imports give to what is called otherwise.
     """
 
@@ -83,6 +84,7 @@ class Mentions:
     by_function: dict[str, list[Mention]]
     stored: dict[str, list[tuple[str, ast.expr | None]]]
     assigned: dict[str, dict[str, int]]
+    bound: dict[str, dict[str, list[ast.expr | None]]]
     renamed: frozenset[str]
 
 
@@ -98,7 +100,7 @@ def mentions(tree: ast.Module) -> Mentions:
         by_function.setdefault(m.by, []).append(m)
     suites = walker.loops, walker.branches, walker.handlers
     renamed = frozenset(m.kept for m in found if m.role == "alias" and m.kept)
-    return Mentions(found, *suites, by_name, by_function, walker.stored, walker.assigned, renamed)
+    return Mentions(found, *suites, by_name, by_function, walker.stored, walker.assigned, walker.bound, renamed)
 
 
 def _repeated(found: list[Mention]) -> list[Mention]:
@@ -130,6 +132,7 @@ class _Walker:
         self.handlers: list[Loop] = []
         self.stored: dict[str, list[tuple[str, ast.expr | None]]] = {}
         self.assigned: dict[str, dict[str, int]] = {}
+        self.bound: dict[str, dict[str, list[ast.expr | None]]] = {}
 
     def visit(self, node: ast.AST, at: _At) -> None:
         rule = getattr(self, f"_{type(node).__name__}", None)
@@ -242,7 +245,10 @@ class _Walker:
             self._all(node.targets[1:], at)
             self.visit(node.value, replace(at, kept=first.attr))
         else:
-            self._all(node.targets, at)
+            plain = first if len(node.targets) == 1 and isinstance(first, ast.Name) and not at.loops else None
+            self._all([] if plain else node.targets, at)
+            if plain is not None:
+                self._bind(plain, at, node.value)
             self.visit(node.value, replace(at, role=_of_module(first, node.value) if at.by == MODULE else at.role))
 
     def _AnnAssign(self, node: ast.AnnAssign, at: _At) -> None:
@@ -342,8 +348,11 @@ class _Walker:
         if isinstance(node.ctx, ast.Load):
             self._mention(node, node.id, at, "named")
         else:
-            line = 0 if at.loops else node.lineno
-            self.assigned.setdefault(at.by, {}).setdefault(node.id, line)
+            self._bind(node, at, None)
+
+    def _bind(self, node: ast.Name, at: _At, value: ast.expr | None) -> None:
+        self.assigned.setdefault(at.by, {}).setdefault(node.id, 0 if at.loops else node.lineno)
+        self.bound.setdefault(at.by, {}).setdefault(node.id, []).append(value)
 
     def _Compare(self, node: ast.Compare, at: _At) -> None:
         """`x is None` asks about x, and does nothing with it."""
