@@ -8,6 +8,7 @@ from collections.abc import Callable
 from fuselint import chips
 from fuselint.config import Settings
 from fuselint.graph.model import Graph
+from fuselint.graph.worth import is_of_another_choice
 from fuselint.rulebook import Match
 from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
 from fuselint.source.modules import Definition, Modules
@@ -59,7 +60,7 @@ def how_often(file: FileText, modules: Modules, settings: Settings) -> HowOften:
 
 def is_idle(graph: Graph, match: Match, often: Frequency) -> bool:
     """Whether a match is not worth telling of: it never runs, or seldom and saves little then."""
-    if often.how == NEVER:
+    if often.how == NEVER or (is_of_another_choice(graph, match.root) and not graph.context.hot):
         return True
     return often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match)
 

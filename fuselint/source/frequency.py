@@ -318,7 +318,7 @@ class Frequencies:
                 by = Definition(path, m.by)
                 holder = self.owner(by)
                 if holder is None:
-                    if self._is_called_again(by):
+                    if self._is_called_again(by, whole=self.is_model(owner)):
                         return True
                 elif holder != owner and self.is_many(holder):
                     return True
@@ -327,13 +327,17 @@ class Frequencies:
     def _is_main(self, m: Mention) -> bool:
         return m.by == MODULE and m.role == "call"
 
-    def _is_called_again(self, maker: Definition, depth: int = 0) -> bool:
-        """Whether a function that makes objects may make many of them."""
+    def _is_called_again(self, maker: Definition, whole: bool, depth: int = 0) -> bool:
+        """Whether a function that makes objects may make many of them. whole: each is a model of its own, so that a
+        loader which is handed on, or stands in a lambda, says nothing."""
         for path, m in self.mentioned(maker):
-            if m.role in CALLS and (m.loops or (m.by != MODULE and depth < 3 and m.by != maker.name)):
-                if m.loops or self._is_called_again(Definition(path, m.by), depth + 1):
+            if m.role in CALLS:
+                if any(not (whole and loop.later) for loop in m.loops):
                     return True
-            elif m.role == "named":
+                by = Definition(path, m.by)
+                if m.by not in (MODULE, maker.name) and depth < 3 and self._is_called_again(by, whole, depth + 1):
+                    return True
+            elif m.role == "named" and not whole:
                 return True
         return False
 

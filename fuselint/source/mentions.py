@@ -33,12 +33,13 @@ Test = tuple[ast.expr, bool]
 @dataclass(frozen=True, slots=True)
 class Loop:
     """A loop of a function: the lines that run once a round. sizes: it goes through the sizes of inputs, one a round:
-    `for t, h, w in grid.tolist()`, once an image."""
+    `for t, h, w in grid.tolist()`, once an image. later: a lambda, which may run at any time."""
 
     by: str
     first: int
     last: int
     sizes: bool = False
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +148,8 @@ class _Walker:
         for node in nodes:
             self.visit(node, at)
 
-    def _loop(self, at: _At, first: ast.AST, last: ast.AST, sizes: bool = False) -> _At:
-        loop = Loop(at.by, first.lineno, last.end_lineno or 0, sizes)  # type: ignore[attr-defined]
+    def _loop(self, at: _At, first: ast.AST, last: ast.AST, sizes: bool = False, later: bool = False) -> _At:
+        loop = Loop(at.by, first.lineno, last.end_lineno or 0, sizes, later)  # type: ignore[attr-defined]
         self.loops.append(loop)
         return replace(at, loops=(*at.loops, loop))
 
@@ -181,7 +182,7 @@ class _Walker:
         self._body(node.body, replace(at, prefix=f"{qualname}.", loops=(), tests=()))
 
     def _Lambda(self, node: ast.Lambda, at: _At) -> None:
-        inner = self._loop(replace(at, kept="", inside=""), node.body, node.body)  # it may run at any time
+        inner = self._loop(replace(at, kept="", inside=""), node.body, node.body, later=True)
         self.visit(node.body, inner)
 
     # -- statements ---------------------------------------------------------------------------------------------------

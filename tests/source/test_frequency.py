@@ -618,3 +618,82 @@ def test_a_branch_by_a_name_that_is_bound_once(package: Path, bind: str, count: 
     write(package, helpers=BOUND.format(bind=bind))
     write(package, user="from .helpers import mix\ndef run(xs):\n    return [mix(x, x, False) for x in xs]\n")
     assert len(told(package, "helpers")[0]) == count
+
+
+CHOICE = """
+    from dataclasses import dataclass
+
+
+    @dataclass
+    class Config:
+        width: int = 8
+        act: str = {default}
+        gated: bool = False
+
+
+    class Activated(nn.Module):
+        def __init__(self, config: Config):
+            super().__init__()
+            self.up, self.act, self.gated = nn.Linear(config.width, config.width), None, config.gated
+            self.act = config.act
+
+        def __call__(self, x):
+            x = self.up(x)
+            if {test}:
+                x = mx.tanh(x) * mx.sigmoid(x) + x
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("default", "test", "count"),
+    [
+        ('"gelu"', 'self.act == "tanh"', 0),
+        ('"gelu"', 'self.act != "gelu"', 0),
+        ('"tanh"', 'self.act == "tanh"', 1),
+        ("None", "self.act == x.name", 1),
+        ('"gelu"', "self.gated", 1),  # what a configuration's file turns on
+    ],
+)
+def test_an_option_that_is_another_word_by_default(package: Path, default: str, test: str, count: int) -> None:
+    choice = CHOICE.format(default=default, test=test)
+    write(package, choice=choice, user="from .choice import Activated\nall = [Activated(c) for c in range(3)]\n")
+    assert told(package, "choice") == (["Activated.__call__"] * count, 1 - count)
+    assert told(package, "choice", hot=("*",)) == (["Activated.__call__"], 0)
+
+
+HELD = """
+    from .model import Model
+
+
+    class Whole(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.parts, self.out = None, nn.Linear(d, d)
+            self.parts = {made}
+
+        def __call__(self, x):
+            return self.out(self.parts(x))
+
+
+    def load(d):
+        return Whole(d)
+
+
+    def convert(d):
+        {used}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "used", "expected"),
+    [
+        ("Model(d, 2)", "return {'model': load}", "seldom"),
+        ("Model(d, 2)", "return [('model', lambda: load(d))]", "seldom"),
+        ("Model(d, 2)", "return [load(d) for _ in range(3)]", "often"),
+        ("[Model(d, 2) for _ in range(2)]", "return {'model': load}", "often"),
+    ],
+)
+def test_a_model_that_several_places_load_is_one_whole(package: Path, made: str, used: str, expected: str) -> None:
+    write(package, held=HELD.format(made=made, used=used))
+    assert how(package, "projector", "Projector.__call__") == expected
