@@ -810,13 +810,26 @@ class Frequencies:
         return found if own and same else ()
 
     def _calls_of_objects(self, owner: Definition) -> Iterator[tuple[str, Mention]]:
-        """The calls `self.kept(x)` of all objects of a class, with a call of which nothing is known where there may be
-        others."""
+        """The calls `self.kept(x)` of all objects of a class, or of each in a loop through several, and a call of
+        which nothing is known where there may be others."""
         for path, m in self.mentioned(owner):
             if m.role in PASSIVE:
                 continue
-            reads = list(self._reads_of_kept(path, m)) if m.role == "kept" and not m.loops and m.by != MODULE else []
-            yield from ((at, read if read.role in CALLS else ANY) for at, read in reads or [(path, ANY)])
+            reads = list(self._reads_of_kept(path, m)) if m.role == "kept" and m.by != MODULE else []
+            if m.loops or m.inside == "many":
+                yield from (call for read in reads or [(path, ANY)] for call in self._calls_of_elements(*read))
+            else:
+                yield from ((at, read if read.role in CALLS else ANY) for at, read in reads or [(path, ANY)])
+
+    def _calls_of_elements(self, path: str, read: Mention) -> Iterator[tuple[str, Mention]]:
+        """The calls of the elements that the loop at `self.kept` goes through."""
+        held = self.modules.mentions(path)
+        loops = held.elements.get(read.name, ()) if held is not None and read.text == f"self.{read.name}" else ()
+        named = [name for by, name, line in loops if (by, line) == (read.by, read.line)]
+        uses = [m for m in held.by_function.get(read.by, ()) if m.text in named] if held is not None else []
+        if not uses:
+            yield path, ANY
+        yield from ((path, m if m.role in CALLS else ANY) for m in uses if m.role != "type")
 
 
 def _hands_on(by: Definition, name: str, path: str, m: Mention) -> bool:

@@ -18,7 +18,7 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 ASKING = frozenset({"isinstance", "issubclass"})
 """What only asks about a class, its second argument."""
-SHOWING = frozenset({"inspect.signature", "dataclasses.fields", "typing.get_type_hints", "type", "super"})
+SHOWING = frozenset({"len", "inspect.signature", "dataclasses.fields", "typing.get_type_hints", "type", "super"})
 """What only asks about its argument."""
 KERNELS = frozenset({"metal_kernel", "cuda_kernel"})
 """What makes kernels: their name is a text that nothing is looked up by."""
@@ -74,6 +74,7 @@ class Mentions:
     self's. assigned: the names that each function binds itself, with the
     first line that does; 0 in a loop, which may come round. bound: the expressions that a function's local names are
     assigned; None for what binds them otherwise.
+    elements: by attribute of self, the loops through what it holds: their function, an element's name, and the line.
     renamed: the names that imports give to what is called otherwise.
     """
 
@@ -86,6 +87,7 @@ class Mentions:
     stored: dict[str, list[tuple[str, ast.expr | None]]]
     assigned: dict[str, dict[str, int]]
     bound: dict[str, dict[str, list[ast.expr | None]]]
+    elements: dict[str, list[tuple[str, str, int]]]
     renamed: frozenset[str]
 
 
@@ -101,7 +103,9 @@ def mentions(tree: ast.Module) -> Mentions:
         by_function.setdefault(m.by, []).append(m)
     suites = walker.loops, walker.branches, walker.handlers
     renamed = frozenset(m.kept for m in found if m.role == "alias" and m.kept)
-    return Mentions(found, *suites, by_name, by_function, walker.stored, walker.assigned, walker.bound, renamed)
+    return Mentions(
+        found, *suites, by_name, by_function, walker.stored, walker.assigned, walker.bound, walker.elements, renamed
+    )
 
 
 def _repeated(found: list[Mention]) -> list[Mention]:
@@ -134,6 +138,7 @@ class _Walker:
         self.stored: dict[str, list[tuple[str, ast.expr | None]]] = {}
         self.assigned: dict[str, dict[str, int]] = {}
         self.bound: dict[str, dict[str, list[ast.expr | None]]] = {}
+        self.elements: dict[str, list[tuple[str, str, int]]] = {}
 
     def visit(self, node: ast.AST, at: _At) -> None:
         rule = getattr(self, f"_{type(node).__name__}", None)
@@ -210,6 +215,8 @@ class _Walker:
 
     def _For(self, node: ast.For | ast.AsyncFor, at: _At) -> None:
         self._all([node.iter, node.target], at)
+        for attribute, name in _elements(node.target, node.iter):
+            self.elements.setdefault(attribute, []).append((at.by, name, node.iter.lineno))
         self._body(node.body, self._loop(at, node.body[0], node.body[-1], _are_sizes(node)))
         self._body(node.orelse, at)
 
@@ -383,6 +390,19 @@ class _Walker:
         last = text.rpartition(".")[2]
         kept = at.kept if role in ("kept", "alias") else ""
         self.found.append(Mention(at.by, last, text, role, kept, at.inside, at.loops, at.tests, given, line))
+
+
+def _elements(target: ast.expr, over: ast.expr) -> Iterator[tuple[str, str]]:
+    """`for layer in self.layers`, `for i, layer in enumerate(self.layers)`, `for layer, c in zip(self.layers, cache)`:
+    (layers, layer)."""
+    match over, target:
+        case ast.Attribute(value=ast.Name(id="self"), attr=attribute), ast.Name(id=name):
+            yield attribute, name
+        case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]), ast.Tuple(elts=[_, element]):
+            yield from _elements(element, inner)
+        case ast.Call(func=ast.Name(id="zip"), args=parts), ast.Tuple(elts=names):
+            for element, part in zip(names, parts, strict=False):
+                yield from _elements(element, part)
 
 
 def _are_sizes(loop: ast.For | ast.AsyncFor) -> bool:

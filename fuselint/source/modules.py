@@ -63,9 +63,14 @@ Notes = dict[str, str]
 
 KIND, COMPILED, USERS, READING = "kind of ", "compiled in ", "users of ", "reading "
 PACKAGE, FREQUENCY, FILES = "package of ", "how often ", "files of "
+HALF = "half precision of "
 """How questions begin. A path is absolute, and begins like none of them."""
 ON_METAL = " on Metal"
 """How the part of a question ends that says where code runs."""
+
+
+HALF_WORDS = ("bfloat16", "float16", "set_dtype", "torch_dtype", "bf16", "fp16")
+"""What speaks of half precision in the text of a package that runs in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +155,8 @@ class Modules:
                 self.note_package(note[len(PACKAGE) :])
             elif note.startswith(FILES):
                 self._note(note, "")
+            elif note.startswith(HALF):
+                self.may_be_half(note[len(HALF) :])
             elif note.startswith(FREQUENCY):
                 where, _, named = note[len(FREQUENCY) :].partition(" in ")
                 lines = where.removesuffix(ON_METAL)
@@ -422,6 +429,16 @@ class Modules:
     def with_word(self, folder: str, word: str) -> list[str]:
         """The files of a package that hold a word."""
         return self._index(folder).words.get(word, [])
+
+    def may_be_half(self, path: str) -> bool:
+        """Whether the package of a file, tests apart, says anything of half precision. What is no package may be used
+        by anything."""
+        top = package_folder(os.path.dirname(path))
+        answer = not os.path.isfile(os.path.join(top, "__init__.py")) or any(
+            not is_test(found, top) for word in HALF_WORDS for found in self.with_word(top, word)
+        )
+        self._note(f"{HALF}{path}", str(answer))
+        return answer
 
     def frequencies(self, path: str, on_metal: bool = False) -> Frequencies:
         """How often the functions of a file's package run."""

@@ -697,3 +697,37 @@ HELD = """
 def test_a_model_that_several_places_load_is_one_whole(package: Path, made: str, used: str, expected: str) -> None:
     write(package, held=HELD.format(made=made, used=used))
     assert how(package, "projector", "Projector.__call__") == expected
+
+
+LISTED = """
+    class Stack(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.layers = {made}
+
+        def __call__(self, x, mask):
+            {loop}
+            return x
+"""
+LISTS = "[Attention(d) for _ in range(len(x))]".replace("x", "d")
+
+
+@pytest.mark.parametrize(
+    ("loop", "count"),
+    [
+        ("for layer in self.layers: x = layer(x, None)", 0),
+        ("for i, layer in enumerate(self.layers): x = layer(x, mask=None)", 0),
+        ("for layer, m in zip(self.layers, mask): x = layer(x)", 0),
+        ("for i in range(len(self.layers)): x = self.layers[i](x)", 1),
+        ("for layer, m in zip(self.layers, mask): x = layer(x, m)", 1),
+        ("for layer in self.layers: x = run(layer, x)", 1),
+        ("x = sum(layer(x, None) for layer in self.layers)", 1),
+        ("for layer in self.layers: x = layer(x)\n            x = self.layers[0](x, mask)", 1),
+    ],
+)
+def test_what_no_call_in_a_loop_through_objects_gives(package: Path, loop: str, count: int) -> None:
+    attention = MASKED[: MASKED.index("    class Layer")].format(after="pass")
+    text = textwrap.dedent(attention) + textwrap.dedent(LISTED.format(made=LISTS, loop=loop))
+    write(package, masked=text, user="from .masked import Stack\n")
+    found, silent = told(package, "masked")
+    assert (found, silent) == (["Attention.__call__"] * count, 1 - count)
