@@ -9,7 +9,9 @@ Why: the scores, batch x heads x queries x keys, are written to memory and read 
 that is most of what attention moves. `mx.fast.scaled_dot_product_attention` keeps them on chip.
 
 When not to: where the weights are returned or used again, where something other than a mask stands between the two
-matmuls (a soft cap, dropout), and where MLX has no fused kernel for the head dimension: it then runs the same steps.
+matmuls (a soft cap, dropout). Where MLX has no fused kernel for the head dimension, as far as the code, defaults of
+configurations and the calls that make the layer say it, it runs the same steps: there padding to the next size is
+advice, or nothing is said.
 
 Fix safety: safe where operands are of rank 4 and of one dtype, and there is no mask or one of their dtype. Unsafe where
 the mask's dtype is not known (a float32 mask on half-precision queries raises) and where the result's dtype changes.
@@ -28,6 +30,8 @@ from typing import Any
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.around import ahead
 from fuselint.graph.fact import COMPARISONS
+from fuselint.graph.gates import Version
+from fuselint.graph.heads import Heads, of_operands, padded_to, target_of, without_kernel
 from fuselint.graph.identities import none_test
 from fuselint.graph.identities_linear import composed, permuted, swap
 from fuselint.graph.identities_views import FULL
@@ -370,7 +374,12 @@ def _match(graph: Graph, found: Attention) -> Match | None:
     if found.weights not in inside:
         return None
     rank = next((r for r in (facts.rank(n) for n in arrays) if r is not None), None)
+    heads = without_kernel(
+        graph, lambda known: of_operands(known, arrays), lambda known: [known.shape(n) for n in arrays[:1]]
+    )
     obligations = [_rank(graph, arrays, rank), _unread(graph, root, inside, [*arrays, *masks])]
+    gate = _Gate(heads, target_of(graph))
+    obligations += gate.obligations
     numerics, dtype, cast_back = _dtypes(graph, found, root, inside)
     obligations.append(dtype)
     if mask is not None:
@@ -395,10 +404,11 @@ def _match(graph: Graph, found: Attention) -> Match | None:
         code=CODE,
         root=root,
         holes=holes,
-        message="hand-written attention: the scores go to memory and back at every step",
+        message=f"hand-written attention: the scores go to memory and back at every step{gate.said}",
         obligations=obligations,
         region=frozenset(inside),
-        fused=(FusedKernel(FUSED, (*arrays, *masks, *sinks), root),),
+        fused=(FusedKernel(FUSED, (*arrays, *masks, *sinks), root),) if gate.is_open else (),
+        has_traffic=gate.is_open,
         shapes=shapes,
         dtypes=dtypes,
         numerics=numerics,
@@ -408,10 +418,56 @@ def _match(graph: Graph, found: Attention) -> Match | None:
             "result_axes": found.result_axes,
             "rank": rank,
             "cast_back": cast_back,
-            "problem": found.problem,
+            "problem": found.problem or gate.problem,
             "cast_sinks": cast_sinks,
         },
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Gate:
+    """What follows from a head dimension for which MLX has no fused kernel of many queries; of None, nothing."""
+
+    heads: Heads | None
+    target: Version
+
+    @property
+    def is_open(self) -> bool:
+        return self.heads is None
+
+    @property
+    def decodes(self) -> bool:
+        return self.heads is not None and self.heads.is_fused(1, self.target)
+
+    @property
+    def room(self) -> int | None:
+        return None if self.heads is None else padded_to(self.heads, self.target)
+
+    @property
+    def obligations(self) -> list[Obligation]:
+        if self.heads is None or self.decodes or self.room:
+            return []
+        claim = f"MLX has a fused kernel for a head dimension of {self.heads.size}"
+        return [Obligation(claim, "contradicted", self.heads.because if self.heads.is_likely else "it is a constant")]
+
+    @property
+    def said(self) -> str:
+        if self.heads is None:
+            return ""
+        where = f" ({self.heads.owners})" if self.heads.is_likely else ""
+        size = f"a head dimension of {self.heads.size}{where}"
+        if self.decodes:
+            return f"; for {size} MLX chooses its fused kernel on Metal where there are few queries"
+        return f"; no fused kernel on Metal takes {size}: padded with zeros to {self.room}, one does"
+
+    @property
+    def problem(self) -> str:
+        if self.heads is None or self.decodes or not self.room:
+            return ""
+        return (
+            f"pad queries, keys and values with zeros to a head dimension of {self.room}, keep the scale, and cut the"
+            " result: else the fused op runs the same steps on Metal"
+        )
 
 
 def _mask_nodes(mask: Hole | None) -> list[Node]:

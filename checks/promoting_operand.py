@@ -13,7 +13,8 @@ Traffic: x * 0.5 moves 4 bytes an element (half precision), x * mx.array(0.5) 14
 much as before.
 
 When not to: where float32 is meant. A value that is cast to float32 in the function, or cast back, is not reported, nor
-is one that isn't known to be an activation of the network, nor a lookup in an argument, nor the window of a Fourier
+is one that isn't known to be an activation of the network, or in a package that says nothing of half precision, nor
+one that another method casts, nor a lookup in an argument, nor the window of a Fourier
 transform. Integer arrays don't promote.
 
 Fix safety: unsafe, always: the dtype of the result changes. Where activations are float32 nothing changes.
@@ -127,7 +128,7 @@ def _match(graph: Graph, origins: Origins, root: Node, x: Node, promoting: Node)
         code=CODE,
         root=root,
         holes=holes,
-        message=_message(graph, root, found, half),
+        message=_message(graph, root, found, half, more=_others(graph, root, promoting)),
         obligations=_obligations(found, evidence),
         region=inside,
         shapes=_shapes(graph, holes),
@@ -201,9 +202,17 @@ def _evidence(graph: Graph, origins: Origins, x: Node) -> Obligation | None:
     claim = "the activation is half precision"
     if graph.facts.dtype(x).name in HALF:
         return Obligation(claim, "proven", graph.facts.why(x))
-    if _is_of_the_network(graph, origins, x):
+    if _is_of_the_network(graph, origins, x) and _may_be_half(graph):
         return Obligation(claim, "unknown", "nothing in the package says the dtype of the weights")
     return None
+
+
+def _may_be_half(graph: Graph) -> bool:
+    """Whether anything in the package says that it runs in half precision."""
+    if graph.program is None:
+        return True
+    elsewhere = graph.program.elsewhere
+    return elsewhere.modules.may_be_half(elsewhere.path_of(graph))
 
 
 def _is_wide_already(graph: Graph, x: Node) -> bool:
@@ -234,12 +243,19 @@ def _obligations(found: Source, evidence: Obligation) -> list[Obligation]:
     return out
 
 
-def _message(graph: Graph, root: Node, found: Source, half: bool, where: str = "") -> str:
-    text = _shown(found.node)
+def _others(graph: Graph, root: Node, promoting: Node) -> int:
+    """How many other operands are float32 as well, so that one cast alone changes nothing."""
+    return len({n for n in _operands(root) if n is not promoting and graph.facts.dtype(n) == FLOAT32})
+
+
+def _message(graph: Graph, root: Node, found: Source, half: bool, where: str = "", more: int = 0) -> str:
+    text = f"`{_shown(found.node)}`"
     if half:
-        said = f"`{text}` is float32, and makes a half-precision activation float32{where}"
+        said = f"{text} is float32, and makes a half-precision activation float32{where}"
     else:
-        said = f"possible: where the activation is half precision, `{text}` makes it float32{where}"
+        said = f"possible: where the activation is half precision, {text} makes it float32{where}"
+    if more:
+        said += f", as {more} more of the operands do{'es' if more == 1 else ''}"
     after = _following(graph, root)
     launched = kernels(after, graph.facts)
     casts = sum(k.op == "AsType" for k in launched)  # MLX's own: `after` has none of the code

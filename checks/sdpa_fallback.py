@@ -16,31 +16,26 @@ is fused by default from 1,024 queries on.
 
 Fix safety: none is made. Zeros behind the head dimension of queries, keys and values, up to the next size, leave the
 result as it is but for zeros that are cut off again; the scale stays that of the original size. `force_fused=True`
-(MLX 0.32.2) takes the kernels for 192 and 256, and raises where there is none: it is the assertion at run time.
+(MLX 0.32.2) takes the kernels for 192 and 256, and raises where there is none: it is the assertion at run time. In
+float32 those need more threadgroup memory than Apple's GPUs have.
 MLX does not choose them, since its steps are faster there: what they spare is the memory of the scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fuselint.finding import Obligation
-from fuselint.graph.fact import Default, Place
+from fuselint.graph.fact import Place
 from fuselint.graph.flow import Run, run_at
-from fuselint.graph.gates import (
-    ARGUMENTS,
-    DECODE_UNEQUAL_HEADS,
-    NEWEST,
-    Version,
-    attention_is_fused,
-    heads_taken,
-)
+from fuselint.graph.gates import Version, heads_taken
+from fuselint.graph.heads import FORCED, MANY, Heads, of_operands, target_of, without_kernel
 from fuselint.graph.known import KnownFacts
-from fuselint.graph.likely import likely
-from fuselint.graph.makers import as_made, is_left_out
 from fuselint.graph.model import Graph, Node
+from fuselint.graph.shapes import Shape
 from fuselint.rulebook import Example, Match
 
 CODE, NAME = "FUS401", "sdpa-falls-back"
@@ -49,15 +44,8 @@ HEAD = "from dataclasses import dataclass\n\nimport mlx.core as mx\nimport mlx.n
 
 FUSED = "fast.scaled_dot_product_attention"
 
-MANY = 64
-"""Queries of a prompt: more than the kernel for decoding takes."""
-
-FORCED = frozenset({192, 256})
-"""Head dimensions whose kernel for many queries is only taken with force_fused=True."""
-
-
 CAUSAL_ON_M5 = frozenset({256})
-"""Those of them that M5 takes by itself, for 1,024 causal queries or more in half precision."""
+"""Those with a forced kernel that M5 takes by itself, for 1,024 causal queries or more in half precision."""
 
 
 def unfused(q: Any, k: Any, v: Any, scale: float) -> Any:
@@ -79,114 +67,44 @@ def find(graph: Graph) -> Iterator[Match]:
         return
     for node in graph.nodes:
         if node.op in (FUSED, "call") and _runs(graph.facts, node):
-            heads = _heads(graph, node)
+            heads = without_kernel(graph, partial(_known, node=node), partial(_queries, node=node))
             if heads is not None:
-                yield _match(node, heads, _target(graph))
-
-
-def _target(graph: Graph) -> Version:
-    """The MLX that the code runs on."""
-    return NEWEST if graph.program is None else graph.program.target
-
-
-@dataclass(frozen=True, slots=True)
-class _Heads:
-    """The head dimensions of a call. values: None where not known. rests, calls: the defaults and calls that say so."""
-
-    head: int
-    values: int | None
-    rests: frozenset[Default] = frozenset()
-    calls: tuple[Place, ...] = ()
-
-    def is_fused(self, queries: int, target: Version) -> bool:
-        """Whether there is a kernel for so many queries; where nothing is known of values, for values that have one."""
-        known = (self.head, *(v for h, v in DECODE_UNEQUAL_HEADS if h == self.head))
-        widths = known if self.values is None else (self.values,)
-        return any(attention_is_fused(self.head, v, queries, version=target) for v in widths)
-
-    def is_forced(self, target: Version) -> bool:
-        """Whether there is a kernel for many queries that only force_fused takes."""
-        has_argument = target >= ARGUMENTS["scaled_dot_product_attention", "force_fused"]
-        return self.values in (None, self.head) and self.head in FORCED and has_argument
-
-    @property
-    def size(self) -> str:
-        other = self.values not in (None, self.head)
-        return f"{self.head}, of values {self.values}," if other else str(self.head)
-
-    @property
-    def owners(self) -> str:
-        named = sorted({r.owner for r in self.rests})
-        return f"by the defaults of {' and '.join(named)}" if named else "as the package makes the layer"
-
-    @property
-    def because(self) -> str:
-        """The defaults and calls that say so, by file and line."""
-        ordered = sorted(self.rests, key=lambda r: (r.place.path, r.place.line, r.name))
-        said = ", ".join(f"{r.name} = {r.value} ({r.place})" for r in ordered)
-        made = f"made at {', '.join(map(str, self.calls))}" if self.calls else ""
-        return ": ".join(filter(None, [self.owners, "; ".join(filter(None, [said, made]))]))
+                yield _match(node, heads, target_of(graph))
 
 
 def _runs(facts: KnownFacts, node: Node) -> list[Run]:
     return [r for r in run_at(facts, node, FUSED) if len(r.there.inputs) >= 3 and not r.there.attrs.get("force_fused")]
 
 
-def _heads(graph: Graph, node: Node) -> _Heads | None:
-    """Head dimensions without a fused kernel: proven ones, by defaults, or of an object that the package makes."""
-    target = _target(graph)
-    for facts in (graph.facts, graph.usual):
-        known = _known(facts, node)
-        if known is not None:
-            return None if known.is_fused(MANY, target) or (known.rests and is_left_out(graph)) else known
-    if not _depends_on_making(graph, node):
-        return None
-    made = ((heads, calls) for heads, calls in as_made(graph, lambda facts: _known(facts, node)))
-    found = ((heads, calls) for heads, calls in made if not heads.is_fused(MANY, target))
-    return next((replace(heads, calls=calls) for heads, calls in found), None)
+def _queries(facts: KnownFacts, node: Node) -> list[Shape | None]:
+    return [run.facts.shape(run.there.inputs[0]) for run in _runs(facts, node)]
 
 
-def _depends_on_making(graph: Graph, node: Node) -> bool:
-    """Whether a head dimension may follow from what the constructor is given, and not only from its configuration."""
-    facts = graph.usual
-    shapes = [run.facts.shape(run.there.inputs[0]) for run in _runs(facts, node)]
-    names = {n for s in shapes if s is not None and (size := s.axis(-1)) is not None for n in size.names}
-    init = graph.program.init(graph.context.class_name or "") if graph.program is not None else None
-    given = set() if init is None else {facts.name_of(p) for p in init.params.values()}
-    return not names or not names.isdisjoint(given) or any(".shape[" in n for n in names)
-
-
-def _known(facts: KnownFacts, node: Node) -> _Heads | None:
+def _known(facts: KnownFacts, node: Node) -> Heads | None:
     """The head dimensions of all attention that a node runs, where they are known and the same. What a helper makes of
     values on a way of its own (of a quantised cache), it makes as wide as the others."""
-    found = {_of(run) for run in _runs(facts, node)}
-    if None in found or len({h.head for h in found if h is not None}) != 1:
+    found = {of_operands(run.facts, run.there.inputs[:3]) for run in _runs(facts, node)}
+    heads = {h for h in found if h is not None}
+    if None in found or len({h.head for h in heads}) != 1:
         return None
-    told = {h for h in found if h is not None and h.values is not None} or found
+    wide = any(h.wide for h in heads)
+    told = {replace(h, wide=wide) for h in heads if h.values is not None} or heads
     return told.pop() if len(told) == 1 else None
 
 
-def _of(run: Run) -> _Heads | None:
-    shapes = [run.facts.shape(n) for n in run.there.inputs[:3]]
-    shapes[2] = likely(run.there.inputs[2], run.facts)  # a cache returns values as wide as it is given
-    (head, by), (values, also) = (run.facts.usual(None if s is None else s.axis(-1)) for s in (shapes[0], shapes[2]))
-    length = run.facts.usual(None if shapes[0] is None else shapes[0].axis(-2))[0]
-    if head is None or (length is not None and length <= MANY):
-        return None
-    return _Heads(head, values, by | (also if values is not None else frozenset()))
-
-
-def _match(node: Node, heads: _Heads, target: Version) -> Match:
+def _match(node: Node, heads: Heads, target: Version) -> Match:
     many, few = (heads_taken(n, target) for n in (MANY, 1))
     what, which = ("prefill", " of many queries") if heads.is_fused(1, target) else ("attention", "")
-    likely = bool(heads.rests or heads.calls)
     forced = heads.is_forced(target)
-    claim = "no fused kernel takes it" + (" by default" if forced else "")
+    unchosen = forced and heads.is_even  # there is a kernel that MLX doesn't choose
+    claim = "no fused kernel takes it" + (" by default" if unchosen else "")
     lacking = f"no fused kernel{which} takes a head dimension of {heads.size}"
-    if forced:
+    if unchosen:
         lacking = f"MLX does not choose its fused kernel{which} for a head dimension of {heads.size}"
         lacking += ", but on M5 for causal ones" if heads.head in CAUSAL_ON_M5 else ""
-    where = f" ({heads.owners})" if likely else ""
+    elif heads.wide and heads.largest in FORCED:
+        lacking += " in float32"
+    where = f" ({heads.owners})" if heads.is_likely else ""
     related: list[tuple[Node | Place, str]] = [
         (r.place, f"{r.name} = {r.value} by default") for r in sorted(heads.rests, key=lambda r: (r.place.line, r.name))
     ]
@@ -199,8 +117,8 @@ def _match(node: Node, heads: _Heads, target: Version) -> Match:
         obligations=[
             Obligation(
                 f"the head dimension is {heads.size}",
-                "unknown" if likely else "proven",
-                heads.because if likely else "it is a constant",
+                "unknown" if heads.is_likely else "proven",
+                heads.because if heads.is_likely else "it is a constant",
             ),
             Obligation(
                 claim,
@@ -211,7 +129,7 @@ def _match(node: Node, heads: _Heads, target: Version) -> Match:
         region=frozenset({node}),
         numerics="reassociated",
         related=related,
-        data={"head": heads.head, "value_head": heads.values, "forced": forced},
+        data={"heads": heads, "forced": forced},
         has_traffic=False,
     )
 

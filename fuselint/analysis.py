@@ -95,7 +95,7 @@ def analyse(
     try:
         with modules.noting() as notes:
             modules.note_package(os.path.abspath(file.path))
-            often = how_often(file, modules)
+            often = how_often(file, modules, settings)
             analysis = Analysis(file, settings, is_read, program, screened.tree, as_recorded(program, settings), often)
             result, proposals = analysis.run(qualnames)
             told = result.findings or result.near_misses or result.below_min_saving or result.idle

@@ -56,7 +56,7 @@ def _lines(work: Analysis, graph: Graph, line: int, modules: Modules, screened: 
     if context.cold:
         yield f"  cold: {context.cold}"
     if not context.cold:
-        often = how_often(graph.source.file, modules)(graph, (line, line), "")
+        often = how_often(graph.source.file, modules, work.settings)(graph, (line, line), "")
         yield f"  line {line} runs {often.how}: {often.why}"
     if context.compiled:
         yield f"  runs under mx.compile{' (shapeless)' if context.shapeless else ''}"

@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from fuselint import chips
+from fuselint.config import Settings
 from fuselint.graph.model import Graph
+from fuselint.graph.worth import is_of_another_choice
 from fuselint.rulebook import Match
 from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
 from fuselint.source.modules import Definition, Modules
 from fuselint.source.text import FileText
+from fuselint.traffic.known import PHASE
 
 SMALL = frozenset(
     [
@@ -39,22 +43,24 @@ HowOften = Callable[[Graph, tuple[int, int], str], Frequency]
 """How often these lines of a graph's function run, for the findings of a rule."""
 
 
-def how_often(file: FileText, modules: Modules) -> HowOften:
-    """How often the code of a file runs. What a user calls hot runs often."""
+def how_often(file: FileText, modules: Modules, settings: Settings) -> HowOften:
+    """How often the code of a file runs, on the chip and in the phase that the settings name. What a user calls hot
+    runs often."""
     path = os.path.abspath(file.path)
+    on_metal = chips.chosen(settings.chip)[0].backend == "metal" and not PHASE[settings.phase or "prefill"].training
 
     def asked(graph: Graph, lines: tuple[int, int], code: str = "") -> Frequency:
         if graph.context.hot:
             return Frequency(OFTEN, "a setting")
         found = Definition(path, graph.context.qualname)
-        return modules.frequency(found, *lines, beside_innermost=code in LOOPS)
+        return modules.frequency(found, *lines, beside_innermost=code in LOOPS, on_metal=on_metal)
 
     return asked
 
 
 def is_idle(graph: Graph, match: Match, often: Frequency) -> bool:
     """Whether a match is not worth telling of: it never runs, or seldom and saves little then."""
-    if often.how == NEVER:
+    if often.how == NEVER or (is_of_another_choice(graph, match.root) and not graph.context.hot):
         return True
     return often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match)
 

@@ -14,6 +14,7 @@ from fuselint.graph.dtypes import DType
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Node
 from fuselint.graph.ops import TABLE
+from fuselint.source.modules import Definition
 
 FLOAT32 = DType({"float32"})
 
@@ -82,6 +83,8 @@ class _Walk:
             return self._returned(facts, node, None)
         if node.op == "attr":
             init = node.attrs.get("init")
+            if fact.dtype == FLOAT32 and _is_set_anew(facts, node):
+                return False
             if isinstance(init, Node) and fact.dtype == FLOAT32:
                 return self.back(facts, init)
             return facts.hangs_off_self(node)
@@ -121,6 +124,26 @@ class _Walk:
                     several = node.op in ("tuple", "list") and -len(node.inputs) <= index < len(node.inputs)
                     part = node.inputs[index] if several else None
                 yield part is not None and self.back(inside.facts, part)
+
+
+def _is_set_anew(facts: KnownFacts, node: Node) -> bool:
+    """Whether something else than a constructor sets an attribute too, or one that a property of that name reads:
+    `model.tower._table = table.astype(dtype)`."""
+    elsewhere, name = facts.reach.elsewhere, facts.graph.context.class_name
+    if elsewhere is None or name is None:
+        return False
+    path, attribute = elsewhere.path_of(facts.graph), str(node.attrs.get("name"))
+    found = elsewhere.graph(Definition(path, f"{name}.{attribute}"))
+    inner = found.nodes if found is not None else ()
+    attributes = {attribute, *(str(n.attrs.get("name")) for n in inner if n.op == "attr")}
+    for at in (path, *elsewhere.modules.users(Definition(path, name))):
+        held = elsewhere.modules.mentions(at)
+        stores = [s for a in attributes for s in (held.stored.get(a, ()) if held is not None else ())]
+        for by, value in stores:
+            of_this_class = at == path and by.startswith(f"{name}.")
+            if not by.endswith(".__init__") and (value is None or of_this_class):
+                return True
+    return False
 
 
 def _is_literal(facts: KnownFacts, node: Node) -> bool:

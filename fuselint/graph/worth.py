@@ -116,6 +116,26 @@ def is_lowest(node: Node) -> bool:
     return node.attrs.get("name") == "min" and called in ("mlx.core.finfo", "numpy.finfo")
 
 
+def is_of_another_choice(graph: Graph, node: Node) -> bool:
+    """Whether a value is computed where an option is one word, and the default is another: `if act == "silu"`.
+
+    Switches and numbers say nothing: a configuration's file sets them, and their default is what turns them off.
+    """
+    facts, block = graph.usual, None if node.top_stmt is None else node.top_stmt.block
+    while block is not None and block.kind != "function":
+        owner = None if block.owner is None else block.owner.cst
+        test = graph.values.get(owner.test) if isinstance(owner, cst.If) else None
+        if test is not None and test.op in WORDS and any(isinstance(facts.const(n), str) for n in test.inputs):
+            holds = facts.truth(test)
+            if holds is not None and holds is not (block.kind == "then"):
+                return True
+        block = block.parent
+    return False
+
+
+WORDS = frozenset({"equal", "not_equal"})
+"""Tests of an option that is a word."""
+
 COUNTING = frozenset({"int32", "int64", "uint32"})
 """Dtypes of positions and lengths; codes have narrower ones."""
 

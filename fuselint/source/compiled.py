@@ -277,16 +277,31 @@ class Compiled:
             at = module.functions[at].span.outer
         return True
 
-    def _is_dead(self, path: str, by: str, module: ModuleSummary) -> bool:
-        """Whether a method of a layer, or of a part of one, is called by nobody but methods of that name."""
-        class_name, name = module.functions[by].class_name, by.rpartition(".")[2]
-        if class_name is None or name.startswith("__") or not module.classes[class_name].is_module:
+    def _is_dead(
+        self, path: str, by: str, module: ModuleSummary | None, within: frozenset[Definition] = frozenset()
+    ) -> bool:
+        """Whether a method of a layer, or of what the package keeps as a part, is called by nobody but dead methods of
+        that name. within: those of which it is asked already."""
+        function = None if module is None else module.functions.get(by)
+        name = by.rpartition(".")[2]
+        if module is None or function is None or function.class_name is None or name.startswith("__"):
             return False
-        for other in self.evaluation.users(Definition(path, class_name)):
+        found = Definition(path, function.class_name)
+        users = self.evaluation.users(found)
+        if not module.classes[found.name].is_module and not any(any(self._holders(p, found)) for p in users):
+            return False
+        within |= {Definition(path, by)}
+        for other in users:
             links = self.evaluation.links(other)
             if links is None:
                 continue
-            callers = (c.by for c in links.calls_by_name.get(name, ()))
-            if any(c.rpartition(".")[2] != name for c in callers) or any(e.last == name for _, e in links.mentions):
+            if any(e.last == name for _, e in links.mentions):
                 return False
+            for caller in {c.by for c in links.calls_by_name.get(name, ())}:
+                same = caller.rpartition(".")[2] == name
+                if not same or not (
+                    Definition(other, caller) in within
+                    or self._is_dead(other, caller, self.modules.summary(other), within)
+                ):
+                    return False
         return True

@@ -18,11 +18,11 @@ def outcome(test: ast.expr, value: Callable[[ast.expr], object]) -> bool | None:
             found = [outcome(v, value) for v in test.values]
             decisive = isinstance(test.op, ast.Or)
             return decisive if decisive in found else None if None in found else not decisive
-        case ast.Compare(ops=[op], comparators=[ast.Constant(value=compared)]):
-            left = value(test.left)
-            if left is MISSING or not isinstance(op, (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)):
+        case ast.Compare(ops=[op], comparators=[right]):
+            sides = value(test.left), right.value if isinstance(right, ast.Constant) else value(right)
+            if MISSING in sides or not isinstance(op, (ast.Eq, ast.NotEq, ast.Is, ast.IsNot)):
                 return None
-            return (left == compared) is isinstance(op, (ast.Eq, ast.Is))
+            return (sides[0] == sides[1]) is isinstance(op, (ast.Eq, ast.Is))
         case ast.Compare():
             return None
     known_value = value(test)

@@ -20,6 +20,7 @@ from fuselint.source.conditions import outcome
 from fuselint.source.mentions import Loop, Mention, Test
 from fuselint.source.modules import Definition, Modules, is_test, python_files
 from fuselint.source.project import MISSING, MODULE, FunctionSummary
+from fuselint.source.scopes import dotted
 
 MOST = 300
 """Callers that are followed from one function, at most."""
@@ -45,6 +46,15 @@ FEW = 3
 
 PROCESSING = ("Processor", "ProcessorMixin", "FeatureExtractor", "Tokenizer")
 """How transformers calls the classes that prepare one input: what they hold runs before the model."""
+
+ON_METAL = {
+    ("mlx.core.metal.is_available", True): True,
+    ("mlx.core.cuda.is_available", True): False,
+    ("mlx.core.default_device", True): "gpu",
+    ("mlx.core.gpu", False): "gpu",
+    ("mlx.core.cpu", False): "cpu",
+}
+"""What MLX's names are on Apple's GPUs, called or not."""
 
 OFTEN, SELDOM, NEVER = "often", "seldom", "never"
 
@@ -84,10 +94,10 @@ class Part:
 
 
 class Frequencies:
-    """The functions of a package. top: its folder."""
+    """The functions of a package. top: its folder. on_metal: as they run for inference on Apple's GPUs."""
 
-    def __init__(self, modules: Modules, top: str) -> None:
-        self.modules, self.top = modules, top
+    def __init__(self, modules: Modules, top: str, on_metal: bool = False) -> None:
+        self.modules, self.top, self.on_metal = modules, top, on_metal
         self._known: dict[Definition, Frequency] = {}
         self._models: dict[Definition, bool] = {}
         self._many: dict[Definition, bool] = {}
@@ -308,7 +318,7 @@ class Frequencies:
                 by = Definition(path, m.by)
                 holder = self.owner(by)
                 if holder is None:
-                    if self._is_called_again(by):
+                    if self._is_called_again(by, whole=self.is_model(owner)):
                         return True
                 elif holder != owner and self.is_many(holder):
                     return True
@@ -317,13 +327,17 @@ class Frequencies:
     def _is_main(self, m: Mention) -> bool:
         return m.by == MODULE and m.role == "call"
 
-    def _is_called_again(self, maker: Definition, depth: int = 0) -> bool:
-        """Whether a function that makes objects may make many of them."""
+    def _is_called_again(self, maker: Definition, whole: bool, depth: int = 0) -> bool:
+        """Whether a function that makes objects may make many of them. whole: each is a model of its own, so that a
+        loader which is handed on, or stands in a lambda, says nothing."""
         for path, m in self.mentioned(maker):
-            if m.role in CALLS and (m.loops or (m.by != MODULE and depth < 3 and m.by != maker.name)):
-                if m.loops or self._is_called_again(Definition(path, m.by), depth + 1):
+            if m.role in CALLS:
+                if any(not (whole and loop.later) for loop in m.loops):
                     return True
-            elif m.role == "named":
+                by = Definition(path, m.by)
+                if m.by not in (MODULE, maker.name) and depth < 3 and self._is_called_again(by, whole, depth + 1):
+                    return True
+            elif m.role == "named" and not whole:
                 return True
         return False
 
@@ -680,10 +694,37 @@ class Frequencies:
             case ast.Constant():
                 return node.value
             case ast.Name():
-                return self._parameter(by, node)
+                found = self._parameter(by, node)
+                return self._local(by, node) if found is MISSING else found
+            case ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.Compare():
+                holds = outcome(node, partial(self._value, by))
+                return MISSING if holds is None else holds
+            case ast.Attribute(attr="training") if self.on_metal and dotted(node) is not None:
+                return False  # the attribute of MLX's modules
             case ast.Attribute(value=ast.Name(id="self")):
                 return self._attribute(by, node.attr)
-        return MISSING
+        return self._device(by, node) if self.on_metal else MISSING
+
+    def _device(self, by: Definition, node: ast.expr) -> object:
+        """What MLX says of the device."""
+        called = node.func if isinstance(node, ast.Call) else node
+        summary, name = self.modules.summary(by.path), dotted(called)
+        found = summary.resolve(name, by.name) if summary is not None and name is not None else None
+        return ON_METAL.get((found or "", called is not node), MISSING)
+
+    def _local(self, by: Definition, read: ast.Name) -> object:
+        """What a name is that a function assigns once, before it is read."""
+        held, function = self.modules.mentions(by.path), self.modules.function(by)
+        bound = held.bound.get(by.name, {}).get(read.id, []) if held is not None else []
+        if len(bound) != 1 or bound[0] is None or bound[0].lineno >= read.lineno or self._deciding > DEEPEST:
+            return MISSING
+        if function is None or any(p.name == read.id for p in function.parameters):
+            return MISSING
+        self._deciding += 1
+        try:
+            return self._value(by, bound[0])
+        finally:
+            self._deciding -= 1
 
     def _attribute(self, by: Definition, name: str) -> object:
         """What `__init__` sets an attribute to from a parameter, where nothing else does."""
@@ -707,7 +748,7 @@ class Frequencies:
             return MISSING
         if by.name.endswith(".__call__") and not function.parameters[index].has_default:
             return MISSING  # an array: objects are called with it
-        calls = self._calls_of(by, function)
+        calls = [(path, m) for path, m in self._calls_of(by, function) if not _hands_on(by, name, path, m)]
         if not calls:
             return MISSING
         shift = 1 if function.class_name is not None and function.kind != "staticmethod" else 0
@@ -769,13 +810,32 @@ class Frequencies:
         return found if own and same else ()
 
     def _calls_of_objects(self, owner: Definition) -> Iterator[tuple[str, Mention]]:
-        """The calls `self.kept(x)` of all objects of a class, with a call of which nothing is known where there may be
-        others."""
+        """The calls `self.kept(x)` of all objects of a class, or of each in a loop through several, and a call of
+        which nothing is known where there may be others."""
         for path, m in self.mentioned(owner):
             if m.role in PASSIVE:
                 continue
-            reads = list(self._reads_of_kept(path, m)) if m.role == "kept" and not m.loops and m.by != MODULE else []
-            yield from ((at, read if read.role in CALLS else ANY) for at, read in reads or [(path, ANY)])
+            reads = list(self._reads_of_kept(path, m)) if m.role == "kept" and m.by != MODULE else []
+            if m.loops or m.inside == "many":
+                yield from (call for read in reads or [(path, ANY)] for call in self._calls_of_elements(*read))
+            else:
+                yield from ((at, read if read.role in CALLS else ANY) for at, read in reads or [(path, ANY)])
+
+    def _calls_of_elements(self, path: str, read: Mention) -> Iterator[tuple[str, Mention]]:
+        """The calls of the elements that the loop at `self.kept` goes through."""
+        held = self.modules.mentions(path)
+        loops = held.elements.get(read.name, ()) if held is not None and read.text == f"self.{read.name}" else ()
+        named = [name for by, name, line in loops if (by, line) == (read.by, read.line)]
+        uses = [m for m in held.by_function.get(read.by, ()) if m.text in named] if held is not None else []
+        if not uses:
+            yield path, ANY
+        yield from ((path, m if m.role in CALLS else ANY) for m in uses if m.role != "type")
+
+
+def _hands_on(by: Definition, name: str, path: str, m: Mention) -> bool:
+    """Whether a function calls itself, and gives a parameter what it was given."""
+    given = (m.given or {}).get(name)
+    return Definition(path, m.by) == by and isinstance(given, ast.Name) and given.id == name
 
 
 def _holds(loop: Loop, found: Definition, first: int, last: int) -> bool:

@@ -18,7 +18,7 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 ASKING = frozenset({"isinstance", "issubclass"})
 """What only asks about a class, its second argument."""
-SHOWING = frozenset({"inspect.signature", "dataclasses.fields", "typing.get_type_hints", "type", "super"})
+SHOWING = frozenset({"len", "inspect.signature", "dataclasses.fields", "typing.get_type_hints", "type", "super"})
 """What only asks about its argument."""
 KERNELS = frozenset({"metal_kernel", "cuda_kernel"})
 """What makes kernels: their name is a text that nothing is looked up by."""
@@ -33,12 +33,13 @@ Test = tuple[ast.expr, bool]
 @dataclass(frozen=True, slots=True)
 class Loop:
     """A loop of a function: the lines that run once a round. sizes: it goes through the sizes of inputs, one a round:
-    `for t, h, w in grid.tolist()`, once an image."""
+    `for t, h, w in grid.tolist()`, once an image. later: a lambda, which may run at any time."""
 
     by: str
     first: int
     last: int
     sizes: bool = False
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,9 @@ class Mentions:
 
     stored: what is assigned to each attribute, by which function; None where that is no plain assignment to one of
     self's. assigned: the names that each function binds itself, with the
-    first line that does; 0 in a loop, which may come round.
+    first line that does; 0 in a loop, which may come round. bound: the expressions that a function's local names are
+    assigned; None for what binds them otherwise.
+    elements: by attribute of self, the loops through what it holds: their function, an element's name, and the line.
     renamed: the names that imports give to what is called otherwise.
     """
 
@@ -83,6 +86,8 @@ class Mentions:
     by_function: dict[str, list[Mention]]
     stored: dict[str, list[tuple[str, ast.expr | None]]]
     assigned: dict[str, dict[str, int]]
+    bound: dict[str, dict[str, list[ast.expr | None]]]
+    elements: dict[str, list[tuple[str, str, int]]]
     renamed: frozenset[str]
 
 
@@ -98,7 +103,9 @@ def mentions(tree: ast.Module) -> Mentions:
         by_function.setdefault(m.by, []).append(m)
     suites = walker.loops, walker.branches, walker.handlers
     renamed = frozenset(m.kept for m in found if m.role == "alias" and m.kept)
-    return Mentions(found, *suites, by_name, by_function, walker.stored, walker.assigned, renamed)
+    return Mentions(
+        found, *suites, by_name, by_function, walker.stored, walker.assigned, walker.bound, walker.elements, renamed
+    )
 
 
 def _repeated(found: list[Mention]) -> list[Mention]:
@@ -130,6 +137,8 @@ class _Walker:
         self.handlers: list[Loop] = []
         self.stored: dict[str, list[tuple[str, ast.expr | None]]] = {}
         self.assigned: dict[str, dict[str, int]] = {}
+        self.bound: dict[str, dict[str, list[ast.expr | None]]] = {}
+        self.elements: dict[str, list[tuple[str, str, int]]] = {}
 
     def visit(self, node: ast.AST, at: _At) -> None:
         rule = getattr(self, f"_{type(node).__name__}", None)
@@ -144,8 +153,8 @@ class _Walker:
         for node in nodes:
             self.visit(node, at)
 
-    def _loop(self, at: _At, first: ast.AST, last: ast.AST, sizes: bool = False) -> _At:
-        loop = Loop(at.by, first.lineno, last.end_lineno or 0, sizes)  # type: ignore[attr-defined]
+    def _loop(self, at: _At, first: ast.AST, last: ast.AST, sizes: bool = False, later: bool = False) -> _At:
+        loop = Loop(at.by, first.lineno, last.end_lineno or 0, sizes, later)  # type: ignore[attr-defined]
         self.loops.append(loop)
         return replace(at, loops=(*at.loops, loop))
 
@@ -178,7 +187,7 @@ class _Walker:
         self._body(node.body, replace(at, prefix=f"{qualname}.", loops=(), tests=()))
 
     def _Lambda(self, node: ast.Lambda, at: _At) -> None:
-        inner = self._loop(replace(at, kept="", inside=""), node.body, node.body)  # it may run at any time
+        inner = self._loop(replace(at, kept="", inside=""), node.body, node.body, later=True)
         self.visit(node.body, inner)
 
     # -- statements ---------------------------------------------------------------------------------------------------
@@ -206,6 +215,8 @@ class _Walker:
 
     def _For(self, node: ast.For | ast.AsyncFor, at: _At) -> None:
         self._all([node.iter, node.target], at)
+        for attribute, name in _elements(node.target, node.iter):
+            self.elements.setdefault(attribute, []).append((at.by, name, node.iter.lineno))
         self._body(node.body, self._loop(at, node.body[0], node.body[-1], _are_sizes(node)))
         self._body(node.orelse, at)
 
@@ -242,7 +253,10 @@ class _Walker:
             self._all(node.targets[1:], at)
             self.visit(node.value, replace(at, kept=first.attr))
         else:
-            self._all(node.targets, at)
+            plain = first if len(node.targets) == 1 and isinstance(first, ast.Name) and not at.loops else None
+            self._all([] if plain else node.targets, at)
+            if plain is not None:
+                self._bind(plain, at, node.value)
             self.visit(node.value, replace(at, role=_of_module(first, node.value) if at.by == MODULE else at.role))
 
     def _AnnAssign(self, node: ast.AnnAssign, at: _At) -> None:
@@ -342,8 +356,11 @@ class _Walker:
         if isinstance(node.ctx, ast.Load):
             self._mention(node, node.id, at, "named")
         else:
-            line = 0 if at.loops else node.lineno
-            self.assigned.setdefault(at.by, {}).setdefault(node.id, line)
+            self._bind(node, at, None)
+
+    def _bind(self, node: ast.Name, at: _At, value: ast.expr | None) -> None:
+        self.assigned.setdefault(at.by, {}).setdefault(node.id, 0 if at.loops else node.lineno)
+        self.bound.setdefault(at.by, {}).setdefault(node.id, []).append(value)
 
     def _Compare(self, node: ast.Compare, at: _At) -> None:
         """`x is None` asks about x, and does nothing with it."""
@@ -373,6 +390,19 @@ class _Walker:
         last = text.rpartition(".")[2]
         kept = at.kept if role in ("kept", "alias") else ""
         self.found.append(Mention(at.by, last, text, role, kept, at.inside, at.loops, at.tests, given, line))
+
+
+def _elements(target: ast.expr, over: ast.expr) -> Iterator[tuple[str, str]]:
+    """`for layer in self.layers`, `for i, layer in enumerate(self.layers)`, `for layer, c in zip(self.layers, cache)`:
+    (layers, layer)."""
+    match over, target:
+        case ast.Attribute(value=ast.Name(id="self"), attr=attribute), ast.Name(id=name):
+            yield attribute, name
+        case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]), ast.Tuple(elts=[_, element]):
+            yield from _elements(element, inner)
+        case ast.Call(func=ast.Name(id="zip"), args=parts), ast.Tuple(elts=names):
+            for element, part in zip(names, parts, strict=False):
+                yield from _elements(element, part)
 
 
 def _are_sizes(loop: ast.For | ast.AsyncFor) -> bool:

@@ -63,7 +63,14 @@ Notes = dict[str, str]
 
 KIND, COMPILED, USERS, READING = "kind of ", "compiled in ", "users of ", "reading "
 PACKAGE, FREQUENCY, FILES = "package of ", "how often ", "files of "
+HALF = "half precision of "
 """How questions begin. A path is absolute, and begins like none of them."""
+ON_METAL = " on Metal"
+"""How the part of a question ends that says where code runs."""
+
+
+HALF_WORDS = ("bfloat16", "float16", "set_dtype", "torch_dtype", "bf16", "fp16")
+"""What speaks of half precision in the text of a package that runs in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ class Modules:
         self._links: dict[str, Links | None] = {}
         self._compiled: dict[str, Compiled] = {}
         self._mentions: dict[str, Mentions | None] = {}
-        self._frequencies: dict[str, Frequencies] = {}
+        self._frequencies: dict[tuple[str, bool], Frequencies] = {}
         self._imported: dict[str, frozenset[str]] = {}
         self._notes: Notes | None = None
 
@@ -148,10 +155,19 @@ class Modules:
                 self.note_package(note[len(PACKAGE) :])
             elif note.startswith(FILES):
                 self._note(note, "")
+            elif note.startswith(HALF):
+                self.may_be_half(note[len(HALF) :])
             elif note.startswith(FREQUENCY):
                 where, _, named = note[len(FREQUENCY) :].partition(" in ")
-                first, _, last = where.removesuffix(" of a loop").partition(" to ")
-                self.frequency(_definition(named), int(first), int(last), beside_innermost=where.endswith("loop"))
+                lines = where.removesuffix(ON_METAL)
+                first, _, last = lines.removesuffix(" of a loop").partition(" to ")
+                self.frequency(
+                    _definition(named),
+                    int(first),
+                    int(last),
+                    beside_innermost=lines.endswith("loop"),
+                    on_metal=where.endswith(ON_METAL),
+                )
             else:
                 self.file(note)
         return notes[note]
@@ -414,16 +430,27 @@ class Modules:
         """The files of a package that hold a word."""
         return self._index(folder).words.get(word, [])
 
-    def frequencies(self, path: str) -> Frequencies:
+    def may_be_half(self, path: str) -> bool:
+        """Whether the package of a file, tests apart, says anything of half precision. What is no package may be used
+        by anything."""
+        top = package_folder(os.path.dirname(path))
+        answer = not os.path.isfile(os.path.join(top, "__init__.py")) or any(
+            not is_test(found, top) for word in HALF_WORDS for found in self.with_word(top, word)
+        )
+        self._note(f"{HALF}{path}", str(answer))
+        return answer
+
+    def frequencies(self, path: str, on_metal: bool = False) -> Frequencies:
         """How often the functions of a file's package run."""
         from fuselint.source.frequency import Frequencies
 
         top = package_folder(os.path.dirname(path))
-        if top not in self._frequencies:
+        if all(known != top for known, _ in self._frequencies):
             self._frequencies.clear()  # files come package by package
             self._mentions.clear()
-            self._frequencies[top] = Frequencies(self, top)
-        return self._frequencies[top]
+        if (top, on_metal) not in self._frequencies:
+            self._frequencies[top, on_metal] = Frequencies(self, top, on_metal)
+        return self._frequencies[top, on_metal]
 
     def imported(self, folder: str) -> frozenset[str]:
         """The files of a package that another one imports, or imports something from."""
@@ -431,11 +458,14 @@ class Modules:
             self._imported[folder] = self._index(folder).imported(self)
         return self._imported[folder]
 
-    def frequency(self, found: Definition, first: int, last: int, *, beside_innermost: bool) -> Frequency:
+    def frequency(
+        self, found: Definition, first: int, last: int, *, beside_innermost: bool, on_metal: bool = False
+    ) -> Frequency:
         """How often lines of a function run: see `Frequencies.at`."""
         with self.noting():  # the answer stands for all that was read for it
-            answer = self.frequencies(found.path).at(found, first, last, beside_innermost=beside_innermost)
-        where = f"{first} to {last}{' of a loop' if beside_innermost else ''}"
+            known = self.frequencies(found.path, on_metal)
+            answer = known.at(found, first, last, beside_innermost=beside_innermost)
+        where = f"{first} to {last}{' of a loop' if beside_innermost else ''}{ON_METAL if on_metal else ''}"
         self._note(f"{FREQUENCY}{where} in {found}", answer.how)
         return answer
 

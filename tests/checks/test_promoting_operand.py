@@ -104,3 +104,61 @@ def test_an_activation_that_is_float32_already_is_not_promoted_again(tmp_path: P
     (result,) = check_paths([path], select=["FUS105"], cache=False)
     at = path.read_text().splitlines().index("        return x + self.norm(mx.clip(y, -self._most, self._most))") + 1
     assert sum(f.line == at for f in result.findings) == count
+
+
+TOWER = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Tower(nn.Module):
+    def __init__(self, dims: int):
+        super().__init__()
+        self.up, self.down = nn.Linear(dims, dims), nn.Linear(dims, dims)
+        self._table = mx.zeros((8, dims))
+
+    @property
+    def table(self):
+        return self._table
+
+    def __call__(self, x: mx.array):
+        h = mx.tanh(self.up(x))
+        return self.down(h + {read}[: h.shape[1]])
+
+{more}
+"""
+CASTS = "def load(model):\n    model.tower._table = model.tower._table.astype(model.dtype)\n"
+OWN = "    def cast(self, dtype):\n        self._table = self._table.astype(dtype)\n"
+OTHER = "class Other(nn.Module):\n    def cast(self, dtype):\n        self._table = None\n"
+HALF = "DTYPE = mx.bfloat16\n"
+
+
+def promoted(folder: Path, text: str, package: bool = True) -> list[str]:
+    if package:
+        (folder / "__init__.py").write_text("")
+    path = folder / "tower.py"
+    path.write_text(text)
+    (result,) = check_paths([path], select=["FUS105"], cache=False)
+    return [f.message for f in result.findings]
+
+
+@pytest.mark.parametrize("read", ["self._table", "self.table"])
+@pytest.mark.parametrize(("more", "count"), [("", 1), (OTHER, 1), (CASTS, 0), (OWN, 0)])
+def test_a_table_that_something_else_casts(tmp_path: Path, read: str, more: str, count: int) -> None:
+    assert len(promoted(tmp_path, TOWER.format(read=read, more=more) + HALF)) == count
+
+
+def test_a_file_that_imports_the_class_casts_its_table(tmp_path: Path) -> None:
+    text = TOWER.format(read="self._table", more="") + HALF
+    (tmp_path / "load.py").write_text("from .tower import Tower\n\n\n" + CASTS)
+    assert not promoted(tmp_path, text)
+
+
+@pytest.mark.parametrize(("more", "package", "count"), [("", True, 0), (HALF, True, 1), ("", False, 1)])
+def test_a_package_that_says_nothing_of_half_precision(tmp_path: Path, more: str, package: bool, count: int) -> None:
+    assert len(promoted(tmp_path, TOWER.format(read="self._table", more=more), package)) == count
+
+
+def test_several_operands_that_are_float32_are_counted() -> None:
+    text = HEAD + "    return mx.concatenate([x, mx.zeros((4, 8)), mx.ones((4, 8)), mx.zeros((4, 8))])\n"
+    result, _ = analyse(FileText("m.py", text), Settings(select=("FUS105",)), None)
+    assert [", as 2 more of the operands do" in f.message for f in result.findings] == [True]

@@ -321,6 +321,57 @@ def test_a_method_that_nobody_calls_does_not_count(package: Path) -> None:
     assert set(partly(package)) == {"MLP.__call__"}
 
 
+KERNEL = """
+from .layers import MLP
+
+class Part:
+    def __init__(self, dims):
+        self.mlp = MLP(dims)
+
+    def forward(self, x):
+        return self.mlp(x)
+
+    def forward_given(self, x):
+        return self.mlp(x)
+
+class Whole:
+    def __init__(self, dims):
+        self.parts = [Part(dims) for _ in range(2)]
+
+    def forward(self, x):
+        for part in self.parts:
+            x = part.forward(x)
+        return x
+
+    def forward_given(self, x):
+        for part in self.parts:
+            x = part.forward_given(x)
+        return x
+"""
+KEPT = """
+from .whole import Whole
+
+class Model(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.whole = Whole(dims)
+        self.step = mx.compile(lambda x: self.whole.forward_given(x))
+
+    def __call__(self, x):
+        return {call}
+"""
+
+
+@pytest.mark.parametrize(("call", "outside"), [("self.step(x)", False), ("self.step(x) + self.whole.forward(x)", True)])
+def test_a_plain_class_that_the_package_keeps_and_calls_by_another_method(
+    package: Path, call: str, outside: bool
+) -> None:
+    write(package, whole=KERNEL, model=KEPT.format(call=call))
+    assert (set(partly(package)), compiled(package)) == (
+        ({"MLP.__call__"}, set()) if outside else (set(), {"MLP.__call__"})
+    )
+
+
 def test_what_is_handed_on_may_be_called_outside(package: Path) -> None:
     write(
         package,

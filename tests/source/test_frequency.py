@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -84,9 +85,9 @@ def how(folder: Path, name: str, qualname: str) -> str:
     return Modules().frequencies(path).of(Definition(path, qualname)).how
 
 
-def told(folder: Path, name: str, **settings: tuple[str, ...]) -> tuple[list[str], int]:
+def told(folder: Path, name: str, **settings: Any) -> tuple[list[str], int]:
     """The functions with findings in a file, and how many findings are silent."""
-    (result,) = check_paths([str(folder / f"{name}.py")], Settings(**settings))  # type: ignore[arg-type]
+    (result,) = check_paths([str(folder / f"{name}.py")], Settings(**settings))
     assert not result.errors
     return [f.function for f in result.findings], result.idle
 
@@ -545,3 +546,188 @@ def test_around_a_module_of_another_package(package: Path, holder: str, user: st
     for name in ("one", "two", "three", "four"):
         write(models, **{name: f"import other\n{holder}{call}{user}"})
     assert how(models, "one", "Model.__call__") == expected
+
+
+DEVICE = """
+    kernel = mx.fast.metal_kernel(name="k", input_names=["a"], output_names=["b"], source="")
+
+
+    class Mixer(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.up, self.down = nn.Linear(d, d), nn.Linear(d, d)
+
+        def __call__(self, a):
+            return self.down(mix(self.up(a), use_kernel=not self.training))
+
+
+    def mix(a, use_kernel=True):
+        on_gpu = mx.default_device() == mx.gpu
+        if {test}:
+            return fallback(a)
+        return kernel(inputs=[a])[0]
+
+
+    def fallback(a):
+        return mx.tanh(a) * mx.sigmoid(a) + mx.exp(a)
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "settings", "count"),
+    [
+        ("not use_kernel or not on_gpu or not mx.metal.is_available()", {}, 0),
+        ("mx.default_device() != mx.gpu", {}, 0),
+        ("mx.default_device() == mx.cpu", {}, 0),
+        ("not use_kernel", {"phase": "train"}, 1),
+        ("not mx.metal.is_available()", {"chip": "h200"}, 1),
+        ("mx.metal.is_available() and a.shape[1] > 1", {}, 1),
+        ("a.shape[1] > 1 or not on_gpu", {}, 1),
+        ("not len(a)", {}, 1),
+    ],
+)
+def test_what_only_runs_without_metal(package: Path, test: str, settings: dict[str, Any], count: int) -> None:
+    write(
+        package, device=DEVICE.format(test=test), user="from .device import Mixer\nall = [Mixer(8) for _ in range(3)]\n"
+    )
+    found, silent = told(package, "device", **settings)
+    assert (found, silent) == (["fallback"] * count, 1 - count)
+
+
+BOUND = """
+    def mix(a, b, soft):
+        {bind}
+        if use:
+            return mx.tanh(a) * b + mx.sigmoid(b)
+        return a
+"""
+
+
+@pytest.mark.parametrize(
+    ("bind", "count"),
+    [
+        ("use = soft", 0),
+        ("use = not soft", 1),
+        ("use = soft or len(a)", 1),
+        ("use = soft\n        use = True", 1),
+        ("for use in a: pass", 1),
+        ("use, other = soft, a", 1),
+    ],
+)
+def test_a_branch_by_a_name_that_is_bound_once(package: Path, bind: str, count: int) -> None:
+    write(package, helpers=BOUND.format(bind=bind))
+    write(package, user="from .helpers import mix\ndef run(xs):\n    return [mix(x, x, False) for x in xs]\n")
+    assert len(told(package, "helpers")[0]) == count
+
+
+CHOICE = """
+    from dataclasses import dataclass
+
+
+    @dataclass
+    class Config:
+        width: int = 8
+        act: str = {default}
+        gated: bool = False
+
+
+    class Activated(nn.Module):
+        def __init__(self, config: Config):
+            super().__init__()
+            self.up, self.act, self.gated = nn.Linear(config.width, config.width), None, config.gated
+            self.act = config.act
+
+        def __call__(self, x):
+            x = self.up(x)
+            if {test}:
+                x = mx.tanh(x) * mx.sigmoid(x) + x
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("default", "test", "count"),
+    [
+        ('"gelu"', 'self.act == "tanh"', 0),
+        ('"gelu"', 'self.act != "gelu"', 0),
+        ('"tanh"', 'self.act == "tanh"', 1),
+        ("None", "self.act == x.name", 1),
+        ('"gelu"', "self.gated", 1),  # what a configuration's file turns on
+    ],
+)
+def test_an_option_that_is_another_word_by_default(package: Path, default: str, test: str, count: int) -> None:
+    choice = CHOICE.format(default=default, test=test)
+    write(package, choice=choice, user="from .choice import Activated\nall = [Activated(c) for c in range(3)]\n")
+    assert told(package, "choice") == (["Activated.__call__"] * count, 1 - count)
+    assert told(package, "choice", hot=("*",)) == (["Activated.__call__"], 0)
+
+
+HELD = """
+    from .model import Model
+
+
+    class Whole(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.parts, self.out = None, nn.Linear(d, d)
+            self.parts = {made}
+
+        def __call__(self, x):
+            return self.out(self.parts(x))
+
+
+    def load(d):
+        return Whole(d)
+
+
+    def convert(d):
+        {used}
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "used", "expected"),
+    [
+        ("Model(d, 2)", "return {'model': load}", "seldom"),
+        ("Model(d, 2)", "return [('model', lambda: load(d))]", "seldom"),
+        ("Model(d, 2)", "return [load(d) for _ in range(3)]", "often"),
+        ("[Model(d, 2) for _ in range(2)]", "return {'model': load}", "often"),
+    ],
+)
+def test_a_model_that_several_places_load_is_one_whole(package: Path, made: str, used: str, expected: str) -> None:
+    write(package, held=HELD.format(made=made, used=used))
+    assert how(package, "projector", "Projector.__call__") == expected
+
+
+LISTED = """
+    class Stack(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.layers = {made}
+
+        def __call__(self, x, mask):
+            {loop}
+            return x
+"""
+LISTS = "[Attention(d) for _ in range(len(x))]".replace("x", "d")
+
+
+@pytest.mark.parametrize(
+    ("loop", "count"),
+    [
+        ("for layer in self.layers: x = layer(x, None)", 0),
+        ("for i, layer in enumerate(self.layers): x = layer(x, mask=None)", 0),
+        ("for layer, m in zip(self.layers, mask): x = layer(x)", 0),
+        ("for i in range(len(self.layers)): x = self.layers[i](x)", 1),
+        ("for layer, m in zip(self.layers, mask): x = layer(x, m)", 1),
+        ("for layer in self.layers: x = run(layer, x)", 1),
+        ("x = sum(layer(x, None) for layer in self.layers)", 1),
+        ("for layer in self.layers: x = layer(x)\n            x = self.layers[0](x, mask)", 1),
+    ],
+)
+def test_what_no_call_in_a_loop_through_objects_gives(package: Path, loop: str, count: int) -> None:
+    attention = MASKED[: MASKED.index("    class Layer")].format(after="pass")
+    text = textwrap.dedent(attention) + textwrap.dedent(LISTED.format(made=LISTS, loop=loop))
+    write(package, masked=text, user="from .masked import Stack\n")
+    found, silent = told(package, "masked")
+    assert (found, silent) == (["Attention.__call__"] * count, 1 - count)
