@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from fuselint.finding import Edit
 from fuselint.rulebook import HoistedHelper
-from fuselint.source.layout import fit, lines, width_of
+from fuselint.source.layout import Page, width_of
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.removal import above, blank_before, line_end
 from fuselint.source.text import FileText
@@ -52,6 +52,12 @@ def indent_of(file: FileText) -> str:
             line = file.line(body[0].lineno)
             return line[: len(line) - len(line.lstrip(" \t"))] or "    "
     return "    "
+
+
+@lru_cache(maxsize=4)
+def page_of(file: FileText) -> Page:
+    """How lines of a file are laid out."""
+    return Page(indent_of(file), width_of(file.text), file.newline)
 
 
 @dataclass
@@ -250,37 +256,23 @@ class Surroundings:
         return above(self.file, start_of(self.file, holder))
 
     def _definition(self, name: str, helper: HoistedHelper, body: list[str], core: str, at: int) -> str:
-        newline, unit = self.file.newline, indent_of(self.file)
-        width = width_of(self.file.text)
+        page = page_of(self.file)
+        newline, unit = page.newline, page.unit
         decorator = f"@{core}.compile"
         if helper.shapeless:
             decorator = f"@{self.alias(PARTIAL, MODULE)}({core}.compile, shapeless=True)"
         kinds = {p: helper.annotations.get(p, f"{core}.array") for p in helper.params}
         signature = ", ".join(f"{p}: {kind}" if kind else p for p, kind in kinds.items())
-        head = "def " + fit("def ", f"{name}({signature})", f" -> {core}.array:", "", unit, width, newline)
+        head = "def " + page.fit("def ", f"{name}({signature})", f" -> {core}.array:", "")
         lines = [decorator, f"{head} -> {core}.array:"]
         if helper.doc:
             lines.append(f'{unit}"""{helper.doc}"""')
         for s in body:
             start, _, value = s.partition("return ") if s.startswith("return ") else s.partition(" = ")
             first = unit + ("return " if s.startswith("return ") else f"{start} = ")
-            lines.append(first + _broken(first, value, unit, width, newline))
+            lines.append(first + page.value(first, value, "", unit))
         blank = 2 - blank_before(self.file, at) if at and self.file.text[:at].strip() else 0
         return newline * max(0, blank) + newline.join(lines) + newline * 3
-
-
-def _broken(before: str, value: str, unit: str, width: int, newline: str) -> str:
-    """A statement's value over several lines, in parentheses, where it is too long for one."""
-    if len((before + value).expandtabs(4)) <= width:
-        return value
-    try:
-        whole = isinstance(ast.parse(value, mode="eval").body, (ast.Call, ast.UnaryOp))
-    except SyntaxError:
-        whole = False
-    if whole:
-        return fit(before, value, "", unit, unit, width, newline)
-    inner = unit * 2
-    return newline.join(["(", *(inner + line for line in lines(value, "", inner, unit, width, newline)), f"{unit})"])
 
 
 def _dump(stmt: ast.stmt, renamed: dict[str, str]) -> str:

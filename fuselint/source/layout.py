@@ -75,6 +75,11 @@ def one_line(text: str) -> str | None:
     return joined if same else None
 
 
+def stays_broken(text: str) -> bool:
+    """Whether a comma before a closing bracket keeps an expression on several lines, as it does for black and ruff."""
+    return re.search(r",[ \t]*\r?\n\s*[)\]}]", text) is not None
+
+
 def _lone(tokens: list[str]) -> bool:
     """Whether the comma that ends `tokens` is the only one of its brackets: it may make a tuple."""
     depth = 0
@@ -117,14 +122,15 @@ def delimited(before: str, after: str) -> bool:
 class Brackets:
     """A bracket pair of an expression: offsets of the brackets, and its comma-separated parts.
 
-    closed: whether a comma behind the last part would change the meaning: `(a + b)`, `x[i]`. tuple: of `(a,)`.
+    closed: whether a comma behind the last part would change the meaning: `(a + b)`, `x[i]`. display: of a list, a
+    tuple, a dictionary with a comma in it.
     """
 
     start: int
     end: int
     parts: tuple[str, ...]
     closed: bool = False
-    tuple: bool = False
+    display: bool = False
 
 
 def brackets(text: str) -> list[Brackets]:
@@ -132,11 +138,8 @@ def brackets(text: str) -> list[Brackets]:
     out: list[Brackets] = []
     depth, start = 0, 0
     cuts: list[int] = []
-    kind, behind, called = (
-        "",
-        "",
-        False,
-    )  # behind: the token before the bracket, and whether the bracket calls or indexes it
+    kind, behind, called = "", "", False
+    """behind: the token before the bracket. called: whether the bracket calls or indexes it."""
     try:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (tokenize.TokenError, SyntaxError):
@@ -158,112 +161,170 @@ def brackets(text: str) -> list[Brackets]:
                 parts = tuple(p for a, b in itertools.pairwise(at) if (p := text[a + 1 : b].strip()))
                 if parts:
                     closed = not cuts and (kind == "(") != called and kind != "{"
-                    out.append(Brackets(start, t.start[1], parts, closed, bool(cuts) and kind == "(" and not called))
+                    out.append(Brackets(start, t.start[1], parts, closed, bool(cuts) and not called))
         elif t.string == "," and depth == 1:
             cuts.append(t.start[1])
     return out
 
 
 def chain(text: str) -> list[str]:
-    """A call and the method calls on its result, one by one: `f(x).g()` is `f(x)` and `.g()`."""
-    try:
-        node = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return [text]
+    """A call, index or parenthesis and the attributes behind it: `f(x)[0].T.g()` is `f(x)[0]` and `.T.g()`."""
+    tree = node = _parsed(text)
     cuts = [len(text)]
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
-        node = node.func.value
-        cuts.append(len(text.encode()[: node.end_col_offset].decode()))
+    while isinstance(node, (ast.Call, ast.Subscript, ast.Attribute)):
+        if isinstance(node, ast.Attribute):
+            node = node.value
+            end = _index(text, node)
+            if tree is not None and node.col_offset > tree.col_offset:  # it stands in parentheses
+                cuts.append(text.index(".", end))
+            elif isinstance(node, (ast.Call, ast.Subscript)):
+                cuts.append(end)
+        else:
+            node = node.func if isinstance(node, ast.Call) else node.value
     at = [0, *reversed(cuts)]
     return [text[a:b] for a, b in itertools.pairwise(at)]
 
 
-def fit(before: str, text: str, after: str, indent: str, unit: str, width: int, newline: str) -> str:
-    """`text` broken so that the line `before + text + after` keeps to the width, where it can be.
+def _parsed(text: str) -> ast.expr | None:
+    """The expression that a text is by itself; None for a formula's part, an argument with its name."""
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:
+        return None
 
-    before, after: the rest of the first and last line. indent: of the statement. Only the longest bracket pair of the
-    text is broken: its parts go on one indented line, or else each on its own with a trailing comma.
-    """
-    if "\n" in text or "\r" in text or len((before + text + after).expandtabs(4)) <= width:
-        return text
-    if choice := _choice(text, "", indent + unit, unit, width, newline):
-        return newline.join(["(", indent + unit + choice, indent + ")"])
+
+def _is_bare_tuple(text: str) -> bool:
+    """Whether a text is a tuple without parentheses."""
+    if not isinstance(_parsed(text), ast.Tuple):
+        return False
     pairs = brackets(text)
-    if not pairs:
-        return text
-    pair = _to_break(text, pairs, width - len(before.expandtabs(4)))
-    head, tail, inner = text[: pair.start + 1], text[pair.end :], indent + unit
-    together = ", ".join(pair.parts)
-    if len((inner + together).expandtabs(4)) <= width:
-        return newline.join([head, inner + together, indent + tail])
-    comma = "," if len(pair.parts) > 1 or pair.tuple or before == "def " else ""
-    lines = [inner + _element(p, comma, inner, unit, width, newline) + comma for p in pair.parts]
-    return newline.join([head, *lines, indent + tail])
+    return not pairs or (pairs[0].start, pairs[0].end) != (0, len(text) - 1)
+
+
+def _index(text: str, node: ast.expr) -> int:
+    """Where a node of a one-line text ends. A column counts bytes."""
+    return len(text.encode()[: node.end_col_offset].decode())
+
+
+@dataclass(frozen=True)
+class Page:
+    """What lines are written to: an indent more, columns, the end of a line."""
+
+    unit: str
+    width: int
+    newline: str
+
+    def fits(self, line: str) -> bool:
+        return len(line.expandtabs(4)) <= self.width
+
+    def value(self, before: str, text: str, after: str, indent: str) -> str:
+        """A statement's value on one line, or else broken in its last brackets or in parentheses of its own.
+
+        before, after: the rest of the first and last line. indent: of the statement.
+        """
+        if "\n" in text or "\r" in text or self.fits(before + text + after):
+            return text
+        pair = _hugged(text, self.width - len(before.expandtabs(4)), self, before, indent)
+        if pair is not None:
+            return self._broken(text, pair, indent, "")
+        return self.newline.join(["(", *self.lines(text, "", indent + self.unit), indent + ")"])
+
+    def fit(self, before: str, text: str, after: str, indent: str) -> str:
+        """As `value`, of code in the middle of an expression: nothing else on its lines is broken."""
+        if "\n" in text or "\r" in text or self.fits(before + text + after):
+            return text
+        if isinstance(_parsed(text), ast.IfExp) and len(pieces(text)) > 1:
+            return self.newline.join(["(", *self.lines(text, "", indent + self.unit), indent + ")"])
+        pairs = brackets(text)
+        pair = _to_break(text, pairs, self.width - len(before.expandtabs(4))) if pairs else None
+        return text if pair is None else self._broken(text, pair, indent, before)
+
+    def _broken(self, text: str, pair: Brackets, indent: str, before: str) -> str:
+        """What a bracket pair holds, on one indented line, or else each of its parts on its own."""
+        head, tail, inner = text[: pair.start + 1], text[pair.end :], indent + self.unit
+        together = ", ".join(pair.parts)
+        if not pair.display and self.fits(inner + together):
+            return self.newline.join([head, inner + together, indent + tail])
+        comma = "," if len(pair.parts) > 1 or pair.display or before == "def " else ""
+        lines = [line for p in pair.parts for line in self.lines(p, comma, inner)]
+        return self.newline.join([head, *lines, indent + tail])
+
+    def lines(self, text: str, after: str, indent: str) -> list[str]:
+        """The lines of an expression inside brackets: where it is too long, it is cut where it holds together least.
+
+        That is: a tuple at its commas, a choice at its words, a formula before its operators, those of the lowest
+        precedence first, calls of methods before their dots.
+        """
+        if self.fits(indent + text + after) and not _is_bare_tuple(text):
+            return [indent + text + after]
+        if m := re.match(r"(\w+\s*=)(?!=)(.*)", text):  # an argument with its name
+            done = m[1] + self.value(indent + m[1] + "=", m[2], after, indent)
+            return (indent + done + after).split(self.newline)
+        sign, formula = (m[1], m[2]) if (m := re.match(r"((?:[-+*/@%]|//|if|else)\s)(.*)", text)) else ("", text)
+        cut, commas = pieces(formula), "," if _is_bare_tuple(formula) else ""
+        if len(cut) == 1:
+            return (indent + sign + self.fit(indent + sign, formula, after, indent) + after).split(self.newline)
+        cut[0] = sign + cut[0]
+        tails = [commas] * (len(cut) - 1) + [commas + after]
+        return [line for piece, tail in zip(cut, tails, strict=True) for line in self.lines(piece, tail, indent)]
+
+
+def _hugged(text: str, room: int, page: Page, before: str, indent: str) -> Brackets | None:
+    """The brackets in which a value is broken that needs no parentheses of its own.
+
+    What can be cut in several places, at commas, operators or dots, reads better in parentheses. What can be cut in
+    one alone is broken in the last brackets of a call that it ends in, where all before them fits the line.
+    """
+    pairs, cut = brackets(text), pieces(text)
+    if not pairs or len(cut) > 2 or (len(cut) == 2 and "=" in before and _is_bare_tuple(text)):
+        return None
+    if len(cut) == 1:
+        return _to_break(text, pairs, room)
+    if text.endswith("]") and all(page.fits(indent + page.unit + piece) for piece in cut):
+        return None
+    last = [p for p in pairs if len(text) - len(cut[1]) < p.start < room]
+    if last and pairs[-1].end == len(text) - 1:
+        return last[-1]
+    return pairs[0] if pairs[0].start == 0 else None
 
 
 def _to_break(text: str, pairs: list[Brackets], room: int) -> Brackets:
     """Of `f(x).g(y)[i]` the last pair up to which the text fits on its line; the longest pair of anything else."""
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        tree = None
+    tree = _parsed(text)
     ends = [p for p in pairs if p.start < room] if isinstance(tree, (ast.Call, ast.Subscript)) else []
     return ends[-1] if ends else max(pairs, key=lambda p: p.end - p.start)
 
 
-def terms(value: str) -> list[str]:
+_SUMS, _PRODUCTS = (ast.Add, ast.Sub), (ast.Mult, ast.Div, ast.MatMult, ast.FloorDiv, ast.Mod)
+
+
+def pieces(text: str) -> list[str]:
+    """An expression cut where it holds together least; the commas of a tuple are left out."""
+    tree = _parsed(text)
+    if tree is None or tree.col_offset:  # all of it stands in parentheses
+        return [text]
+    if _is_bare_tuple(text):
+        return list(brackets(f"({text})")[0].parts)
+    if isinstance(tree, ast.IfExp):
+        parts = (ast.get_source_segment(text, n) or "" for n in (tree.body, tree.test, tree.orelse))
+        return [f"{word}{part}" for word, part in zip(("", "if ", "else "), parts, strict=True)]
+    if isinstance(tree, ast.BinOp):
+        return _terms(text, tree)
+    calls = chain(text)
+    return calls if len(calls) > 2 else [text]
+
+
+def _terms(text: str, tree: ast.BinOp) -> list[str]:
     """A formula cut before its outermost operators of the lowest precedence."""
-    try:
-        tree = ast.parse(value, mode="eval").body
-    except SyntaxError:  # an argument with its name, a part of a formula
-        return [value]
-    if tree.col_offset:  # all of it stands in parentheses
-        return [value]
+    kinds = next((k for k in (_SUMS, _PRODUCTS) if isinstance(tree.op, k)), ())
     cuts: list[int] = []
-    node = tree
-    kinds = (
-        (ast.Add, ast.Sub)
-        if isinstance(tree, ast.BinOp) and isinstance(tree.op, (ast.Add, ast.Sub))
-        else (ast.Mult, ast.Div)
-    )
+    node: ast.expr = tree
     while isinstance(node, ast.BinOp) and isinstance(node.op, kinds):
-        assert node.left.end_col_offset is not None
-        gap = re.compile(r"[\s)]*").match(value, node.left.end_col_offset)
-        cuts.append(gap.end() if gap else node.left.end_col_offset)
+        at = _index(text, node.left)
+        gap = re.compile(r"[\s)]*").match(text, at)
+        cuts.append(gap.end() if gap else at)
+        if node.left.col_offset:  # it stands in parentheses
+            break
         node = node.left
-    at = [0, *sorted(cuts), len(value)]
-    return [value[a:b].strip() for a, b in itertools.pairwise(at) if value[a:b].strip()]
-
-
-def _element(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> str:
-    """As `fit`, inside brackets: a choice and the terms of a formula may go on lines of their own."""
-    if len((indent + text + after).expandtabs(4)) <= width:
-        return text
-    if choice := _choice(text, after, indent, unit, width, newline):
-        return choice
-    cut = [indent + line for line in lines(text, after, indent, unit, width, newline)]
-    return newline.join(cut).removeprefix(indent)
-
-
-def lines(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> list[str]:
-    """A formula cut before its operators, those of the lowest precedence first, as far as it is too long."""
-    sign, formula = (m[1], m[2]) if (m := re.match(r"([-+*/]\s)(.*)", text)) else ("", text)
-    cut = terms(formula)
-    if len(cut) == 1 or len((indent + text + after).expandtabs(4)) <= width:
-        return [fit(indent, text, after, indent, unit, width, newline)]
-    cut[0] = sign + cut[0]
-    return [line for term in cut for line in lines(term, after, indent, unit, width, newline)]
-
-
-def _choice(text: str, after: str, indent: str, unit: str, width: int, newline: str) -> str:
-    """`a if b else c` on three lines, the first one's indent left out; "" for any other expression."""
-    try:
-        tree = ast.parse(text, mode="eval").body
-    except SyntaxError:
-        return ""
-    if not isinstance(tree, ast.IfExp):
-        return ""
-    pieces = (ast.get_source_segment(text, n) or "" for n in (tree.body, tree.test, tree.orelse))
-    lines = [f"{word}{piece}" for word, piece in zip(("", "if ", "else "), pieces, strict=True)]
-    done = newline.join(indent + fit(indent, line, after, indent, unit, width, newline) for line in lines)
-    return done.removeprefix(indent)
+    ends = [0, *sorted(cuts), len(text)]
+    return [text[a:b].strip() for a, b in itertools.pairwise(ends)]

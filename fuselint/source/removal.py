@@ -92,9 +92,11 @@ def normalised(text: str, edits: Iterable[Edit]) -> tuple[Edit, ...]:
     for e in sorted(dict.fromkeys(edits), key=lambda e: (e.start, e.end)):
         if out and e.start <= out[-1].end:
             last = out.pop()
-            if e.start < last.end and e.end > last.end:
+            if e.start < last.end < e.end and not (last.text or e.text):
+                out.append(Edit(last.start, e.end, ""))
+            elif e.start < last.end < e.end:
                 raise ValueError("edits overlap")
-            if e.start < last.end:  # inside a deletion
+            elif e.start < last.end:  # inside a deletion
                 if e.text:
                     raise ValueError("edits overlap")
                 out.append(last)
@@ -102,6 +104,10 @@ def normalised(text: str, edits: Iterable[Edit]) -> tuple[Edit, ...]:
                 out.append(Edit(last.start, e.end, last.text + e.text))
         else:
             out.append(e)
+    if out and not out[-1].text and not text[out[-1].end :].strip():  # no blank lines at the end of the file
+        last = out.pop()
+        blank = re.search(r"\n(\s*)\Z", text[out[-1].end if out else 0 : last.start])
+        out.append(Edit(last.start - len(blank[1]), len(text), "") if blank else last)
     return tuple(t for e in out if (t := _trimmed(text, e)) is not None)
 
 

@@ -12,24 +12,25 @@ from fuselint.graph.model import Node, Statement
 from fuselint.source.dying import paired
 from fuselint.source.express import Place, Writer
 from fuselint.source.function import walk
-from fuselint.source.hoist import Refused, indent_of
-from fuselint.source.layout import chain as links
-from fuselint.source.layout import fit, is_atom, one_line, width_of
+from fuselint.source.hoist import Refused, page_of
+from fuselint.source.layout import is_atom, one_line, stays_broken
 from fuselint.source.removal import Removal, above, comments_in, line_end, line_start, span_of
 from fuselint.source.saving import Saved, saving_edit
 from fuselint.source.sites import Site
 
+ONE_VALUE = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Return, cst.Expr)
+
 
 @dataclass
 class Rewriting:
-    """gone: statements that die anyway. whole: assignments that are written anew. trivial: those that would only say
-    `t = t`. comments_at, indent: where comments of deleted code go.
+    """gone: statements that die anyway. whole: assignments that are written anew, with their targets and values.
+    trivial: those that would only say `t = t`. comments_at, indent: where comments of deleted code go.
     """
 
     writer: Writer
     sites: Sequence[Site]
     gone: frozenset[Statement]
-    whole: dict[cst.CSTNode, str] = field(default_factory=dict)
+    whole: dict[cst.CSTNode, tuple[str, str]] = field(default_factory=dict)
     trivial: set[cst.CSTNode] = field(default_factory=set)
     comments_at: int = 0
     indent: str = ""
@@ -53,8 +54,7 @@ class Rewriting:
             if not kept:
                 self.trivial.add(stmt)
             elif len(kept) < len(pairs) or site.element is not None:
-                targets, values = ", ".join(t for t, _ in kept), ", ".join(v for _, v in kept)
-                self.whole[stmt] = f"{targets} = {values}"
+                self.whole[stmt] = ", ".join(t for t, _ in kept), ", ".join(v for _, v in kept)
 
     def _pairs(self, stmt: cst.Assign, site: Site) -> list[tuple[str, str]] | None:
         """Each target with its new value, where that can be said one by one."""
@@ -107,25 +107,18 @@ class Rewriting:
         for assign, names in narrowed.items():
             pairs = [(name, self.source.code(value)) for name, value in paired(assign) if name not in names]
             start, end = source.span(assign)
-            text = f"{', '.join(t for t, _ in pairs)} = {', '.join(v for _, v in pairs)}"
-            edits.append(self._replaced(start, end, text, assign))
+            edits.append(self._assigning(assign, ", ".join(t for t, _ in pairs), ", ".join(v for _, v in pairs)))
             comments += self._lost(start, end, edits[-1].text)
             spans.append((start, end))
-        done: set[cst.CSTNode] = set()
+        by_statement: dict[cst.CSTNode, list[Site]] = {}
         for site in self.sites:
             stmt = self.tree.statement(site.expr)
-            if stmt in dead or site.expr in done:
-                continue
-            if stmt in self.whole:
-                if stmt not in done:
-                    start, end = source.span(stmt)
-                    edits.append(self._replaced(start, end, self.whole[stmt], stmt))
-                    comments += self._lost(start, end, edits[-1].text)
-                    done.add(stmt)
-            else:
-                edits.append(self._replacing(site, stmt))
-                comments += self._lost(edits[-1].start, edits[-1].end, edits[-1].text)
-            done.add(site.expr)
+            if stmt not in dead and all(s.expr is not site.expr for s in by_statement.setdefault(stmt, [])):
+                by_statement[stmt].append(site)
+        for stmt, sites in by_statement.items():
+            made = self._made(stmt, sites)
+            edits += made
+            comments += [c for e in made for c in self._lost(e.start, e.end, e.text)]
             spans.append(self._header(stmt))
         live = [self.tree.statement(s.expr) for s in self.sites if self.tree.statement(s.expr) not in dead]
         self.comments_at = self._above(live[0]) if live else min((a for a, _ in removal.lines), default=source.start)
@@ -158,62 +151,40 @@ class Rewriting:
     def _lost(self, start: int, end: int, text: str) -> list[str]:
         return [c for _, c in comments_in(self.source.file, start, end) if c not in text]
 
-    def _replacing(self, site: Site, stmt: cst.CSTNode) -> Edit:
+    def _made(self, stmt: cst.CSTNode, sites: Sequence[Site]) -> list[Edit]:
+        """The edits of a statement: of its whole value where that is laid out as we would, else of each new part."""
+        if stmt in self.whole:
+            return [self._assigning(stmt, *self.whole[stmt])]
+        edits = sorted((self._part(site) for site in sites), key=lambda e: e.start)
+        value = getattr(stmt, "value", None)
+        if isinstance(stmt, ONE_VALUE) and value is not None and all(s.expr is not stmt for s in sites):
+            return [anew] if (anew := self._anew(value, edits)) else [self._laid(e) for e in edits]
+        return [self._laid(e) for e in edits]
+
+    def _assigning(self, stmt: cst.CSTNode, targets: str, values: str) -> Edit:
+        start, end = self.source.span(stmt)
+        before, after, indent = self._around(start, end)
+        page = page_of(self.source.file)
+        return Edit(start, end, f"{targets} = {page.value(f'{before}{targets} = ', values, after, indent)}")
+
+    def _part(self, site: Site) -> Edit:
+        """What a site becomes, on one line."""
         source = self.source
         if isinstance(site.expr, cst.AugAssign):
             assert isinstance(site.expr.target, cst.Name)
-            start, end = source.span(site.expr)
-            return self._replaced(start, end, f"{site.expr.target.value} = {site.text}", stmt)
+            return Edit(*source.span(site.expr), f"{site.expr.target.value} = {site.text}")
         inner, outer = source.span(site.expr), source.outer_span(site.expr)
         if inner != outer and not is_atom(site.text):
-            return self._replaced(*inner, site.text, stmt)
+            return Edit(*inner, site.text)
         text = site.text
         if not is_atom(text) and not self._stands_alone(site.expr):
             text = f"({text})"
         start, end = outer
-        chain = self._chain(site.expr, len(links(text)) - 1) if is_atom(text) else None
-        if chain is not None and not self._fits(start, chain[-1][1], text, chain):
-            return self._chained(start, text, chain)
         if start and (source.file.text[start - 1].isalnum() or source.file.text[start - 1] in "_\"'"):
             text = " " + text
         if end < len(source.file.text) and (source.file.text[end].isalnum() or source.file.text[end] == "_"):
             text += " "
-        return self._replaced(start, end, text, stmt)
-
-    def _chain(self, expr: cst.CSTNode, more: int) -> list[tuple[int, int]] | None:
-        """The spans of the method calls on an expression that end its statement, each from its dot on.
-
-        None where that is no chain of two or more, the `more` calls that the new code ends in included.
-        """
-        source = self.source
-        at, spans, end = expr, [], source.outer_span(expr)[1]
-        while isinstance(up := self.tree.parents.get(at), cst.Attribute):
-            call = self.tree.parents.get(up)
-            if not isinstance(call, cst.Call) or call.func is not up or call.lpar:
-                return None
-            spans.append((end, source.span(call)[1]))
-            at, end = call, source.span(call)[1]
-        whole = self.tree.parents.get(at)
-        fine = isinstance(whole, (cst.Assign, cst.Return)) and spans and len(spans) + more > 1
-        texts = [source.file.text[a:b] for a, b in spans]
-        return spans if fine and not any("\n" in t or "#" in t for t in texts) else None
-
-    def _fits(self, start: int, end: int, text: str, chain: list[tuple[int, int]]) -> bool:
-        file = self.source.file
-        line = file.text[line_start(file, start) : start] + text + file.text[chain[0][0] : chain[-1][1]]
-        return len(line.expandtabs(4)) <= width_of(file.text)
-
-    def _chained(self, start: int, text: str, chain: list[tuple[int, int]]) -> Edit:
-        """As black breaks a chain of method calls: in parentheses, each on a line of its own."""
-        file = self.source.file
-        indent = indent_at(file.text[line_start(file, start) :])
-        unit, newline = indent_of(file), file.newline
-        inner = indent + unit
-        head, *calls = links(text)
-        first = inner + fit(inner, head, "", inner, unit, width_of(file.text), newline)
-        rest = [inner + c.strip() for c in (*calls, *(file.text[a:b] for a, b in chain))]
-        space = "" if file.text[start - 1] in " (" else " "
-        return Edit(start, chain[-1][1], space + newline.join(["(", first, *rest, indent + ")"]))
+        return Edit(start, end, text)
 
     def _stands_alone(self, expr: cst.CSTNode) -> bool:
         """Whether an expression is all of an assignment's value, an argument, a returned value."""
@@ -221,31 +192,42 @@ class Rewriting:
             self.tree.parents.get(expr), (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Return, cst.Arg, cst.Expr)
         )
 
-    def _replaced(self, start: int, end: int, text: str, stmt: cst.CSTNode) -> Edit:
+    def _anew(self, value: cst.BaseExpression, edits: Sequence[Edit]) -> Edit | None:
+        """A statement's value with its new parts, laid out as a whole; None where somebody laid it out otherwise."""
+        text, page = self.source.file.text, page_of(self.source.file)
+        inner, (start, end) = self.source.span(value), self.source.outer_span(value)
+        before, after, indent = self._around(start, end)
+        old, replaced = text[start:end], [(e.start, e.end) for e in edits]
+        if (replaced == [inner] and page.newline in old) or replaced == [(start, end)]:
+            code = edits[0].text.strip()
+            gap = " " if edits[0].text.startswith(" ") else ""  # `return(x)`
+            return Edit(start, end, gap + page.value(before + gap, code, after, indent))
+        first, last = inner if page.newline in old else (start, end)
+        was, new = one_line(text[first:last]), self._with(edits, first, last)
+        if was is None or new is None or stays_broken(old):
+            return None
+        is_ours = page.newline not in old or page.value(before, was, after, indent) == old
+        return Edit(start, end, page.value(before, new, after, indent)) if is_ours else None
+
+    def _with(self, edits: Sequence[Edit], start: int, end: int) -> str | None:
+        """A stretch of the file on one line, with the edits made."""
+        text, out, at = self.source.file.text, "", start
+        for e in edits:
+            if e.start < at or e.end > end:
+                return None
+            out, at = f"{out}{text[at : e.start]}{e.text}", e.end
+        return one_line(out + text[at:end])
+
+    def _laid(self, e: Edit) -> Edit:
+        before, after, indent = self._around(e.start, e.end)
+        return Edit(e.start, e.end, page_of(self.source.file).fit(before, e.text, after, indent))
+
+    def _around(self, start: int, end: int) -> tuple[str, str, str]:
+        """The rest of the lines that code begins and ends on, without a comment; and the indent of the first."""
         file = self.source.file
         first = line_start(file, start)
-        before = file.text[first:start]
-        after = file.text[end : line_end(file, end)].rstrip("\r\n")
-        after = after[: after.index("#")].rstrip() if "#" in after else after
-        unit, width = indent_of(file), width_of(file.text)
-        done = fit(before, text, after, indent_at(file.text[first:]), unit, width, file.newline)
-        around = self._value(stmt, start, end) if before.strip() and "\n" in done and "\n" not in text else None
-        if around is not None:  # breaking the value as a whole reads better than breaking a part in the middle
-            begin, stop = around
-            value = one_line(file.text[begin:start] + text + file.text[end:stop])
-            ahead = file.text[line_start(file, begin) : begin]
-            behind = file.text[stop : line_end(file, stop)].partition("#")[0].rstrip()
-            if value is not None:
-                return Edit(begin, stop, fit(ahead, value, behind, indent_at(ahead), unit, width, file.newline))
-        return Edit(start, end, done)
-
-    def _value(self, stmt: cst.CSTNode, start: int, end: int) -> tuple[int, int] | None:
-        """The value of a statement, where more than [start, end) is in it and nothing else changes it."""
-        value = stmt.value if isinstance(stmt, (cst.Assign, cst.Return)) else None
-        if value is None or sum(self.tree.statement(s.expr) is stmt for s in self.sites) > 1:
-            return None
-        around = self.source.outer_span(value)
-        return None if around == (start, end) else around
+        before, after = file.text[first:start], file.text[end : line_end(file, end)].rstrip("\r\n")
+        return before, after.partition("#")[0].rstrip(), indent_at(file.text[first:])
 
 
 def indent_at(line: str) -> str:

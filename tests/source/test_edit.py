@@ -885,6 +885,101 @@ def test_chains_of_methods_are_broken_as_black_does() -> None:
     )
 
 
+def test_a_broken_call_that_fits_now_is_joined() -> None:
+    """As a formatter does, unless a comma keeps it broken, or it never was broken as a formatter does."""
+    norm = {"x": "param:x", "w": "param:w", "eps": "param:eps"}
+    formula = "x * mx.rsqrt(mx.mean(x * x, -1, keepdims=True) + eps) * w"
+    before = f"""
+        def summed(x, w, eps):
+            return mx.sum(
+                {formula}, axis=a_rather_long_axis
+            )
+        """
+    joined = """
+        def summed(x, w, eps):
+            return mx.sum(mx.fast.rms_norm(x, w, eps), axis=a_rather_long_axis)
+        """
+    becomes(before, joined, formula, **norm)
+    for kept in ("axis=a_rather_long_axis,", "an_argument_after_it", "axis=a_rather_long_axis  # of all"):
+        text = before.replace("axis=a_rather_long_axis", kept)
+        if kept == "an_argument_after_it":
+            text = text.replace(f"{formula},", f"{formula},\n               ")
+        becomes(text, text.replace(formula, "mx.fast.rms_norm(x, w, eps)"), formula, **norm)
+
+
+def test_what_stands_in_parentheses_over_lines_and_fits_now_loses_them() -> None:
+    becomes(
+        """
+        def gated(x, w, eps, gate):
+            return (
+                x * mx.rsqrt(mx.mean(x * x, -1, keepdims=True) + eps) * w
+                + gate_of_the_layer(gate)
+            )
+        """,
+        """
+        def gated(x, w, eps, gate):
+            return mx.fast.rms_norm(x, w, eps) + gate_of_the_layer(gate)
+        """,
+        "x * mx.rsqrt(mx.mean(x * x, -1, keepdims=True) + eps) * w",
+        x="param:x",
+        w="param:w",
+        eps="param:eps",
+    )
+
+
+def test_two_values_of_a_statement_are_laid_out_together() -> None:
+    becomes(
+        """
+        def turned(real_part, imaginary_part, cosines, sines):
+            return mx.stack([real_part * cosines, imaginary_part * sines], axis=-1).astype(mx.float16).flatten(-2)
+        """,
+        """
+        def turned(real_part, imaginary_part, cosines, sines):
+            return (
+                mx.stack([mx.multiply(real_part, cosines), mx.multiply(imaginary_part, sines)], axis=-1)
+                .astype(mx.float16)
+                .flatten(-2)
+            )
+        """,
+        ("real_part * cosines", "imaginary_part * sines"),
+        ("{mx}.multiply({a}, {b})", "{mx}.multiply({c}, {d})"),
+        a="param:real_part",
+        b="param:cosines",
+        c="param:imaginary_part",
+        d="param:sines",
+    )
+
+
+def test_no_blank_lines_are_left_at_the_end_of_a_file() -> None:
+    """Also where two that stand beside each other go."""
+    source = """
+        class Norm:
+            def __call__(self, x, w, eps):
+                return self._normed(x, eps) * w
+
+            @staticmethod
+            def _normed(x, eps):
+                return x * Norm._scale(x, eps)
+
+            @staticmethod
+            def _scale(x, eps):
+                return mx.rsqrt(mx.mean(x * x, -1, keepdims=True) + eps)
+        """
+    becomes(
+        source,
+        """
+        class Norm:
+            def __call__(self, x, w, eps):
+                return mx.fast.rms_norm(x, w, eps)
+        """,
+        "self._normed(x, eps) * w",
+        function="Norm.__call__",
+        x="param:x",
+        w="param:w",
+        eps="param:eps",
+    )
+
+
 NORM = """def norm(x, w, eps):
     # square
     v = mx.mean(x * x, -1, keepdims=True)

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from fuselint.source.layout import brackets, chain, delimited, fit, is_atom, one_line, width_of
+from fuselint.source.layout import Page, brackets, chain, delimited, is_atom, one_line, width_of
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,9 @@ def test_delimited() -> None:
 
 
 def test_a_call_and_its_methods() -> None:
-    assert chain("mx.f(a.b(c)).d(e)[0].g()") == ["mx.f(a.b(c)).d(e)[0].g()"]
+    assert chain("mx.f(a.b(c)).d(e)[0].g()") == ["mx.f(a.b(c))", ".d(e)[0]", ".g()"]
+    assert chain("((a + b)).T.g(c.d())") == ["((a + b))", ".T.g(c.d())"]
+    assert chain("a.b.c(d).e") == ["a.b.c(d)", ".e"]
     assert chain("mx.f(a.b(c)).d(e).g()") == ["mx.f(a.b(c))", ".d(e)", ".g()"]
     assert chain("mx.é(ü).d(e)") == ["mx.é(ü)", ".d(e)"]
 
@@ -62,7 +64,7 @@ def test_brackets() -> None:
     ],
 )
 def test_broken_code_means_the_same_and_keeps_to_the_width(text: str, width: int) -> None:
-    done = fit("x = ", text, "", "", "    ", width, "\n")
+    done = Page("    ", width, "\n").value("x = ", text, "", "")
     assert ast.dump(ast.parse("x = " + done)) == ast.dump(ast.parse("x = " + text))
     if width >= 30:
         assert max(map(len, ("x = " + done).split("\n"))) <= width
@@ -85,7 +87,7 @@ def test_a_long_formula_is_cut_before_its_operators_as_ruff_does() -> None:
         " - 2 * mx.log(mx.abs(aaaaaaaaaa + (bbbbbbbbbb - cccccccccc) * dddddddddd) + 1e-8))"
     )
     assert (
-        fit("    return ", text, "", "    ", "    ", 60, "\n")
+        Page("    ", 60, "\n").value("    return ", text, "", "    ")
         == """\
 -(
         mx.log(
@@ -111,13 +113,44 @@ def test_a_long_formula_is_cut_before_its_operators_as_ruff_does() -> None:
 
 def test_the_last_call_of_several_is_broken_where_the_others_fit() -> None:
     text = "mx.fast.rms_norm(values, weight, self.eps).astype(dtype)"
-    assert fit("return ", text, "", "", "    ", 60, "\n") == (
+    assert Page("    ", 60, "\n").value("return ", text, "", "") == (
         "mx.fast.rms_norm(values, weight, self.eps).astype(\n    dtype\n)"
     )
-    assert fit("return ", text, "", "", "    ", 50, "\n") == (
+    assert Page("    ", 50, "\n").value("return ", text, "", "") == (
         "mx.fast.rms_norm(\n    values, weight, self.eps\n).astype(dtype)"
     )
 
 
 def test_strings_and_comments_say_nothing_of_the_width() -> None:
     assert width_of("x = 1  # " + "x" * 95 + "\n" + ('y = "' + "y" * 95 + '"\n') * 3) == 88
+
+
+CALL = "mx.fast.rope(queries_of_the_layer, dims_of_a_head)"
+SHORT = "mx.fast.rope(queries, dims)"
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "lines"),
+    [
+        ("h = ", f"{SHORT}.reshape(shape_of_the_queries)", (f"{SHORT}.reshape(", "    shape_of_the_queries", ")")),
+        ("return ", f"{CALL}.T.T.T", ("mx.fast.rope(", "    queries_of_the_layer, dims_of_a_head", ").T.T.T")),
+        (
+            "return ",
+            f"{CALL}.transpose(0, 2)[0].astype(mx.float32)",
+            ("(", f"    {CALL}", "    .transpose(0, 2)[0]", "    .astype(mx.float32)", ")"),
+        ),
+        ("return ", f"{SHORT} + {CALL}", (f"{SHORT} + mx.fast.rope(", "    queries_of_the_layer, dims_of_a_head", ")")),
+        ("return ", f"{CALL} + {CALL} * w", ("(", f"    {CALL}", f"    + {CALL} * w", ")")),
+        ("return ", f"{CALL} + {SHORT}[:, None]", ("(", f"    {CALL}", f"    + {SHORT}[:, None]", ")")),
+        ("return ", f"{CALL} + x + {CALL}", ("(", f"    {CALL}", "    + x", f"    + {CALL}", ")")),
+        ("x = ", f"({CALL} + y) * cosines", ("(", f"    {CALL} + y", ") * cosines")),
+        ("x, y = ", f"{CALL}, {CALL}", ("(", f"    {CALL},", f"    {CALL},", ")")),
+        ("return ", f"{SHORT}, {CALL}", (f"{SHORT}, mx.fast.rope(", "    queries_of_the_layer, dims_of_a_head", ")")),
+        ("return ", f"[{CALL}, y]", ("[", f"    {CALL},", "    y,", "]")),
+        ("return ", f"{CALL} if cosines else None", ("(", f"    {CALL}", "    if cosines", "    else None", ")")),
+    ],
+)
+def test_values_are_broken_as_ruff_breaks_them(before: str, text: str, lines: tuple[str, ...]) -> None:
+    assert Page("    ", 60, "\n").value(before, text, "", "").split("\n") == list(lines)
+    assert Page("\t", 60, "\r\n").value(before, text, "", "").split("\r\n") == [x.replace("    ", "\t") for x in lines]
+    assert Page("    ", 150, "\n").value(before, text, "", "") == text
