@@ -33,6 +33,7 @@ class Difference:
     before: float = 0.0
     after: float = 0.0
     repaired: int = 0  # values that were inf, NaN or far off before, and are right now
+    overflowing: int = 0  # values that are inf or NaN now and were finite: all that is wrong, so far as was looked
     sooner: int = 0  # values of the last quarter of the dtype's range that overflow now
 
 
@@ -97,7 +98,8 @@ def values(
         now = now | early
         b = mx.where(early, ref, b)
         if mx.any(broken & ~early).item():
-            return Difference(f"{int(mx.sum(broken & ~early).item())} values are inf or NaN that were finite")
+            count = int(mx.sum(broken & ~early).item())
+            return Difference(f"{count} values are inf or NaN that were finite", overflowing=count)
         # where the true value is inf or NaN and the code before said so, the same must be said, or the true one
         same = (mx.isnan(b) & (mx.isnan(a) | mx.isnan(ref))) | (b == a) | (b == ref)
         other = ~known & ~was & ~same

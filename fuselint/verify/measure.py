@@ -66,7 +66,7 @@ def measure(
     at = {p: sizes(region, finding.traffic, names, p) for p in MEASURED}
     job = {
         "region": asdict(region),
-        "phases": {p: {"sizes": at[p], "lead": lead(p)} for p in MEASURED},
+        "phases": {p: {"sizes": at[p], "lead": lead(region, p)} for p in MEASURED},
         "dtype": long[settings.activation],
         "device": device,
         "every": every,

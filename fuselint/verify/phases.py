@@ -36,6 +36,7 @@ def _places(region: Region) -> dict[str, str]:
     return out
 
 
-def lead(phase: str) -> tuple[int, ...]:
-    """What "..." stands for."""
-    return PHASE[phase].batch, PHASE[phase].length
+def lead(region: Region, phase: str) -> tuple[int, ...]:
+    """What "..." stands for: the batch, and the length where no axis after it has a name for that."""
+    named = max((len(i.shape) - 1 for i in region.inputs if i.shape and i.shape[0] == "..."), default=0)
+    return (PHASE[phase].batch,) if named > 1 else (PHASE[phase].batch, PHASE[phase].length)

@@ -1,5 +1,6 @@
 """Timing: its arithmetic, its alternatives, and that nothing is claimed of a CPU."""
 
+import dataclasses
 import json
 import re
 
@@ -18,7 +19,7 @@ from fuselint.tuning import Tuner, pays  # noqa: E402
 from fuselint.verify.alternatives import AS_IT_IS, FIXED, ONCE, alternatives  # noqa: E402
 from fuselint.verify.judge import judge  # noqa: E402
 from fuselint.verify.measure import NO_CPU, Choice, measure  # noqa: E402
-from fuselint.verify.phases import sizes  # noqa: E402
+from fuselint.verify.phases import lead, sizes  # noqa: E402
 from fuselint.verify.timing import faster, fastest, interleaved  # noqa: E402
 
 SMALL = Settings(shape={"T": 32, "D": 64, "dims": 64, "L": 8}, dtype="f32")
@@ -261,3 +262,15 @@ def test_a_kernel_that_the_device_lacks_is_no_failure(monkeypatch, rows):
     monkeypatch.setattr(mx, "quantized_matmul", lambda *_, **__: lacking(mx.zeros((rows,))))
     seen = judge(region, 0, lambda which: None)
     assert seen.outcome == "not verifiable" and "no kernel" in seen.reason
+
+
+def test_a_named_length_is_none_of_the_leading_axes():
+    """x of (..., L, in_dims) in a prefill of 2,048: one batch of them, not 2,048."""
+    region, finding = found(PACKED, code="FUS241")
+    named = ("L", "in_dims", "out_dims")
+    assert sizes(region, finding.traffic, named, "prefill")["L"] == 2048
+    assert lead(region, "prefill") == lead(region, "decode") == (1,)
+    assert lead(found(NORM)[0], "prefill") == (1, 2048)
+    settings = dataclasses.replace(SMALL, shape={"in_dims": 64, "out_dims": 8, "D": 8, "T": 2048, "L": 2048})
+    got = measure(*found(PACKED, settings, "FUS241"), settings, device="cpu", rounds=1)
+    assert all(m.timings for m in got.by_phase.values()), got

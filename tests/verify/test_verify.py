@@ -478,3 +478,14 @@ def test_gradients_that_vanish_at_some_sizes():
     assert good.outcome == "passed", good.reason
     assert good.gradient is not None
     assert bad.outcome == "failed" and "gradient by x" in bad.reason
+
+
+def test_a_range_that_a_fix_gives_up_is_told():
+    """float16 ends at 65504: a fix that says that it keeps half precision passes, and one that says nothing fails."""
+    inputs = (array("x", "L", "D"),)
+    before, after = "result = x * mx.array(16.0) * 2**-10", "result = x * 16.0 * 2**-10"
+    (told,) = verify([region(inputs, before, after, numerics="different dtype")])
+    assert told.outcome == "passed", told.reason
+    assert "needed: no value on the way passes the range of float16" in told.reason
+    (silent,) = verify([region(inputs, before, after)])
+    assert silent.outcome == "failed"
