@@ -19,7 +19,7 @@ from fuselint.graph.likely import likely
 from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
-from fuselint.graph.tape import ACTIVATION, Array
+from fuselint.graph.tape import ACTIVATION, FUSABLE, Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.graph.unstated import counted, merged
 from fuselint.rulebook import Synthesised
@@ -87,7 +87,19 @@ def saving(graph: Graph, match: Match, settings: Settings, known: Known | None =
     known = known or what_is_known(settings, graph.context.qualname)
     if known.config is None and not known.ran:
         known = replace(known, usual=by_default(graph))
-    return report(count(graph, match, settings, known), settings, known)
+    region = count(graph, match, settings, known)
+    grown = {name for name in _repeats(region) if known.usual.get(name) == 1}
+    known = replace(known, usual={name: n for name, n in known.usual.items() if name not in grown}, cache={})
+    return report(region, settings, known)
+
+
+def _repeats(region: Region) -> Iterator[str]:
+    """The names of how often copies repeat what they read: where they run, that is more than 1."""
+    for k in region.before:
+        if len(k.reads) == len(k.writes) == 1 and k.writes[0].primitive not in FUSABLE:
+            source, copy = (region.bytes.sizes.elements_of(a) for a in (k.reads[0], k.writes[0]))
+            times = copy / source if source.divides(copy) else Expr.of(0)
+            yield from [times.bare] if times.bare is not None else []
 
 
 def by_default(graph: Graph) -> Mapping[str, int]:

@@ -417,3 +417,43 @@ def test_lengths_before_three_new_axes_have_one_and_numbers_none(tmp_path: Path,
     (t,) = costs(tmp_path / "a.py", MASKED.replace("NEARER", nearer), "FUS102")
     allowed, wide, mask = (mx.zeros((3, 1, 5, 5), d) for d in (mx.bool_, mx.float32, mx.bfloat16))
     assert evaluate(t.bytes_now, {"B": 3, "n": 5}) == moved((allowed, wide), (wide, mask))
+
+
+GROUPED = """
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int, kv_heads: int = None):
+        super().__init__()
+        self.heads = heads
+        self.kv_heads = kv_heads or heads
+        self.size = width // heads
+        self.groups = heads // self.kv_heads
+        self.q = nn.Linear(width, heads * self.size)
+        self.k = nn.Linear(width, self.kv_heads * self.size)
+        self.v = nn.Linear(width, self.kv_heads * self.size)
+
+    @staticmethod
+    def repeated(x: mx.array, n: int):
+        b, h, l, d = x.shape
+        return mx.broadcast_to(x[:, :, None], (b, h, n, l, d)).reshape(b, h * n, l, d)
+
+    def __call__(self, x: mx.array):
+        B, L, _ = x.shape
+        q = self.q(x).reshape(B, L, self.heads, self.size).transpose(0, 2, 1, 3)
+        k = self.k(x).reshape(B, L, self.kv_heads, self.size).transpose(0, 2, 1, 3)
+        v = self.v(x).reshape(B, L, self.kv_heads, self.size).transpose(0, 2, 1, 3)
+        if self.kv_heads != self.heads:
+            k, v = self.repeated(k, self.groups), self.repeated(v, self.groups)
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=self.size**-0.5)
+
+
+class Block(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.attention = Attention(config.width, config.heads, config.kv_heads)
+"""
+
+
+def test_copies_that_are_there_repeat_more_than_once(tmp_path: Path) -> None:
+    """By its defaults the layer has as many heads for keys as for queries: then it makes no copies."""
+    (t,) = costs(tmp_path / "a.py", GROUPED, "FUS101")
+    assert t.at["groups"] == 4
