@@ -283,8 +283,9 @@ def summed(arrays: Sequence[Array]) -> Iterator[Pair]:
     """The last axis of what is multiplied by a matrix, with the matrix's own axis."""
     for a in arrays:
         given = [b.shape for b in a.inputs if b.shape is not None]
-        if a.primitive in ("Matmul", "AddMM") and len(given) > 1 and given[1].rank == 2:
-            yield from _pairs(given[0].axis(-1), given[1].axis(-2))
+        last, own = (given[0].axis(-1), given[1].axis(-2)) if len(given) > 1 and given[1].rank == 2 else (None, None)
+        if a.primitive in ("Matmul", "AddMM") and last is not None and own is not None and 1 not in (last, own):
+            yield last, own
 
 
 def _aligned(a: Sequence[Expr], b: Sequence[Expr]) -> Iterator[Pair]:
@@ -320,7 +321,7 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     own.update((r, e) for r, e in given.items() if r.isidentifier() and r not in axes and e.bare is not None)
     taken = {n for e in axes.values() for n in e.names}
     letters = {r for shape in stated.values() for d in shape.dims for r in d.names if r not in own}
-    called = {r: WORDS.get(r, r) if r in taken else r for r in letters}
+    called = {r: WORDS.get(r, r) if r in taken or r in graph.bindings else r for r in letters}
     names = {**own, **{r: Expr.name(n) for r, n in called.items()}}
     for node, shape in stated.items():
         own_shape = likely(node, graph.facts)
