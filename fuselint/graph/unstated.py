@@ -116,8 +116,8 @@ def _joins(facts: KnownFacts, given: Mapping[str, str]) -> dict[str, str]:
     out: dict[str, str] = {}
     for node in facts.graph.nodes:
         own = facts.dtype(node).symbols if node.op == "phi" and facts.kind(node) in ARRAYS else frozenset()
-        if len(own) != 1 or not own <= facts.unstated:
-            continue
+        if len(own) != 1 or any(own & facts.dtype(n).symbols for n in node.inputs):
+            continue  # a cast of it later says nothing: it is as the branch makes it
         known = {**out, **given}
         for made, before in (node.inputs, node.inputs[::-1]):
             dtype = facts.dtype(made).bound(known).name

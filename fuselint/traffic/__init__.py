@@ -19,7 +19,7 @@ from fuselint.graph.likely import likely
 from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
-from fuselint.graph.tape import ACTIVATION, Array
+from fuselint.graph.tape import ACTIVATION, FUSABLE, Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.graph.unstated import counted, merged
 from fuselint.rulebook import Synthesised
@@ -87,7 +87,19 @@ def saving(graph: Graph, match: Match, settings: Settings, known: Known | None =
     known = known or what_is_known(settings, graph.context.qualname)
     if known.config is None and not known.ran:
         known = replace(known, usual=by_default(graph))
-    return report(count(graph, match, settings, known), settings, known)
+    region = count(graph, match, settings, known)
+    grown = {name for name in _repeats(region) if known.usual.get(name) == 1}
+    known = replace(known, usual={name: n for name, n in known.usual.items() if name not in grown}, cache={})
+    return report(region, settings, known)
+
+
+def _repeats(region: Region) -> Iterator[str]:
+    """The names of how often copies repeat what they read: where they run, that is more than 1."""
+    for k in region.before:
+        if len(k.reads) == len(k.writes) == 1 and k.writes[0].primitive not in FUSABLE:
+            source, copy = (region.bytes.sizes.elements_of(a) for a in (k.reads[0], k.writes[0]))
+            times = copy / source if source.divides(copy) else Expr.of(0)
+            yield from [times.bare] if times.bare is not None else []
 
 
 def by_default(graph: Graph) -> Mapping[str, int]:
@@ -271,8 +283,9 @@ def summed(arrays: Sequence[Array]) -> Iterator[Pair]:
     """The last axis of what is multiplied by a matrix, with the matrix's own axis."""
     for a in arrays:
         given = [b.shape for b in a.inputs if b.shape is not None]
-        if a.primitive in ("Matmul", "AddMM") and len(given) > 1 and given[1].rank == 2:
-            yield from _pairs(given[0].axis(-1), given[1].axis(-2))
+        last, own = (given[0].axis(-1), given[1].axis(-2)) if len(given) > 1 and given[1].rank == 2 else (None, None)
+        if a.primitive in ("Matmul", "AddMM") and last is not None and own is not None and 1 not in (last, own):
+            yield last, own
 
 
 def _aligned(a: Sequence[Expr], b: Sequence[Expr]) -> Iterator[Pair]:
@@ -308,7 +321,7 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     own.update((r, e) for r, e in given.items() if r.isidentifier() and r not in axes and e.bare is not None)
     taken = {n for e in axes.values() for n in e.names}
     letters = {r for shape in stated.values() for d in shape.dims for r in d.names if r not in own}
-    called = {r: WORDS.get(r, r) if r in taken else r for r in letters}
+    called = {r: WORDS.get(r, r) if r in taken or r in graph.bindings else r for r in letters}
     names = {**own, **{r: Expr.name(n) for r, n in called.items()}}
     for node, shape in stated.items():
         own_shape = likely(node, graph.facts)

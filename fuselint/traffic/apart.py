@@ -244,8 +244,8 @@ def _mains(shapes: Iterable[Shape | None], found: Mapping[str, Operand], unnamed
     named = [lead for lead in found if lead in bases]
     if unnamed and not named:
         return []
-    likeliest = [o.lead for o in found.values() if o.use == "activation"] or list(found)
-    return named or likeliest[:1]
+    activations = [o.lead for o in found.values() if o.use == "activation"]
+    return [lead for lead in named if lead in activations] or activations[:1] or named or list(found)[:1]
 
 
 def _base(lead: str) -> str:

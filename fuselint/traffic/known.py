@@ -90,6 +90,9 @@ BY_RANK: dict[int, tuple[str, ...]] = {
 """The axes of an activation by its rank: rows of features, batch x length x features, and attention's heads."""
 
 
+IMAGE = ("batch", "side", "side", "features")
+"""Those of an image."""
+
 PAST = re.compile(r"(.*[._])?((k|v|keys?|values?)(_\w+)?|.*cache.*|past.*|.*context.*|memory|encoder.*)'*\.shape\[")
 """Arrays that queries attend to, by their names."""
 
@@ -116,7 +119,7 @@ def _of_axis(name: str, at: str) -> str:
     past = axis in ("2", "-2") and PAST.match(name) is not None
     if past and at == "head":
         return "keys"  # the scores of what is attended to
-    if at in HEADED:
+    if at in (*HEADED, "side"):
         return at
     if past:
         return "keys"

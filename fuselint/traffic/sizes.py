@@ -16,7 +16,7 @@ from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
 from fuselint.graph.tape import Array
 from fuselint.traffic.apart import Apart, Operand
-from fuselint.traffic.known import BY_RANK, HEADED, LETTER_OF, LETTERS, Known, Number, role
+from fuselint.traffic.known import BY_RANK, HEADED, IMAGE, LETTER_OF, LETTERS, Known, Number, role
 
 ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
 
@@ -67,6 +67,7 @@ class Sizes:
         if free:
             out._name_rows(free, ordinary)
         out.renamed = {name: size.substitute(out.renamed) for name, size in out.renamed.items()}
+        out._note_outer_axes_apart(listed)
         for shape in listed:
             if shape is not None:
                 out._note_roles(shape)
@@ -149,6 +150,7 @@ class Sizes:
         self.rows = (first or "").split("[", 1)[0].split(" & ", 1)[0]
         lasts = [a for s in listed if s is not None and (a := s.axis(-1)) is not None and (s.lead or _is_vector(s))]
         named = [a for a in lasts if a.value() is None and self._named(a) not in self.contracted]
+        named = [a for a in named if not self._is_outer_axis_apart(str(a))]
         stated = [a for a in named if ".shape[" not in str(a)]
         # An axis of the code's own (a weight's size) says more than `x.shape[-1]`; a number says most.
         number = next((a for a in lasts if (a.value() or 0) > 1), None)
@@ -178,6 +180,17 @@ class Sizes:
                 letter = LENGTH if depth == min(named) and depth < max(deepest, 3) else HEADS
                 self.renamed.setdefault(name, Expr.name(BATCH if depth == max(deepest, 3) else letter))
 
+    def _note_outer_axes_apart(self, shapes: Iterable[Shape | None]) -> None:
+        """Nothing says how long an axis is that only a table or a weight of unknown shape has: it counts as little."""
+        for name in {n for s in shapes if s is not None for d in s.dims for n in d.names}:
+            if self._is_outer_axis_apart(name):
+                self.roles[name] = "other"
+
+    def _is_outer_axis_apart(self, name: str) -> bool:
+        outer = re.fullmatch(r"(.*)\.shape\[-[2-9]\]", name)
+        own = self.apart.operands.get(outer.group(1)) if outer is not None and self.apart is not None else None
+        return own is not None and own.use != "activation"
+
     def _note_roles(self, shape: Shape) -> None:
         dims = shape.dims
         self._note_heads(shape)
@@ -188,6 +201,8 @@ class Sizes:
         if len(dims) == 4 and shape.lead is None and (role(str(dims[1])), role(str(dims[3]))) == ("length", "head"):
             self.roles.setdefault(str(dims[2]), "heads")  # of (batch, length, n, head_dim)
         places = BY_RANK.get(len(dims) if shape.lead is None else 3, ())
+        if len(dims) == 4 and _is_image(dims):
+            places = IMAGE
         places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
         for d, place in zip(dims, places, strict=True):
             size = d.substitute(self.renamed)
@@ -253,7 +268,7 @@ class Sizes:
         count = product(map(self._named, shape.dims))
         if shape.lead is None:
             return count
-        if len(shape.dims) > 1:
+        if len(shape.dims) > 1 and not shape.lead.endswith("[:-1]"):
             if all(d == 1 for d in shape.dims[:-1]):
                 return Expr.name(LENGTH) * count  # of the heads of a token
             length, *rest = map(self._named, shape.dims)
@@ -388,6 +403,12 @@ class Sizes:
     def numbers(self, formula: Expr, known: Known) -> dict[str, Number]:
         """A number for each name of the formula, and where it comes from."""
         return {name: self.number(name, known) for name in sorted(formula.names)}
+
+
+def _is_image(dims: Sequence[Expr]) -> bool:
+    """Whether four axes are those of an image: the last has a name that says channels, those before it have none."""
+    last = next(iter(dims[3].names), "")
+    return role(last) == "features" and all(".shape[" in n for d in dims[1:3] for n in d.names)
 
 
 def _cut_off(shape: Shape) -> int:

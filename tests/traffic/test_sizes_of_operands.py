@@ -5,6 +5,8 @@ Each formula is set beside the bytes that MLX moves for arrays of small, differe
 
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from pathlib import Path
 
 import mlx.core as mx
@@ -21,6 +23,15 @@ def costs(path: Path, text: str, code: str = "FUS301") -> list[Traffic]:
     path.write_text(HEAD + text)
     (result,) = check_paths([path], select=[code], cache=False)
     return [f.traffic for f in result.findings if f.traffic is not None]
+
+
+def kernels_of(function: Callable[..., mx.array], *arrays: mx.array) -> int:
+    """The kernels that MLX's own export of a call names."""
+    mx.eval(arrays)
+    out = io.StringIO()
+    mx.export_to_dot(out, function(*arrays))
+    names = [line for line in out.getvalue().splitlines() if "label" in line and "rectangle" in line]
+    return sum(not any(v in n for v in ("Split", "Broadcast", "Slice", "Transpose")) for n in names)
 
 
 def moved(*kernels: tuple[mx.array, ...]) -> int:
@@ -417,3 +428,129 @@ def test_lengths_before_three_new_axes_have_one_and_numbers_none(tmp_path: Path,
     (t,) = costs(tmp_path / "a.py", MASKED.replace("NEARER", nearer), "FUS102")
     allowed, wide, mask = (mx.zeros((3, 1, 5, 5), d) for d in (mx.bool_, mx.float32, mx.bfloat16))
     assert evaluate(t.bytes_now, {"B": 3, "n": 5}) == moved((allowed, wide), (wide, mask))
+
+
+GROUPED = """
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int, kv_heads: int = None):
+        super().__init__()
+        self.heads = heads
+        self.kv_heads = kv_heads or heads
+        self.size = width // heads
+        self.groups = heads // self.kv_heads
+        self.q = nn.Linear(width, heads * self.size)
+        self.k = nn.Linear(width, self.kv_heads * self.size)
+        self.v = nn.Linear(width, self.kv_heads * self.size)
+
+    @staticmethod
+    def repeated(x: mx.array, n: int):
+        b, h, l, d = x.shape
+        return mx.broadcast_to(x[:, :, None], (b, h, n, l, d)).reshape(b, h * n, l, d)
+
+    def __call__(self, x: mx.array):
+        B, L, _ = x.shape
+        q = self.q(x).reshape(B, L, self.heads, self.size).transpose(0, 2, 1, 3)
+        k = self.k(x).reshape(B, L, self.kv_heads, self.size).transpose(0, 2, 1, 3)
+        v = self.v(x).reshape(B, L, self.kv_heads, self.size).transpose(0, 2, 1, 3)
+        if self.kv_heads != self.heads:
+            k, v = self.repeated(k, self.groups), self.repeated(v, self.groups)
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=self.size**-0.5)
+
+
+class Block(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.attention = Attention(config.width, config.heads, config.kv_heads)
+"""
+
+
+def test_copies_that_are_there_repeat_more_than_once(tmp_path: Path) -> None:
+    """By its defaults the layer has as many heads for keys as for queries: then it makes no copies."""
+    (t,) = costs(tmp_path / "a.py", GROUPED, "FUS101")
+    assert t.at["groups"] == 4
+
+
+def test_of_what_modulates_the_activation_has_the_size_of_the_result(tmp_path: Path) -> None:
+    text = "def f(x: mx.array, shift: mx.array, scale: mx.array):\n    return x * (1 + scale) + shift\n"
+    (t,) = costs(tmp_path / "a.py", text)
+    x, row = mx.zeros((6, 8), mx.bfloat16), mx.zeros((8,), mx.bfloat16)
+    assert evaluate(t.bytes_now, at(t, T=6, D=8, shift=8, scale=8)) == moved((row, row), (x, row, x), (x, row, x))
+    assert evaluate(t.bytes_fused, at(t, T=6, D=8, shift=8, scale=8)) == moved((x, row, row, x))
+
+
+ADAPTER = """
+class Adapter(nn.Module):
+    def __init__(self, width: int, out: int, r: int = 8):
+        super().__init__()
+        self.linear = nn.Linear(width, out)
+        self.a = mx.zeros((width, r))
+        self.b = mx.zeros((r, out))
+
+    def __call__(self, x: mx.array):
+        return self.linear(x) + 2.0 * ((x @ self.a.astype(x.dtype)) @ self.b.astype(x.dtype))
+"""
+
+
+def test_the_rank_of_an_adapter_is_not_its_width(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", ADAPTER, "FUS231")
+    low, b, y = mx.zeros((6, 3), mx.bfloat16), mx.zeros((3, 8), mx.bfloat16), mx.zeros((6, 8), mx.bfloat16)
+    sizes = {"T": 6, "r": 3, "D": 8}
+    assert evaluate(t.bytes_now, sizes) == moved((low, b, y), (y, y), (y, y, y))
+    assert evaluate(t.bytes_fused, sizes) == moved((low, b, y, y))
+
+
+MASKED_SCORES = """
+def attention(q: mx.array, k: mx.array, v: mx.array, mask=None):
+    B, H, L, D = q.shape
+    S = k.shape[2]
+    k, v = k.reshape(B, H, S, D), v.reshape(B, H, S, D)
+    scores = q @ k.transpose(0, 1, 3, 2)
+    if mask is not None:
+        scores = scores + mx.where(mask, 0.0, -1e9)
+    return mx.softmax(scores.astype(mx.float32), axis=-1).astype(q.dtype) @ v
+"""
+
+
+def test_a_cast_of_scores_that_a_mask_made_float32_is_nothing(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", MASKED_SCORES, "FUS211")
+    q, mask = mx.zeros((1, 2, 4, 8), mx.bfloat16), mx.ones((4, 4), mx.bool_)
+
+    def run(q: mx.array, mask: mx.array) -> mx.array:
+        scores = q @ q.transpose(0, 1, 3, 2) + mx.where(mask, 0.0, -1e9)
+        return mx.softmax(scores.astype(mx.float32), axis=-1).astype(q.dtype) @ q
+
+    assert t.kernels_now == kernels_of(run, q, mask) == 7
+
+
+IMAGE = """
+class Block(nn.Module):
+    def __init__(self, channels: int):
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def __call__(self, x: mx.array):
+        return mx.tanh(self.conv(x)) * mx.sin(x) + x
+"""
+
+
+def test_between_a_batch_and_channels_stand_the_sides_of_an_image(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", IMAGE)
+    own = {name: n for name, n in t.at.items() if ".size" not in name}
+    assert sorted(own.values()) == [1, 32, 32, 4096]
+
+
+PAIRED = """
+def rotated(x: mx.array, freqs: mx.array):
+    pairs = x.reshape(*x.shape[:-1], -1, 1, 2)
+    return freqs[..., 0] * pairs[..., 0] + freqs[..., 1] * pairs[..., 1]
+"""
+
+
+def test_pairs_of_rows_are_as_many_as_the_rows_have(tmp_path: Path) -> None:
+    """(6, 4, 1) numbers of six rows meet (4, 2) of a freqs."""
+    (t,) = costs(tmp_path / "a.py", PAIRED)
+    pairs, freqs, out = (mx.zeros(s, mx.bfloat16) for s in ((6, 4, 1), (4, 2), (6, 4, 2)))
+    assert t.symbols["N"] == "freqs.shape[-2]"
+    assert t.at["N"] == 1  # nothing says how long it is
+    sizes = {name: {"T": 6, "M": 8, "N": 2, "freqs.size": freqs.size}[name] for name in t.at}
+    assert evaluate(t.bytes_now, sizes) == moved((pairs, freqs, out), (pairs, freqs, out), (out, out, out))
