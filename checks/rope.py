@@ -520,7 +520,7 @@ def _advice(graph: Graph, found: Tabled) -> Match | None:
             _rank(there, policy.x, _least_rank(there, policy.x)),
             _pairing(rotation),
             _cut(rotation),
-            _counting(way),
+            _counting(way, found.open),
             *_division(rotation),
             *([_left_open()] if found.open else []),
             *_frequencies(there, _table(there, whole.root, last) if last is not None else None),
@@ -559,8 +559,11 @@ def _cut(rotation: Rotation) -> Obligation:
     return Obligation(claim, "unknown", "nothing says that the cut is its half")
 
 
-def _counting(way: Way) -> Obligation:
-    claim, angles = "positions count up by one", way.rotation.angles
+def _counting(way: Way, is_open: bool) -> Obligation:
+    angles = way.rotation.angles
+    claim = "positions count up by one" + (
+        " where callers are followed" if is_open and angles.offset is not None else ""
+    )
     names = _Names(way)
     if angles.offset is None:
         return Obligation(

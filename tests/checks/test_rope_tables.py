@@ -528,3 +528,27 @@ def test_functions_that_call_each_other_end() -> None:
     assert graph is not None
     root = graph.returns[0][1]
     assert list(wholes(graph, root, frozenset(region(root, ()))))
+
+
+def test_callers_that_are_not_followed_may_count_otherwise() -> None:
+    rotation = """
+def tables(length, dims, base=10000.0):
+    angles = mx.arange(length)[:, None] * base ** (-mx.arange(0, dims, 2) / dims)
+    return mx.cos(angles), mx.sin(angles)
+
+
+def rotate(x, cos, sin):
+    a, b = x[..., ::2], x[..., 1::2]
+    return mx.stack([a * cos - b * sin, a * sin + b * cos], axis=-1).reshape(x.shape)
+
+
+def attend(q, k):
+    cos, sin = tables(q.shape[-2], 64)
+    return rotate(q, cos, sin) @ rotate(k, cos, sin).swapaxes(-1, -2)
+"""
+    outside = "\n\ndef strided(x, cos, sin):\n    return rotate(x, cos, sin)\n"
+    claims = [
+        {o.claim: o.verdict for f in findings("import mlx.core as mx\n" + text) for o in f.obligations}
+        for text in (rotation, rotation + outside)
+    ]
+    assert ["positions count up by one where callers are followed" in c for c in claims] == [False, True]
