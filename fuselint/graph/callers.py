@@ -110,6 +110,20 @@ def given_dtypes(graph: Graph) -> dict[str, str]:
     return elsewhere.callers.dtypes(graph, graph.facts)
 
 
+def given_numbers(graph: Graph, parameter: Node) -> list[int | None]:
+    """The number that each call of the function in the package gives an argument, by constants and defaults; None where
+    that isn't known. A helper that is lowered where it is called is no call there."""
+    if graph.program is None:
+        return []
+    elsewhere = graph.program.elsewhere
+    elsewhere.callers = elsewhere.callers or Callers(elsewhere)
+    found: list[int | None] = []
+    for caller, pairs in elsewhere.callers.calls(graph):
+        facts = Facts(caller, Reach(usual=True, elsewhere=elsewhere))
+        found += [facts.usual(facts.size(argument))[0] for own, argument in pairs if own is parameter]
+    return found
+
+
 def _said(dtype: DType, free: frozenset[str]) -> str | None:
     """A dtype by its name; MODEL for that of a weight, None where nothing is known."""
     if dtype.name is not None or dtype.weak:
