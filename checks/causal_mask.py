@@ -9,9 +9,9 @@ Why: the mask is an array of tokens x tokens that several kernels write and ever
 kernel knows where the diagonal is, and skips the hidden half of the scores. Where that is not enough, a boolean mask
 has a half or a quarter of an additive one's bytes, and never has the wrong dtype.
 
-When not to: where something else stands in the mask (a bias, a slope), where it is read by anything but attention, and,
-for "causal", where its diagonal is not at the lower right: a square mask of the new tokens can only be added to square
-scores, so there it is.
+When not to: where something else stands in the mask (a bias, a slope), where it is read by anything but attention, and
+where it is small at every call, such as a position for each codebook. For "causal", where its diagonal is not at the
+lower right: a square mask of the new tokens can only be added to square scores, so there it is.
 
 Fix safety: safe. The hidden weights are zero either way: same values, same gradients. It asks for MLX 0.24, and where
 the cache makes keys longer than queries for 0.30.5. A boolean mask is unsafe: a query that sees no key at all gets NaN
@@ -29,6 +29,7 @@ from typing import Any
 from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
 from fuselint.graph.around import is_made_with
+from fuselint.graph.callers import given_numbers
 from fuselint.graph.flow import Reader, callers, readers
 from fuselint.graph.model import Graph, Node, Slice, operands, region
 from fuselint.graph.ops import TABLE
@@ -82,8 +83,34 @@ def find(graph: Graph) -> Iterator[Match]:
             match = _match(graph, root, length) if _stays_a_mask(graph, node, root) else None
         if match is None and (additive := _additive(graph, node)) is not None:
             match = _boolean(graph, node, additive)
-        if match is not None:
+        if match is not None and not _is_small(graph, node):
             yield match
+
+
+FEW = 64
+"""So many positions at most are no sequence: codebooks, the tokens of a block."""
+
+
+def _is_small(graph: Graph, node: Node) -> bool:
+    """Whether both long axes of a mask are few numbers wherever the package makes it."""
+    facts = graph.usual
+    shape, given = facts.shape(node), {facts.name_of(p): p for p in graph.params.values()}
+    numbers: list[int | None] = []
+    for side in () if shape is None else shape.dims[-2:]:
+        known = facts.usual(side)[0]
+        argument = given.get(side.bare or "")
+        numbers += [known] if known is not None or argument is None else given_numbers(graph, argument)
+    copies = () if node.frame.depth else _placed(graph, node)
+    placed = [_is_small(other, n) for other, n in copies if n.frame.depth]
+    return bool(numbers or placed) and all(placed) and all(n is not None and n <= FEW for n in numbers)
+
+
+def _placed(graph: Graph, node: Node) -> Iterator[tuple[Graph, Node]]:
+    """The same value in other functions of the file, which have this one in place of their calls."""
+    for other in map(graph.program.graph, graph.module.functions) if graph.program is not None else ():
+        for n in other.nodes if other is not None and other is not graph else ():
+            if n.cst is node.cst and n.op == node.op and other is not None:
+                yield other, n
 
 
 KEEPS = ("greater_equal", "less_equal")
@@ -388,10 +415,8 @@ def _ends(graph: Graph, value: Node, casts: bool = False) -> Iterator[Reader | s
 def _reached(graph: Graph, value: Node, casts: bool) -> set[Reader | str]:
     """Who reads a mask in the end, also where other functions of the file have the function inlined."""
     out: set[Reader | str] = set(_ends(graph, value, casts))
-    for other in map(graph.program.graph, graph.module.functions) if graph.program is not None else ():
-        for n in other.nodes if other is not None and other is not graph else ():
-            if n.cst is value.cst and n.op == value.op and other is not None:
-                out |= set(_ends(other, n, casts))
+    for other, n in _placed(graph, value):
+        out |= set(_ends(other, n, casts))
     for other, call in callers(graph):
         out |= set(_ends(other, call, casts))
     return out
@@ -509,5 +534,19 @@ COUNTEREXAMPLES = [
         "    mask = mx.where(mx.arange(k.shape[2]) < lengths[:, None, None, None], 0.0, -1e9).astype(q.dtype)\n"
         + ATTEND,
         why="a row a sequence: there is little to save",
+    ),
+    Example(
+        "from dataclasses import dataclass\n\n" + HEAD + "def causal(length: int):\n"
+        "    at = mx.arange(length)\n"
+        "    return mx.where(at[:, None] >= at[None], 0.0, -mx.inf)\n\n\n"
+        "@dataclass\nclass Config:\n    codebooks: int = 8\n\n\n"
+        "class Head(nn.Module):\n"
+        "    def __init__(self, config: Config):\n"
+        "        super().__init__()\n"
+        "        self.codebooks = config.codebooks\n\n"
+        "    def __call__(self, q, k, v):\n"
+        "        mask = causal(self.codebooks).astype(q.dtype)\n"
+        "        return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.1, mask=mask)\n",
+        why="a position for each codebook: 8 x 8",
     ),
 ]

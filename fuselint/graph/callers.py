@@ -194,6 +194,20 @@ def _is_number(node: Node, facts: KnownFacts) -> bool:
     return facts.kind(node) == "scalar" or (configured and facts.graph.context.qualname.endswith(".__init__"))
 
 
+def given_numbers(graph: Graph, parameter: Node) -> list[int | None]:
+    """The number that each call of the function in the package gives an argument, by constants and defaults; None where
+    that isn't known. A helper that is lowered where it is called is no call there."""
+    if graph.program is None:
+        return []
+    elsewhere = graph.program.elsewhere
+    elsewhere.callers = elsewhere.callers or Callers(elsewhere)
+    found: list[int | None] = []
+    for caller, pairs in elsewhere.callers.calls(graph):
+        facts = Facts(caller, Reach(usual=True, elsewhere=elsewhere))
+        found += [facts.usual(facts.size(argument))[0] for own, argument in pairs if own is parameter]
+    return found
+
+
 def _said(dtype: DType, free: frozenset[str]) -> str | None:
     """A dtype by its name; MODEL for that of a weight, None where nothing is known."""
     if dtype.name is not None or dtype.weak:

@@ -352,7 +352,7 @@ class _Search:
             last = {v for v, _ in ends}
             nodes = {b.node for r in readers for b in r.arrays if b.node is not None and last & set(b.inputs)}
             cut = _cut("view", by, {*g.nodes, *by, *nodes}, self.now, _Version(copy), move)
-            if cut is not None and _count(cut.after, cut.same) < _count(cut.before, cut.same):
+            if cut is not None and _count(cut.after, cut.same) < _count(cut.before, cut.same) and not _may_be_cut(cut):
                 yield cut
 
     def _postponed(self, copy: Copy, value: Array, path: tuple[Array, ...]) -> Move | None:
@@ -454,6 +454,23 @@ def _keeps_all(view: Array) -> bool:
 
 def _nodes(arrays: Iterable[Array]) -> tuple[Node, ...]:
     return tuple(dict.fromkeys(a.node for a in arrays if a.node is not None))
+
+
+def _may_be_cut(cut: Cut) -> bool:
+    """Whether a new kernel has no room for the broadcasts that shapes don't rule out inside it."""
+    return any(_deepest(g) > MAX_DEPTH for g in cut.after if g not in cut.same and is_elementwise(g))
+
+
+def _deepest(g: Group) -> int:
+    """How many primitives in a row a kernel holds, with a broadcast wherever an operand may have another shape."""
+    depth = {g.root: 1}
+    for a in reversed(g.arrays):
+        several = len(a.inputs) > 1 and a.primitive != "Broadcast"
+        for b in a.inputs:
+            if b in g.arrays:
+                more = several and b.primitive != "Broadcast" and (a.shape is None or a.shape != b.shape)
+                depth[b] = max(depth.get(b, 0), depth[a] + 1 + more)
+    return max(depth.values())
 
 
 def _count(groups: Iterable[Group], without: frozenset[Group]) -> int:

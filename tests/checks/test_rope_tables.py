@@ -547,6 +547,8 @@ def attend(q, k):
     return rotate(q, cos, sin) @ rotate(k, cos, sin).swapaxes(-1, -2)
 """
     outside = "\n\ndef strided(x, cos, sin):\n    return rotate(x, cos, sin)\n"
-    for text, claim in ((rotation, "positions count up by one"), (rotation + outside, " where callers are followed")):
-        found, *_ = findings("import mlx.core as mx\n" + text)
-        assert any(o.claim.endswith(claim) and o.verdict == "proven" for o in found.obligations)
+    claims = [
+        {o.claim: o.verdict for f in findings("import mlx.core as mx\n" + text) for o in f.obligations}
+        for text in (rotation, rotation + outside)
+    ]
+    assert ["positions count up by one where callers are followed" in c for c in claims] == [False, True]

@@ -309,3 +309,37 @@ def test_a_decorator_is_replaced_and_nothing_else_but_an_import_that_only_it_rea
     )
     more = source + "\n\nhalf = partial(g, b=0.5)\n"
     assert fixed(more) == more.replace("partial(mx.compile, shapeless=True)", "mx.compile")
+
+
+GROUPED = """
+    @mx.compile
+    def f(x: mx.array, w: mx.array, groups: int):
+        B, C = x.shape[0], x.shape[1]
+        h = x.reshape(B, groups, C // groups, *x.shape[2:])
+        axes = tuple(range(2, h.ndim))
+        scale = mx.var(h, axis=axes, keepdims=True)
+        y = ((h - 1) * mx.rsqrt(scale + 1e-5)).reshape(x.shape)
+        y = y * w.reshape([1, C] + [1] * (x.ndim - 2)) + 1
+        return {last}
+    """
+
+
+def compiled_kernels(text: str) -> int:
+    """How many kernels MLX makes of a function that is compiled, by its own export."""
+    names: dict[str, Any] = {}
+    exec(compile(HEAD + textwrap.dedent(text), "m.py", "exec"), names)
+    shown = io.StringIO()
+    x, w = mx.zeros((2, 8, 6)), mx.zeros((8,))
+    mx.eval(x, w)
+    mx.export_to_dot(shown, names["f"](x, w, 4))
+    views = {"Broadcast", "Reshape", "Full"}
+    return len([n for n in re.findall(r'label ="([^"]+)", shape=rectangle', shown.getvalue()) if n not in views])
+
+
+@needs_compiler
+@pytest.mark.parametrize(("last", "fewer"), [("y", 1), ("nn.gelu(y)", 0)])
+def test_a_kernel_with_no_room_for_a_broadcast_is_cut_again(last: str, fewer: int) -> None:
+    text = GROUPED.format(last=last)
+    moved = text.replace(".reshape(x.shape)\n", "\n").replace("([1, C] + [1]", "([1, groups, C // groups] + [1]")
+    assert compiled_kernels(text) - compiled_kernels(moved) == fewer
+    assert len(findings(text)) == fewer
