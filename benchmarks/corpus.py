@@ -64,9 +64,13 @@ def fixed(source: Path, folder: Path, *, unsafe: bool, jobs: int) -> tuple[Fixed
     for path, findings in applied.items():
         found = of_file((source / path).read_bytes(), (folder / path).read_bytes(), findings)
         out.violations += [f"{path}: {v}" for v in found]
-    more = [f for f in _fix(folder, unsafe, [], jobs) if f.applied or f.before != f.after]
-    out.violations += [f"{Path(f.path).relative_to(folder)}: the second run changes it" for f in more]
     return out, [(replace(f, path=str(Path(f.path).relative_to(folder))), region) for f, region in made]
+
+
+def again(folder: Path, *, unsafe: bool, jobs: int) -> list[str]:
+    """What a second run changes."""
+    more = [f for f in _fix(folder, unsafe, [], jobs) if f.applied or f.before != f.after]
+    return [f"{Path(f.path).relative_to(folder)}: the second run changes it" for f in more]
 
 
 def _fix(folder: Path, unsafe: bool, made: Made, jobs: int) -> list[FixedFile]:
@@ -101,7 +105,8 @@ def make(cache: Path, name: str, source: Path, parts: Sequence[str], options: ar
     for part in PARTS[1:]:
         if part not in parts:
             continue
-        out, made = fixed(source, cache / "fixed" / part / source.name, unsafe=part == "all", jobs=jobs)
+        copy, unsafe = cache / "fixed" / part / source.name, part == "all"
+        out, made = fixed(source, copy, unsafe=unsafe, jobs=jobs)
         keep(cache, name, part, out)
         if part == "all" and options.verify:
             dice = random.Random(name)
@@ -110,6 +115,9 @@ def make(cache: Path, name: str, source: Path, parts: Sequence[str], options: ar
             for some in verified(drawn, jobs, options.end):
                 out.outcomes += some
                 keep(cache, name, part, out)
+        out.violations += again(copy, unsafe=unsafe, jobs=jobs)
+        out.run_again = True
+        keep(cache, name, part, out)
 
 
 def _processor_seconds() -> float:

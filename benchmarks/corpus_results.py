@@ -24,7 +24,10 @@ class Checked:
 
 @dataclass
 class Fixed:
-    """What `fix --apply` did to a copy, by the path of each file that it changed. seconds: of all processors."""
+    """What `fix --apply` did to a copy, by the path of each file that it changed.
+
+    made: fixes in the order of the rounds. run_again: whether a second run was made. seconds: of all processors.
+    """
 
     applied: dict[str, list[Finding]]
     remain: int
@@ -34,6 +37,7 @@ class Fixed:
     outcomes: list[tuple[Finding, Verification]] = field(default_factory=list)
     formatted: tuple[int, int] = (0, 0)
     imported: int = 0
+    run_again: bool = False
 
     @property
     def fixes(self) -> int:
@@ -78,6 +82,7 @@ def report(packages: Sequence[Package]) -> str:
     parts = ["## Findings", _by_code(packages), "## Fixes", _fixes(packages), "## Why there is no fix", _why(packages)]
     parts += ["## What unsafe fixes need", _needs(packages), "## Verification", _verification(packages)]
     violated = [f"- {p.name}: {v}" for p in packages for run in (p.safe, p.all) if run for v in run.violations]
+    violated += [f"- {p.name}: no second run" for p in packages for run in (p.safe, p.all) if run and not run.run_again]
     return "\n\n".join([*parts, "## Violations", "\n".join(dict.fromkeys(violated)) or "None."])
 
 

@@ -418,7 +418,7 @@ def _half(expression: str, arguments: str = "x: mx.array") -> str:
 
 EXAMPLES = [
     Example(_line("h * mx.array(0.5)"), fixed=_line("h * 0.5"), applicability="unsafe"),
-    Example(_line("h * mx.rsqrt(8.0)"), fixed=_line("h * (8.0 ** -0.5)"), applicability="unsafe"),
+    Example(_line("h * mx.rsqrt(8.0)"), fixed=_line("h * (8.0**-0.5)"), applicability="unsafe"),
     Example(
         _line("h + mx.where(keep, 0.0, -math.inf)", "x, keep"),
         fixed=_line("h + mx.where(keep, 0.0, -math.inf).astype(h.dtype)", "x, keep"),

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from fuselint.finding import Edit
 from fuselint.rulebook import HoistedHelper
-from fuselint.source.layout import Page, width_of
+from fuselint.source.layout import Page, has_spaced_powers, width_of
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.removal import above, blank_before, line_end
 from fuselint.source.text import FileText
@@ -57,7 +57,7 @@ def indent_of(file: FileText) -> str:
 @lru_cache(maxsize=4)
 def page_of(file: FileText) -> Page:
     """How lines of a file are laid out."""
-    return Page(indent_of(file), width_of(file.text), file.newline)
+    return Page(indent_of(file), width_of(file.text), file.newline, has_spaced_powers(file.text))
 
 
 @dataclass

@@ -8,12 +8,16 @@ import itertools
 import keyword
 import re
 import tokenize
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 BLACK = 88
 """Columns of a line, unless the file is written wider."""
 
 _OPEN, _CLOSE = "([{", ")]}"
+_NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
+_POWER = re.compile(rf"(?<![\w.)\]}}])({_NAME}|\d[\w.]*) \*\* (-?\d[\w.]*|{_NAME})(?![\w.(\[])")
+_LONG_STRING = re.compile(r'"""(?:[^\\]|\\.)*?"""|\'\'\'(?:[^\\]|\\.)*?\'\'\'', re.DOTALL)
 
 
 def width_of(text: str) -> int:
@@ -22,10 +26,20 @@ def width_of(text: str) -> int:
     Comments and strings count for nothing: nobody breaks them. One longer line does for a file in which nothing
     shorter was broken; else it may have slipped in, and it takes three.
     """
-    lines = [line.partition("#")[0].rstrip() for line in text.split("\n")]
+    lines = _code(text)
     lengths = sorted((len(line) for line in lines if '"' not in line and "'" not in line), reverse=True)
     widest = lengths[0] if lengths and lengths[0] < _shortest_broken(lines) else lengths[2] if len(lengths) > 2 else 0
     return next((w for w in (BLACK, 100) if widest <= w), 120)
+
+
+def _code(text: str) -> list[str]:
+    """The lines of a file without comments and the strings of several lines."""
+    return [line.partition("#")[0].rstrip() for line in _LONG_STRING.sub('""', text).split("\n")]
+
+
+def has_spaced_powers(text: str) -> bool:
+    """Whether a file writes `x ** 2`, where formatters write `x**2`: numbers and dotted names are pulled together."""
+    return any(" ** " in line and _POWER.search(line) for line in _code(text))
 
 
 def _shortest_broken(lines: list[str]) -> float:
@@ -61,7 +75,7 @@ def one_line(text: str) -> str | None:
                         if not _lone(out):
                             out.pop()
                         gap = ""
-                    elif (out and out[-1] in _OPEN) or t.string in _CLOSE:
+                    elif (out and out[-1] in _OPEN) or t.string in (*_CLOSE, "."):
                         gap = ""
                 out += [gap, t.string] if gap else [t.string]
                 end, broken = t.end, False
@@ -185,6 +199,11 @@ def chain(text: str) -> list[str]:
     return [text[a:b] for a, b in itertools.pairwise(at)]
 
 
+def is_expression(text: str) -> bool:
+    """Whether a text is an expression, or an argument with its name."""
+    return _parsed(text) is not None or _parsed(f"f({text})") is not None
+
+
 def _parsed(text: str) -> ast.expr | None:
     """The expression that a text is by itself; None for a formula's part, an argument with its name."""
     try:
@@ -208,46 +227,80 @@ def _index(text: str, node: ast.expr) -> int:
 
 @dataclass(frozen=True)
 class Page:
-    """What lines are written to: an indent more, columns, the end of a line."""
+    """What lines are written to: an indent more, columns, the end of a line; whether powers are written `x ** 2`."""
 
     unit: str
     width: int
     newline: str
+    spaced: bool = False
 
     def fits(self, line: str) -> bool:
         return len(line.expandtabs(4)) <= self.width
 
     def value(self, before: str, text: str, after: str, indent: str) -> str:
-        """A statement's value on one line, or else broken in its last brackets or in parentheses of its own.
+        """A statement's value on one line, or else broken in its own brackets or in parentheses of its own.
 
         before, after: the rest of the first and last line. indent: of the statement.
         """
+        text = self.spelled(text)
         if "\n" in text or "\r" in text or self.fits(before + text + after):
             return text
-        pair = _hugged(text, self.width - len(before.expandtabs(4)), self, before, indent)
-        if pair is not None:
-            return self._broken(text, pair, indent, "")
+        cut, pairs = pieces(text), brackets(text)
+        if len(cut) == 1:
+            return self._broken(text, before, after, indent)
+        if (
+            len(cut) == 2
+            and pairs
+            and not (_is_bare_tuple(text) and "=" in before)
+            and not self._apart(text, cut, indent)
+        ):
+            done = self._broken(text, before, after, indent)
+            if all(map(self.fits, (before + done + after).split(self.newline))):
+                return done
+        return self.parenthesised(text, indent)
+
+    def spelled(self, text: str) -> str:
+        return text if self.spaced else _POWER.sub(r"\1**\2", text)
+
+    def parenthesised(self, text: str, indent: str) -> str:
         return self.newline.join(["(", *self.lines(text, "", indent + self.unit), indent + ")"])
+
+    def _apart(self, text: str, cut: Sequence[str], indent: str) -> bool:
+        """Whether two operands read better on lines of their own than with the last one's brackets broken."""
+        if text.endswith("]"):
+            return all(self.fits(indent + self.unit + piece) for piece in cut)
+        return not text.endswith((")", "}")) and not text.startswith(tuple(_OPEN))
 
     def fit(self, before: str, text: str, after: str, indent: str) -> str:
         """As `value`, of code in the middle of an expression: nothing else on its lines is broken."""
+        text = self.spelled(text)
         if "\n" in text or "\r" in text or self.fits(before + text + after):
             return text
         if isinstance(_parsed(text), ast.IfExp) and len(pieces(text)) > 1:
-            return self.newline.join(["(", *self.lines(text, "", indent + self.unit), indent + ")"])
-        pairs = brackets(text)
-        pair = _to_break(text, pairs, self.width - len(before.expandtabs(4))) if pairs else None
-        return text if pair is None else self._broken(text, pair, indent, before)
+            return self.parenthesised(text, indent)
+        return self._broken(text, before, after, indent)
 
-    def _broken(self, text: str, pair: Brackets, indent: str, before: str) -> str:
-        """What a bracket pair holds, on one indented line, or else each of its parts on its own."""
-        head, tail, inner = text[: pair.start + 1], text[pair.end :], indent + self.unit
-        together = ", ".join(pair.parts)
-        if not pair.display and self.fits(inner + together):
-            return self.newline.join([head, inner + together, indent + tail])
-        comma = "," if len(pair.parts) > 1 or pair.display or before == "def " else ""
-        lines = [line for p in pair.parts for line in self.lines(p, comma, inner)]
-        return self.newline.join([head, *lines, indent + tail])
+    def _broken(self, text: str, before: str, after: str, indent: str) -> str:
+        """A text with those of its bracket pairs broken that don't fit their line up to where the next one opens."""
+        pairs = brackets(text)
+        out, line, at = "", before, 0
+        for pair, following in itertools.zip_longest(pairs, pairs[1:]):
+            stop = following.start + 1 if following else len(text)
+            if self.fits(line + text[at:stop] + ("" if following else after)):
+                out, line, at = out + text[at:stop], line + text[at:stop], stop
+            else:
+                head = text[at : pair.start + 1]
+                out += self.newline.join([head, *self._held(pair, indent + self.unit, before == "def "), indent])
+                line, at = indent, pair.end
+        return out + text[at:]
+
+    def _held(self, pair: Brackets, indent: str, defines: bool) -> list[str]:
+        """What a bracket pair holds, on one line, or else each of its parts on its own."""
+        together = indent + ", ".join(pair.parts)
+        if not pair.display and self.fits(together):
+            return [together]
+        comma = "," if len(pair.parts) > 1 or pair.display or defines else ""
+        return [line for p in pair.parts for line in self.lines(p, comma, indent)]
 
     def lines(self, text: str, after: str, indent: str) -> list[str]:
         """The lines of an expression inside brackets: where it is too long, it is cut where it holds together least.
@@ -265,34 +318,8 @@ class Page:
         if len(cut) == 1:
             return (indent + sign + self.fit(indent + sign, formula, after, indent) + after).split(self.newline)
         cut[0] = sign + cut[0]
-        tails = [commas] * (len(cut) - 1) + [commas + after]
+        tails = [commas] * (len(cut) - 1) + [commas or after]
         return [line for piece, tail in zip(cut, tails, strict=True) for line in self.lines(piece, tail, indent)]
-
-
-def _hugged(text: str, room: int, page: Page, before: str, indent: str) -> Brackets | None:
-    """The brackets in which a value is broken that needs no parentheses of its own.
-
-    What can be cut in several places, at commas, operators or dots, reads better in parentheses. What can be cut in
-    one alone is broken in the last brackets of a call that it ends in, where all before them fits the line.
-    """
-    pairs, cut = brackets(text), pieces(text)
-    if not pairs or len(cut) > 2 or (len(cut) == 2 and "=" in before and _is_bare_tuple(text)):
-        return None
-    if len(cut) == 1:
-        return _to_break(text, pairs, room)
-    if text.endswith("]") and all(page.fits(indent + page.unit + piece) for piece in cut):
-        return None
-    last = [p for p in pairs if len(text) - len(cut[1]) < p.start < room]
-    if last and pairs[-1].end == len(text) - 1:
-        return last[-1]
-    return pairs[0] if pairs[0].start == 0 else None
-
-
-def _to_break(text: str, pairs: list[Brackets], room: int) -> Brackets:
-    """Of `f(x).g(y)[i]` the last pair up to which the text fits on its line; the longest pair of anything else."""
-    tree = _parsed(text)
-    ends = [p for p in pairs if p.start < room] if isinstance(tree, (ast.Call, ast.Subscript)) else []
-    return ends[-1] if ends else max(pairs, key=lambda p: p.end - p.start)
 
 
 _SUMS, _PRODUCTS = (ast.Add, ast.Sub), (ast.Mult, ast.Div, ast.MatMult, ast.FloorDiv, ast.Mod)

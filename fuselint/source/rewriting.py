@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,11 +13,17 @@ from fuselint.graph.model import Node, Statement
 from fuselint.source.dying import paired
 from fuselint.source.express import Place, Writer
 from fuselint.source.function import walk
+from fuselint.source.guard import PRAGMA
 from fuselint.source.hoist import Refused, page_of
-from fuselint.source.layout import is_atom, one_line, stays_broken
+from fuselint.source.layout import is_atom, is_expression, one_line, stays_broken
 from fuselint.source.removal import Removal, above, comments_in, line_end, line_start, span_of
 from fuselint.source.saving import Saved, saving_edit
 from fuselint.source.sites import Site
+
+ARGUMENT = re.compile(r"(\s*)(\S.*?)(,?)")
+"""A line of an argument: its indent, it, a comma."""
+
+CLOSE = (")", "]", "}")
 
 ONE_VALUE = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Return, cst.Expr)
 
@@ -158,8 +165,8 @@ class Rewriting:
         edits = sorted((self._part(site) for site in sites), key=lambda e: e.start)
         value = getattr(stmt, "value", None)
         if isinstance(stmt, ONE_VALUE) and value is not None and all(s.expr is not stmt for s in sites):
-            return [anew] if (anew := self._anew(value, edits)) else [self._laid(e) for e in edits]
-        return [self._laid(e) for e in edits]
+            return [anew] if (anew := self._anew(value, edits)) else self._laid(edits, self.source.span(stmt)[0])
+        return self._laid(edits, self.source.span(stmt)[0])
 
     def _assigning(self, stmt: cst.CSTNode, targets: str, values: str) -> Edit:
         start, end = self.source.span(stmt)
@@ -206,8 +213,10 @@ class Rewriting:
         was, new = one_line(text[first:last]), self._with(edits, first, last)
         if was is None or new is None or stays_broken(old):
             return None
-        is_ours = page.newline not in old or page.value(before, was, after, indent) == old
-        return Edit(start, end, page.value(before, new, after, indent)) if is_ours else None
+        fits, apart = page.fits(before + new + after), page.parenthesised(was, indent) == old
+        if page.newline not in old or page.value(before, was, after, indent) == old or (apart and fits):
+            return Edit(start, end, page.value(before, new, after, indent))
+        return Edit(start, end, page.parenthesised(new, indent)) if apart else None
 
     def _with(self, edits: Sequence[Edit], start: int, end: int) -> str | None:
         """A stretch of the file on one line, with the edits made."""
@@ -218,16 +227,44 @@ class Rewriting:
             out, at = f"{out}{text[at : e.start]}{e.text}", e.end
         return one_line(out + text[at:end])
 
-    def _laid(self, e: Edit) -> Edit:
+    def _laid(self, edits: Sequence[Edit], start: int) -> list[Edit]:
+        """Edits of a statement from `start` on, one by one; an argument on a line of its own is laid out as a whole."""
+        file = self.source.file
+        by_line: dict[int, list[Edit]] = {}
+        for e in edits:
+            by_line.setdefault(line_start(file, e.start), []).append(e)
+        out = []
+        for first, some in by_line.items():
+            alone = self._argument(first, some) if first > start else None
+            out += [alone] if alone else [self._fitted(e) for e in some]
+        return out
+
+    def _argument(self, first: int, edits: Sequence[Edit]) -> Edit | None:
+        """The only argument on a line, with its edits; None where the line holds more or less than one."""
+        file = self.source.file
+        last = line_end(file, first)
+        code = ARGUMENT.fullmatch(file.text[first:last].partition("#")[0].rstrip())
+        if code is None or edits[-1].end > last or not (code[3] or file.text[last:].lstrip().startswith(CLOSE)):
+            return None
+        begin, end = first + code.start(2), first + code.end(2)
+        was, new = file.text[begin:end], self._with(edits, begin, end)
+        if new is None or not is_expression(was):
+            return None
+        page = page_of(file)
+        lines = page.lines(page.spelled(new), code[3], code[1])
+        return Edit(begin, first + code.end(3), page.newline.join(lines).removeprefix(code[1]))
+
+    def _fitted(self, e: Edit) -> Edit:
         before, after, indent = self._around(e.start, e.end)
         return Edit(e.start, e.end, page_of(self.source.file).fit(before, e.text, after, indent))
 
     def _around(self, start: int, end: int) -> tuple[str, str, str]:
-        """The rest of the lines that code begins and ends on, without a comment; and the indent of the first."""
+        """The rest of the lines that code begins and ends on, without a comment to a tool; the indent of the first."""
         file = self.source.file
         first = line_start(file, start)
-        before, after = file.text[first:start], file.text[end : line_end(file, end)].rstrip("\r\n")
-        return before, after.partition("#")[0].rstrip(), indent_at(file.text[first:])
+        before, after = file.text[first:start], file.text[end : line_end(file, end)].rstrip()
+        code, _, comment = after.partition("#")
+        return before, code.rstrip() if PRAGMA.match(f"#{comment}") else after, indent_at(file.text[first:])
 
 
 def indent_at(line: str) -> str:

@@ -927,6 +927,30 @@ def test_what_stands_in_parentheses_over_lines_and_fits_now_loses_them() -> None
     )
 
 
+def test_two_values_of_an_argument_are_laid_out_together() -> None:
+    source = """
+        def turned(real_part, imaginary_part, cosines_of_all, sines_of_all):
+            return mx.stack(
+                [real_part * cosines_of_all, imaginary_part * sines_of_all],  # turned
+                axis=-1,
+            )
+        """
+    laid = """
+        def turned(real_part, imaginary_part, cosines_of_all, sines_of_all):
+            return mx.stack(
+                [
+                    mx.multiply(real_part, cosines_of_all),
+                    mx.multiply(imaginary_part, sines_of_all),
+                ],  # turned
+                axis=-1,
+            )
+        """
+    roots = ("real_part * cosines_of_all", "imaginary_part * sines_of_all")
+    holes = {"a": "param:real_part", "b": "param:cosines_of_all"}
+    holes |= {"c": "param:imaginary_part", "d": "param:sines_of_all"}
+    becomes(source, laid, roots, ("{mx}.multiply({a}, {b})", "{mx}.multiply({c}, {d})"), **holes)
+
+
 def test_two_values_of_a_statement_are_laid_out_together() -> None:
     becomes(
         """

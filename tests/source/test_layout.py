@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from fuselint.source.layout import Page, brackets, chain, delimited, is_atom, one_line, width_of
+from fuselint.source.layout import Page, brackets, chain, delimited, has_spaced_powers, is_atom, one_line, width_of
 
 
 @pytest.mark.parametrize(
@@ -17,6 +17,7 @@ from fuselint.source.layout import Page, brackets, chain, delimited, is_atom, on
         ("a  +  b", "a  +  b"),
         ("a\n+ b", "a + b"),
         ("x[\n    1:2,\n]", "x[1:2,]"),
+        ("f(a)\n.b(c)\n.d", "f(a).b(c).d"),
         ("f(\n    # why\n    a\n)", None),
         ('f("""a\nb""")', None),
     ],
@@ -154,3 +155,17 @@ def test_values_are_broken_as_ruff_breaks_them(before: str, text: str, lines: tu
     assert Page("    ", 60, "\n").value(before, text, "", "").split("\n") == list(lines)
     assert Page("\t", 60, "\r\n").value(before, text, "", "").split("\r\n") == [x.replace("    ", "\t") for x in lines]
     assert Page("    ", 150, "\n").value(before, text, "", "") == text
+
+
+def test_docstrings_say_nothing_of_the_width() -> None:
+    assert width_of(f'def f():\n    """Said\n    in {"so many words " * 8}\n    """\n' * 3) == 88
+
+
+def test_powers_are_spelled_as_the_file_spells_them() -> None:
+    text = "f(d ** -0.5, a.b ** 2, x[0] ** 2, g(y) ** 2, x ** g(y), c ** d.e)"
+    assert (
+        Page("    ", 88, "\n").value("", text, "", "") == "f(d**-0.5, a.b**2, x[0] ** 2, g(y) ** 2, x ** g(y), c**d.e)"
+    )
+    assert Page("    ", 88, "\n", spaced=True).fit("", text, "", "") == text
+    assert has_spaced_powers("y = x ** 2\n")
+    assert not has_spaced_powers('"""x ** 2"""\ny = x**2 + f(x) ** 2  # x ** 2\n')
