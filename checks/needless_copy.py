@@ -99,7 +99,9 @@ def _zeros(graph: Graph, root: Node) -> Match | None:
         if zeros.attrs.get("dtype") is not None or not _alike(graph, zeros.inputs[0], x):
             continue
         dtype = graph.facts.dtype(x)
-        if dtype.name == "bool_" or not dtype.floating or not _read_once(graph, zeros) or _is_looked_up(graph, root):
+        if dtype.name == "bool_" or not dtype.floating or not _read_once(graph, zeros):
+            continue
+        if _is_looked_up(graph, root) or _is_told_apart(graph, root.inputs[0], x):
             continue  # positions, counts and tokens are small
         holes: dict[str, Hole] = {"x": x}
         if zeros.inputs[0] is not x:
@@ -126,6 +128,16 @@ def _zeros(graph: Graph, root: Node) -> Match | None:
             data={"parts": ((root, f"{{mx}}.{root.op}({given})"),)},
         )
     return None
+
+
+def _is_told_apart(graph: Graph, condition: Node, x: Node) -> bool:
+    """Whether x itself is compared with a whole number, or with a name of which nothing is known: `x == mask_id`."""
+    if condition.op not in ("equal", "not_equal") or x not in condition.inputs:
+        return False
+    other = next(n for n in condition.inputs if n is not x)
+    return isinstance(graph.facts.const(other), int) or (
+        other.op in ("param", "attr") and graph.facts.kind(other) != "array"
+    )
 
 
 def _is_looked_up(graph: Graph, node: Node) -> bool:
@@ -312,6 +324,11 @@ EXAMPLES = [
 ]
 
 COUNTEREXAMPLES = [
+    Example(
+        HEAD + "def shown(x: mx.array, hidden: int):\n"
+        "    x = x.reshape(-1, 8)\n    return mx.where(x == hidden, mx.zeros_like(x), x)\n",
+        why="what is told apart by a number are tokens",
+    ),
     Example(
         HEAD + "def f(x: mx.array):\n    B, L, D = x.shape\n    x[0] += 1.0\n    return mx.exp(x)\n",
         why="an entry that is assigned to",

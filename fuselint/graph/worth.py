@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import libcst as cst
 
 from fuselint.graph.fact import PURE
-from fuselint.graph.model import Block, Graph, Node, Slice, Statement, operands
+from fuselint.graph.model import Block, Graph, Node, Slice, Statement, operands, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.origins import ONE_BY_ONE
 from fuselint.graph.state import ASSIGNED
@@ -68,22 +68,33 @@ def counts(graph: Graph, nodes: Sequence[Node]) -> bool:
 def finds_nearest(graph: Graph, node: Node) -> bool:
     """Whether nothing is left of a value but the index of the nearest: a vector is given the code of its codebook.
 
-    That is done with an image or a clip that comes in, once, and with no more entries than there are codes.
+    That is done with an image or a clip that comes in, once, and with no more entries than there are codes. Distances
+    to what a layer keeps may be given back too: they are a measure of its training.
     """
-    stack, seen, found = [node], {node}, False
+    stack, seen, found, escapes = [node], {node}, False, False
     while stack:
         at = stack.pop()
-        if at in graph.escaping or not graph.users.get(at):
+        readers = graph.users.get(at, ())
+        left = at in graph.escaping or any(r.op in HOLDERS for r in readers)
+        if not readers or (left and at.op not in ("add", "subtract")):
             return False
-        for r in graph.users[at]:
+        escapes |= left
+        for r in readers:
             nearest = r.op == "argmin" or (r.op == "argmax" and at.op == "negative")
             found |= nearest
-            if not nearest and r.op not in ("shape", "dim", "dtype", "ndim") and r not in seen:
+            if not nearest and r.op not in ("shape", "dim", "dtype", "ndim", *HOLDERS) and r not in seen:
                 seen.add(r)
                 stack.append(r)
-    return found
+    return found and (not escapes or _reads_own_table(node))
 
 
+def _reads_own_table(node: Node) -> bool:
+    """Whether a value is computed with the weight of a layer that the object holds."""
+    own = (n for n in region(node, ()) if n.op == "attr" and n.attrs.get("name") == "weight")
+    return any(str(n.attrs.get("path", "")).startswith("self.") for n in own)
+
+
+HOLDERS = frozenset({"tuple", "list", "dict"})
 HOST = frozenset({"numpy.array", "numpy.asarray", "builtins.float", "builtins.int"})
 READS = frozenset({"tolist", "item"})
 

@@ -37,3 +37,29 @@ def test_what_only_finds_the_nearest_is_silent(returned: str, count: int) -> Non
 
 def test_not_where_the_user_calls_it_hot() -> None:
     assert found(DISTANCE.format(returned="mx.argmin(far, axis=-1)"), hot=("*",)) == ["FUS231"]
+
+
+OWN = """import mlx.nn as nn
+
+
+class Quantizer(nn.Module):
+    def __init__(self, codes, dims):
+        super().__init__()
+        self.codebook = nn.Embedding(codes, dims)
+
+    def __call__(self, x):
+        far = mx.sum(self.codebook.weight**2, axis=-1) - 2 * (x @ self.codebook.weight.T)
+        return {returned}
+"""
+
+
+@pytest.mark.parametrize(
+    ("returned", "count"),
+    [
+        ("mx.argmax(-far, axis=-1), far", 0),
+        ("mx.argmax(far, axis=-1), far", 1),
+        ("mx.argmax(-far, axis=-1), far * x", 1),
+    ],
+)
+def test_distances_to_a_codebook_of_its_own_may_be_given_back(returned: str, count: int) -> None:
+    assert found(OWN.format(returned=returned)) == ["FUS231"] * count
