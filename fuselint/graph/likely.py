@@ -102,6 +102,8 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         found = None if tail is None else Shape(None, (tail[0], tail[2]))
     elif node.op == "attr" and isinstance(node.attrs.get("init"), Node):
         found = likely(node.attrs["init"], facts, depth + 1)  # a weight, or None where there is none
+    elif node.op == "attr":
+        found = _of_layer(node, source, facts)
     elif node.op == "index":
         whole = likely(source, facts, depth + 1)
         found = _indexed(whole, node.attrs.get("index")) or _cut(whole, node.attrs.get("index"), facts)
@@ -126,6 +128,27 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
         found = likely(source, facts, depth + 1)
     return found if found is not None else _by_rule(node, facts, depth)
+
+
+LAYER_WEIGHTS = {
+    ("nn.Linear", "weight"): ("output_dims", "input_dims"), ("nn.Linear", "bias"): ("output_dims",),
+    ("nn.Embedding", "weight"): ("num_embeddings", "dims"), ("nn.RMSNorm", "weight"): ("dims",),
+    ("nn.LayerNorm", "weight"): ("dims",), ("nn.LayerNorm", "bias"): ("dims",),
+}  # fmt: skip
+"""The axes of the weights of MLX's layers, by the arguments of their constructors."""
+
+
+def _of_layer(node: Node, owner: Node, facts: KnownFacts) -> Shape | None:
+    """`self.out.weight` of a layer that the constructor makes; quantized, it would be another layer."""
+    for instance in facts.of(owner).instances:
+        named = LAYER_WEIGHTS.get((instance.op.name if instance.op is not None else "", node.attrs["name"]))
+        if named is None or instance.maker is None:
+            continue
+        maker, new = instance.maker
+        sizes = [maker.size(arg) if isinstance(arg := new.attrs["args"].get(n), Node) else None for n in named]
+        if None not in sizes:
+            return Shape(None, tuple(s for s in sizes if s is not None))
+    return None
 
 
 def _returned(node: Node, facts: KnownFacts, depth: int) -> Shape | None:

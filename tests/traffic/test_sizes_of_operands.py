@@ -554,3 +554,46 @@ def test_pairs_of_rows_are_as_many_as_the_rows_have(tmp_path: Path) -> None:
     assert t.at["N"] == 1  # nothing says how long it is
     sizes = {name: {"T": 6, "M": 8, "N": 2, "freqs.size": freqs.size}[name] for name in t.at}
     assert evaluate(t.bytes_now, sizes) == moved((pairs, freqs, out), (pairs, freqs, out), (out, out, out))
+
+
+ROUTER = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    width: int = 640
+    experts: int = 128
+
+
+class Router(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.experts)
+
+    def __call__(self, x: mx.array):
+        return x.astype(mx.float32) @ self.gate.weight.astype(mx.float32).T + self.gate.bias.astype(mx.float32)
+"""
+
+
+def test_the_weight_of_a_layer_has_the_sizes_that_the_layer_is_made_with(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", ROUTER, "FUS231")
+    rows, width, experts = 2048, 640, 128
+    x, w, y = (mx.zeros(s) for s in ((rows, width), (width, experts), (rows, experts)))
+    small = mx.zeros((experts,)).nbytes
+    assert moved((x, w, y), (y, y)) <= evaluate(t.bytes_now, t.at) <= moved((x, w, y), (y, y)) + small
+    assert t.saved_at == 2 * y.nbytes
+
+
+CHUNKS = """
+def chunked(scores: mx.array, v: mx.array, cross: mx.array, cross_scale: mx.array, count: int, size: int):
+    v = mx.unflatten(v, 2, (count, size)).astype(mx.float32)
+    return mx.tril(scores) @ v + cross * cross_scale
+"""
+
+
+def test_a_batch_of_products_has_a_batch_of_second_factors(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", CHUNKS, "FUS231")
+    own = {name: n for name, n in t.at.items() if ".size" in name}
+    assert len(own) == 2  # the second factor, and the product that is added: as large as the result
+    assert set(own.values()) == {t.at["T"] * t.at["D"]}
