@@ -176,10 +176,23 @@ def _count(
     own = apart(traced, match.region, (match.root, *match.also), others)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a).own is None]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
-    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own)
+    spelled = {n: text for s in shapes if s is not None for n, text in _spelled(traced, s)}
+    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own, spelled)
     sizes.meanings.update(letters)
     sizes.renamed.update(renamed)
     return Region(before, after, Bytes(sizes, DTYPES[settings.activation]), settings.activation), traced
+
+
+def _spelled(traced: Trace, shape: Shape) -> Iterator[tuple[str, str]]:
+    """The sizes of a shape that are one of several, as the code spells them: `window_size[0]`."""
+    for name in {n for d in shape.dims for n in d.names}:
+        numbered, nodes = re.fullmatch(r"%(\d+)'*", name), traced.facts.graph.nodes
+        node = nodes[int(numbered.group(1))] if numbered is not None and int(numbered.group(1)) < len(nodes) else None
+        if node is None or node.op not in ("item", "index") or type(node.attrs.get("index")) is not int:
+            continue
+        whole = traced.facts.name_of(node.inputs[0])
+        if traced.facts.name_of(node) == name and not whole.startswith("%"):
+            yield name, f"{whole}[{node.attrs['index']}]"
 
 
 def _assumes_dtypes(graph: Graph, region: Region, traced: Trace) -> bool:

@@ -6,7 +6,7 @@ Where an array's rank is unknown it has T rows of its last axis; the last axis o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
@@ -24,6 +24,8 @@ ANY_LETTER = "NMKPQRUVW"
 
 NEGLIGIBLE = 1000
 """A term this many times smaller than one that contains it isn't worth printing."""
+
+SIDES = (frozenset({"H", "W"}), frozenset({"h", "w"}))
 
 Pair = tuple[Expr, Expr]
 
@@ -52,11 +54,14 @@ class Sizes:
         same: Iterable[Pair] = (),
         summed: Iterable[Pair] = (),
         apart: Apart | None = None,
+        spelled: Mapping[str, str] | None = None,
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
+        `spelled`: how the code spells sizes that it gives no name.
         """
         out = cls(same=list(same), apart=apart)
+        out.renamed.update((name, Expr.name(text)) for name, text in (spelled or {}).items())
         for operand, result in equal:
             out._equate(operand, result)
         out._note_contracted(summed)
@@ -66,8 +71,12 @@ class Sizes:
         free = [s for s in ordinary if s is None or s.lead is not None]
         if free:
             out._name_rows(free, ordinary)
-        out.renamed = {name: size.substitute(out.renamed) for name, size in out.renamed.items()}
+        for _ in out.renamed:  # a size may be called after one that is called after another
+            out.renamed, before = {n: size.substitute(out.renamed) for n, size in out.renamed.items()}, out.renamed
+            if out.renamed == before:
+                break
         out._note_outer_axes_apart(listed)
+        out._note_sides({n for s in listed if s is not None for d in s.dims for n in d.names})
         for shape in listed:
             if shape is not None:
                 out._note_roles(shape)
@@ -179,6 +188,12 @@ class Sizes:
             for depth, name in named.items():
                 letter = LENGTH if depth == min(named) and depth < max(deepest, 3) else HEADS
                 self.renamed.setdefault(name, Expr.name(BATCH if depth == max(deepest, 3) else letter))
+
+    def _note_sides(self, names: Set[str]) -> None:
+        """H is the height of an image where W stands beside it, and no number of heads."""
+        for sides in SIDES:
+            if names >= sides:
+                self.roles.update(dict.fromkeys(sides, "side"))
 
     def _note_outer_axes_apart(self, shapes: Iterable[Shape | None]) -> None:
         """Nothing says how long an axis is that only a table or a weight of unknown shape has: it counts as little."""

@@ -597,3 +597,41 @@ def test_a_batch_of_products_has_a_batch_of_second_factors(tmp_path: Path) -> No
     own = {name: n for name, n in t.at.items() if ".size" in name}
     assert len(own) == 2  # the second factor, and the product that is added: as large as the result
     assert set(own.values()) == {t.at["T"] * t.at["D"]}
+
+
+WINDOWS = """
+class Windows(nn.Module):
+    def __init__(self, window_size, heads: int):
+        super().__init__()
+        self.window_size = window_size
+        self.heads = heads
+
+    def __call__(self, x: mx.array):
+        B, H, W, C = x.shape
+        rows, columns = H // self.window_size[0], W // self.window_size[1]
+        x = x.reshape(B, rows, self.window_size[0], columns, self.window_size[1], C)
+        return mx.tanh(x) * mx.sin(x) + x
+"""
+
+
+def test_one_of_several_numbers_is_one_size_wherever_it_is_read(tmp_path: Path) -> None:
+    """Windows tile the image: all of them have as many places as it."""
+    (t,) = costs(tmp_path / "a.py", WINDOWS)
+    x = mx.zeros((1, 32, 32, 4096), mx.bfloat16)
+    assert {name: t.at[name] for name in ("B", "H", "W", "C")} == {"B": 1, "H": 32, "W": 32, "C": 4096}
+    assert evaluate(t.bytes_now, t.at) == moved((x, x), (x, x), (x, x, x), (x, x, x))
+
+
+MEETING = """
+def f(state, queries: mx.array, keys: mx.array):
+    b, h, m, l, d = queries.shape
+    scores = mx.einsum("bhmld,bhtd->bhmlt", queries, keys)
+    first = state.first.astype(mx.float32)[:, :, None, None, :]
+    second = state.second.astype(mx.float32)[:, :, None, None, :]
+    return second * (first * scores) + mx.tanh(scores)
+"""
+
+
+def test_axes_that_meet_by_way_of_a_third_are_one(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", MEETING)
+    assert all(".shape[" not in name for name in t.at)
