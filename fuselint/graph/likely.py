@@ -12,6 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from fuselint.graph.across import MARK
+from fuselint.graph.indexing import indexed
 from fuselint.graph.model import Node, Slice
 from fuselint.graph.op import REFUSED
 from fuselint.graph.ops import TABLE
@@ -106,7 +107,9 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         found = _of_layer(node, source, facts)
     elif node.op == "index":
         whole = likely(source, facts, depth + 1)
-        found = _indexed(whole, node.attrs.get("index")) or _cut(whole, node.attrs.get("index"), facts)
+        index = node.attrs.get("index")
+        whole = _named_axes(whole, index) or whole
+        found = _indexed(whole, index) or _cut(whole, index, facts) or _sliced(node, whole, facts)
     elif node.op == "item" and _is_picked(node, source, facts):
         found = SCALAR
     elif node.op == "expand_dims":
@@ -308,6 +311,25 @@ def _cut(shape: Shape | None, index: Any, facts: KnownFacts) -> Shape | None:
         return Shape(None, (*cut, *shape.dims[len(taken) :]))
     front = shape.front(len(taken))
     return None if front is None else Shape(front[0], (*front[1], *cut))
+
+
+def _named_axes(shape: Shape | None, index: Any) -> Shape | None:
+    """The x of `x[:, :, n:, :]`, which has as many axes: its last part takes all of one, and would else say nothing."""
+    parts = index if isinstance(index, tuple) else ()
+    if shape is None or shape.lead is None or shape.dims or len(parts) <= MANY_AXES:
+        return None
+    if not all(isinstance(p, Slice) for p in parts) or not parts[-1].takes_all:
+        return None
+    return Shape(None, tuple(Expr.name(f"{shape.lead}.shape[{i}]") for i in range(len(parts))))
+
+
+def _sliced(node: Node, shape: Shape | None, facts: KnownFacts) -> Shape | None:
+    """What slices leave of a value whose rank is only likely."""
+    index = node.attrs.get("index")
+    parts = index if isinstance(index, tuple) else (index,)
+    if shape is None or shape.lead is not None or not all(p is Ellipsis or isinstance(p, Slice) for p in parts):
+        return None
+    return indexed(shape, parts, facts, lambda i: Expr.name(f"%{node.id}.shape[{i}]"))
 
 
 def _length(part: Slice, facts: KnownFacts) -> Expr | None:

@@ -62,6 +62,8 @@ class Sizes:
         """
         out = cls(same=list(same), apart=apart)
         out.renamed.update((name, Expr.name(text)) for name, text in (spelled or {}).items())
+        shapes = list(shapes)
+        out._name_differences(shapes)
         for operand, result in equal:
             out._equate(operand, result)
         out._note_contracted(summed)
@@ -133,7 +135,7 @@ class Sizes:
                 if ".shape[" not in str(b):
                     self.clearer.setdefault(a, b)
                 continue
-            own = _likeliest(b).substitute(self.renamed)
+            own = self._named(b)
             if name not in own.names:
                 self.renamed[name] = own
 
@@ -144,6 +146,13 @@ class Sizes:
                 self.contracted |= {own}
                 if ".shape[" in name and last == Expr.name(name):
                     self.renamed.setdefault(name, own)
+
+    def _name_differences(self, shapes: Iterable[Shape | None]) -> None:
+        """`n - 1`, and the length after a convolution, get a letter of their own."""
+        for d in dict.fromkeys(d for s in shapes if s is not None for d in s.dims):
+            if _subtracts(d):
+                self.clearer[d] = Expr.name(f"%({d})")
+                self.meanings[f"%({d})"] = d
 
     def _note_whole(self, shapes: Iterable[Shape | None]) -> None:
         self.whole = frozenset(s.lead for s in shapes if s is not None and s.lead and s.dims and s.lead[-1] != "]")
@@ -246,7 +255,9 @@ class Sizes:
             taken.add(letter)
             self.renamed = {n: size.substitute({name: Expr.name(letter)}) for n, size in self.renamed.items()}
             self.renamed[name] = Expr.name(letter)
-            if not name.startswith("%"):
+            if name in self.meanings:
+                self.meanings[letter] = self.meanings.pop(name)
+            elif not name.startswith("%"):
                 self.meanings[letter] = Expr.name(name)
             self.roles[letter] = what
 
@@ -418,6 +429,16 @@ class Sizes:
     def numbers(self, formula: Expr, known: Known) -> dict[str, Number]:
         """A number for each name of the formula, and where it comes from."""
         return {name: self.number(name, known) for name in sorted(formula.names)}
+
+
+def _subtracts(size: Expr) -> bool:
+    """Whether a size that isn't a number has a term below 0, or a rounded part of it has."""
+    if size.value() is not None:
+        return False
+    if any(coefficient < 0 for _, coefficient in size.terms):
+        return True
+    atoms = (a for monomial, _ in size.terms for a, _ in monomial)
+    return any(_subtracts(e) for a in atoms if isinstance(a, Apply) and a.function == "//" for e in a.args)
 
 
 def _is_image(dims: Sequence[Expr]) -> bool:

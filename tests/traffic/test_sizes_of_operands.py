@@ -635,3 +635,25 @@ def f(state, queries: mx.array, keys: mx.array):
 def test_axes_that_meet_by_way_of_a_third_are_one(tmp_path: Path) -> None:
     (t,) = costs(tmp_path / "a.py", MEETING)
     assert all(".shape[" not in name for name in t.at)
+
+
+PREFIXED = """
+def half_turned(x: mx.array):
+    d = x.shape[-1] // 2
+    return mx.concatenate([-x[..., d:], x[..., :d]], axis=-1)
+
+
+def f(q: mx.array, sin: mx.array, cos: mx.array, prefix: int):
+    sin, cos = sin[None, None, :, :], cos[None, None, :, :]
+    return q[:, :, prefix:, :] * cos + half_turned(q[:, :, prefix:, :]) * sin
+"""
+
+
+def test_slices_that_name_all_axes_tell_the_rank_and_differences_have_a_letter(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", PREFIXED)
+    q, table = mx.zeros((2, 3, 5, 8), mx.bfloat16), mx.zeros((5, 8), mx.bfloat16)
+    assert t.symbols == {"B": "q.shape[0]", "H": "q.shape[1]", "L": "-prefix + q.shape[2]", "N": "q.shape[3]"}
+    assert (t.at["L"], t.at["H"], t.at["N"]) == (2048, 32, 128)
+    sizes = {"B": 2, "H": 3, "L": 5, "N": 8}
+    assert evaluate(t.bytes_now, sizes) == moved((q, table, q), (q, table, q), (q, q, q))
+    assert evaluate(t.bytes_fused, sizes) == moved((q, table, q, table, q))
