@@ -165,6 +165,8 @@ def _is_matrix(graph: Graph, b: Node) -> bool:
     if graph.facts.rank(b) is not None:
         return graph.facts.rank(b) == MATRIX
     while b.inputs and (b.op == "astype" or (b.op in TABLE and TABLE[b.op].kind == "view")):
+        if b.op == "unflatten" and type(b.attrs.get("axis")) is int and b.attrs["axis"] > 0:
+            return False  # its axes, those of what is unflattened, and those before them
         b = b.inputs[0]
     return b.op not in TABLE
 

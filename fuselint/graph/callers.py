@@ -55,6 +55,7 @@ class Callers:
         self._given: dict[tuple[Graph, int], dict[str, str]] = {}
         self._calls: dict[Graph, list[tuple[Graph, list[Given]]]] = {}
         self._shapes: dict[tuple[Graph, int], dict[Node, Shape]] = {}
+        self._absent: dict[Graph, frozenset[Node]] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
 
     def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
@@ -128,6 +129,22 @@ class Callers:
                 if len(dims) < SEVERAL or Expr.of(1) in dims:
                     yield own, Shape(None, dims)
 
+    def absent(self, graph: Graph, depth: int = 0) -> frozenset[Node]:
+        """Parameters that are None by default, and that no call in the package gives anything else."""
+        optional = {p for p in graph.params.values() if _is_none(p.attrs.get("default"))}
+        if depth >= DEEPEST or not optional:
+            return frozenset()
+        if graph not in self._absent:
+            self._absent[graph] = frozenset()  # of a function that calls itself
+            calls = self.calls(graph)
+            for caller, pairs in calls:
+                if any(n.frame.qualname == graph.context.qualname for n in caller.nodes):
+                    optional.clear()  # inlined: its operands say nothing of what was left out
+                outer = self.absent(caller, depth + 1)
+                optional -= {own for own, n in pairs if not _is_none(n) and n not in outer}
+            self._absent[graph] = frozenset(optional if 0 < len(calls) < MOST else ())
+        return self._absent[graph]
+
     def _shaped(self, graph: Graph, depth: int) -> KnownFacts:
         """The facts of a function, and likely shapes of its arguments."""
         if (graph, depth) not in self._shaped_facts:
@@ -176,6 +193,12 @@ def given_shapes(graph: Graph) -> dict[Node, Shape]:
     return {} if callers is None else callers.shapes(graph, graph.facts)
 
 
+def absent_arguments(graph: Graph) -> frozenset[Node]:
+    """See Callers.absent."""
+    callers = _callers(graph)
+    return frozenset() if callers is None else callers.absent(graph)
+
+
 def _callers(graph: Graph) -> Callers | None:
     if graph.program is None:
         return None
@@ -183,6 +206,10 @@ def _callers(graph: Graph) -> Callers | None:
     if elsewhere.callers is None:
         elsewhere.callers = Callers(elsewhere)
     return elsewhere.callers
+
+
+def _is_none(node: object) -> bool:
+    return isinstance(node, Node) and node.op == "const" and node.attrs.get("value") is None
 
 
 def _is_number(node: Node, facts: KnownFacts) -> bool:

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from fuselint.graph.across import MARK
+from fuselint.graph.indexing import indexed
 from fuselint.graph.model import Node, Slice
 from fuselint.graph.op import REFUSED
 from fuselint.graph.ops import TABLE
@@ -102,9 +103,13 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         found = None if tail is None else Shape(None, (tail[0], tail[2]))
     elif node.op == "attr" and isinstance(node.attrs.get("init"), Node):
         found = likely(node.attrs["init"], facts, depth + 1)  # a weight, or None where there is none
+    elif node.op == "attr":
+        found = _of_layer(node, source, facts)
     elif node.op == "index":
         whole = likely(source, facts, depth + 1)
-        found = _indexed(whole, node.attrs.get("index")) or _cut(whole, node.attrs.get("index"), facts)
+        index = node.attrs.get("index")
+        whole = _named_axes(whole, index) or whole
+        found = _indexed(whole, index) or _cut(whole, index, facts) or _sliced(node, whole, facts)
     elif node.op == "item" and _is_picked(node, source, facts):
         found = SCALAR
     elif node.op == "expand_dims":
@@ -126,6 +131,27 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
         found = likely(source, facts, depth + 1)
     return found if found is not None else _by_rule(node, facts, depth)
+
+
+LAYER_WEIGHTS = {
+    ("nn.Linear", "weight"): ("output_dims", "input_dims"), ("nn.Linear", "bias"): ("output_dims",),
+    ("nn.Embedding", "weight"): ("num_embeddings", "dims"), ("nn.RMSNorm", "weight"): ("dims",),
+    ("nn.LayerNorm", "weight"): ("dims",), ("nn.LayerNorm", "bias"): ("dims",),
+}  # fmt: skip
+"""The axes of the weights of MLX's layers, by the arguments of their constructors."""
+
+
+def _of_layer(node: Node, owner: Node, facts: KnownFacts) -> Shape | None:
+    """`self.out.weight` of a layer that the constructor makes; quantized, it would be another layer."""
+    for instance in facts.of(owner).instances:
+        named = LAYER_WEIGHTS.get((instance.op.name if instance.op is not None else "", node.attrs["name"]))
+        if named is None or instance.maker is None:
+            continue
+        maker, new = instance.maker
+        sizes = [maker.size(arg) if isinstance(arg := new.attrs["args"].get(n), Node) else None for n in named]
+        if None not in sizes:
+            return Shape(None, tuple(s for s in sizes if s is not None))
+    return None
 
 
 def _returned(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
@@ -285,6 +311,25 @@ def _cut(shape: Shape | None, index: Any, facts: KnownFacts) -> Shape | None:
         return Shape(None, (*cut, *shape.dims[len(taken) :]))
     front = shape.front(len(taken))
     return None if front is None else Shape(front[0], (*front[1], *cut))
+
+
+def _named_axes(shape: Shape | None, index: Any) -> Shape | None:
+    """The x of `x[:, :, n:, :]`, which has as many axes: its last part takes all of one, and would else say nothing."""
+    parts = index if isinstance(index, tuple) else ()
+    if shape is None or shape.lead is None or shape.dims or len(parts) <= MANY_AXES:
+        return None
+    if not all(isinstance(p, Slice) for p in parts) or not parts[-1].takes_all:
+        return None
+    return Shape(None, tuple(Expr.name(f"{shape.lead}.shape[{i}]") for i in range(len(parts))))
+
+
+def _sliced(node: Node, shape: Shape | None, facts: KnownFacts) -> Shape | None:
+    """What slices leave of a value whose rank is only likely."""
+    index = node.attrs.get("index")
+    parts = index if isinstance(index, tuple) else (index,)
+    if shape is None or shape.lead is not None or not all(p is Ellipsis or isinstance(p, Slice) for p in parts):
+        return None
+    return indexed(shape, parts, facts, lambda i: Expr.name(f"%{node.id}.shape[{i}]"))
 
 
 def _length(part: Slice, facts: KnownFacts) -> Expr | None:

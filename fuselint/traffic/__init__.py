@@ -7,11 +7,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from fuselint import chips
 from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import InDtype, Traffic
 from fuselint.finding import Seconds as SecondsSaved
-from fuselint.graph.callers import given_dtypes, given_shapes
+from fuselint.graph.callers import absent_arguments, given_dtypes, given_shapes
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
@@ -168,7 +170,8 @@ def _count(
     facts, letters, renamed = _stated(graph, match)
     given = {**given_dtypes(graph), **known.dtypes}
     gates = replace(gates_of(settings, known), given=given, narrow=narrow)
-    traced = trace(_one_way(match.region), facts, eager=True, gates=gates)
+    absent = absent_arguments(graph)
+    traced = trace(_one_way(graph, match.region, absent), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
     _lead_products(before)
@@ -176,10 +179,23 @@ def _count(
     own = apart(traced, match.region, (match.root, *match.also), others)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a).own is None]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
-    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own)
+    spelled = {n: text for s in shapes if s is not None for n, text in _spelled(traced, s)}
+    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own, spelled)
     sizes.meanings.update(letters)
     sizes.renamed.update(renamed)
     return Region(before, after, Bytes(sizes, DTYPES[settings.activation]), settings.activation), traced
+
+
+def _spelled(traced: Trace, shape: Shape) -> Iterator[tuple[str, str]]:
+    """The sizes of a shape that are one of several, as the code spells them: `window_size[0]`."""
+    for name in {n for d in shape.dims for n in d.names}:
+        numbered, nodes = re.fullmatch(r"%(\d+)'*", name), traced.facts.graph.nodes
+        node = nodes[int(numbered.group(1))] if numbered is not None and int(numbered.group(1)) < len(nodes) else None
+        if node is None or node.op not in ("item", "index") or type(node.attrs.get("index")) is not int:
+            continue
+        whole = traced.facts.name_of(node.inputs[0])
+        if traced.facts.name_of(node) == name and not whole.startswith("%"):
+            yield name, f"{whole}[{node.attrs['index']}]"
 
 
 def _assumes_dtypes(graph: Graph, region: Region, traced: Trace) -> bool:
@@ -221,11 +237,12 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
     if gates.training and match.fused and all(k.op.startswith(COMPILES) for k in match.fused):
         return before, before
     still = trace(needed, facts, eager=True, gates=gates)
-    return before, [*_fused(match, traced, places), *launches(still)]
+    return before, [*_fused(match, traced, places, absent_arguments(graph)), *launches(still)]
 
 
-def _one_way(nodes: Collection[Node]) -> set[Node]:
-    """Without what another branch of an `if` computes: of each, the one that computes more stays."""
+def _one_way(graph: Graph, nodes: Collection[Node], absent: Collection[Node]) -> set[Node]:
+    """Without what another branch of an `if` computes: of each, the one that computes more stays; where the test asks
+    for an argument that the package never gives, the one without it."""
     arms: dict[Statement, dict[str, set[Node]]] = {}
     for node in nodes:
         stmt = node.top_stmt
@@ -235,11 +252,28 @@ def _one_way(nodes: Collection[Node]) -> set[Node]:
                 arms.setdefault(at.owner, {}).setdefault(at.kind, set()).add(node)
             at = at.parent
     kept = set(nodes)
-    for ways in arms.values():
-        if len(ways) > 1:
+    for owner, ways in arms.items():
+        never = _never_taken(graph, owner, absent)
+        if never in ways:
+            kept -= ways[never]
+        elif len(ways) > 1:
             then, other = (ways[kind] & kept for kind in ("then", "else"))
             kept -= other if len(then) >= len(other) else then
     return kept
+
+
+def _never_taken(graph: Graph, owner: Statement, absent: Collection[Node]) -> str:
+    """The branch of `if mask is not None` that an argument which is always None leaves out; "" where that isn't so."""
+    test = owner.cst.test if isinstance(owner.cst, cst.If) else None
+    asked = test.left if isinstance(test, cst.Comparison) and len(test.comparisons) == 1 else None
+    if not absent or not isinstance(test, cst.Comparison) or not isinstance(asked, cst.Name):
+        return ""
+    compared = test.comparisons[0]
+    if not isinstance(compared.comparator, cst.Name) or compared.comparator.value != "None":
+        return ""
+    if graph.lookup(asked.value, owner) not in absent:
+        return ""
+    return {cst.IsNot: "then", cst.Is: "else"}.get(type(compared.operator), "")
 
 
 def gates_of(settings: Settings, known: Known) -> Gates:
@@ -452,11 +486,11 @@ def band(t: chips.Seconds) -> SecondsSaved:
 # -- what the fix leaves -----------------------------------------------------------------------------------------------
 
 
-def _fused(match: Match, traced: Trace, places: Mapping[Array, Place]) -> list[Kernel]:
-    """The rule's own kernels, or what runs in their place where MLX has none."""
+def _fused(match: Match, traced: Trace, places: Mapping[Array, Place], absent: Collection[Node]) -> list[Kernel]:
+    """The rule's own kernels, or what runs in their place where MLX has none. absent: arguments that nobody gives."""
     out: list[Kernel] = []
     for k in match.fused:
-        reads = _arrays(k.reads, traced)
+        reads = _arrays([n for n in k.reads if n not in absent], traced)
         writes = traced.operand(k.writes)
         if isinstance(writes, Array):
             made = [_made(m, k, traced) for m in k.made]

@@ -265,6 +265,9 @@ def _readable(node: Node, lead: str) -> str:
 
 
 def _use(node: Node, text: str) -> Use:
+    if isinstance(node.cst, cst.BinaryOperation) and text.startswith("("):
+        parts = re.split(r"\s[-+*/@%]+\s", text[1:-1])  # as large as its largest part
+        return max((_use_of_name(p) or "activation" for p in parts), key=lambda use: LARGER[use])
     if node.op in TABLE and TABLE[node.op].kind == "gather":
         return "activation"  # a row for each token
     if node.op in ("cos", "sin"):
@@ -272,7 +275,11 @@ def _use(node: Node, text: str) -> Use:
     owner = re.search(r"(\w+)\.weight'*$", text)
     if owner is not None and owner.group(1) != "self" and not re.search(NORMS, owner.group(1).lower()):
         return "activation"  # of a layer: a matrix
-    last = text.rstrip("'\"])").rsplit(".", 1)[-1].lower()
-    said = next((use for pattern, use in USES if re.search(pattern, last)), None)
+    said = _use_of_name(text)
     is_weight = node.op in ("attr", "global") and not is_from_outside(node)
     return said or ("vector" if is_weight else "activation")
+
+
+def _use_of_name(text: str) -> Use | None:
+    last = text.rstrip("'\"])").rsplit(".", 1)[-1].lower()
+    return next((use for pattern, use in USES if re.search(pattern, last)), None)

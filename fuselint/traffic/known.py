@@ -39,13 +39,14 @@ assert set(PHASE) == set(PHASES)
 
 ASSUMED: dict[str, int] = {
     "features": 4096, "heads": 32, "kv_heads": 8, "group": 4, "head": 128, "inner": 14336, "vocabulary": 128256,
-    "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "span": 128, "rank": 8, "ratio": 4, "side": 32,
+    "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "span": 128, "rank": 8, "ratio": 4, "side": 32, "patch": 8,
     "other": 1,
 }  # fmt: skip
 """Where nothing says a size: those of Llama 3 8B, and one of anything else."""
 
 LETTERS: dict[str, str] = {
     "B": "batch", "N": "batch", "H": "heads", "G": "kv_heads", "L": "length", "S": "keys", "T": "rows", "D": "features",
+    "C": "features",
     "V": "vocabulary", "E": "experts", "F": "pairs",
 }  # fmt: skip
 """What sizes are that rules, and most code, call by one letter."""
@@ -56,6 +57,7 @@ LETTER_OF: dict[str, str] = {
 """What to call an axis by what it is for, where the code has no name for it."""
 
 NAMES: tuple[tuple[str, str], ...] = (
+    (r"window.*\[\d\]$", "patch"),  # one side of a window of an image
     (r"batch|^bsz$|^bs$|^bsize$", "batch"),
     (r"ratio$|_mult(iplier)?$|factor$|expansion$", "ratio"),
     (r"^n_?dims?$|_ndim$", "other"),  # how many axes
@@ -105,7 +107,7 @@ def role(name: str, at: str = "other") -> str:
     last = name.rstrip("'").rsplit(".", 1)[-1]
     if last in LETTERS:
         # One letter may stand for several things: the place decides on features.
-        return at if last in ("D", "N", "E") and at != "other" else LETTERS[last]
+        return at if last in ("C", "D", "N", "E") and at != "other" else LETTERS[last]
     found = next((r for pattern, r in NAMES if re.search(pattern, last.lower())), None)
     return found or at
 

@@ -6,7 +6,7 @@ Where an array's rank is unknown it has T rows of its last axis; the last axis o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
@@ -24,6 +24,8 @@ ANY_LETTER = "NMKPQRUVW"
 
 NEGLIGIBLE = 1000
 """A term this many times smaller than one that contains it isn't worth printing."""
+
+SIDES = (frozenset({"H", "W"}), frozenset({"h", "w"}))
 
 Pair = tuple[Expr, Expr]
 
@@ -52,11 +54,16 @@ class Sizes:
         same: Iterable[Pair] = (),
         summed: Iterable[Pair] = (),
         apart: Apart | None = None,
+        spelled: Mapping[str, str] | None = None,
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
+        `spelled`: how the code spells sizes that it gives no name.
         """
         out = cls(same=list(same), apart=apart)
+        out.renamed.update((name, Expr.name(text)) for name, text in (spelled or {}).items())
+        shapes = list(shapes)
+        out._name_differences(shapes)
         for operand, result in equal:
             out._equate(operand, result)
         out._note_contracted(summed)
@@ -66,8 +73,12 @@ class Sizes:
         free = [s for s in ordinary if s is None or s.lead is not None]
         if free:
             out._name_rows(free, ordinary)
-        out.renamed = {name: size.substitute(out.renamed) for name, size in out.renamed.items()}
+        for _ in out.renamed:  # a size may be called after one that is called after another
+            out.renamed, before = {n: size.substitute(out.renamed) for n, size in out.renamed.items()}, out.renamed
+            if out.renamed == before:
+                break
         out._note_outer_axes_apart(listed)
+        out._note_sides({n for s in listed if s is not None for d in s.dims for n in d.names})
         for shape in listed:
             if shape is not None:
                 out._note_roles(shape)
@@ -124,7 +135,7 @@ class Sizes:
                 if ".shape[" not in str(b):
                     self.clearer.setdefault(a, b)
                 continue
-            own = _likeliest(b).substitute(self.renamed)
+            own = self._named(b)
             if name not in own.names:
                 self.renamed[name] = own
 
@@ -135,6 +146,13 @@ class Sizes:
                 self.contracted |= {own}
                 if ".shape[" in name and last == Expr.name(name):
                     self.renamed.setdefault(name, own)
+
+    def _name_differences(self, shapes: Iterable[Shape | None]) -> None:
+        """`n - 1`, and the length after a convolution, get a letter of their own."""
+        for d in dict.fromkeys(d for s in shapes if s is not None for d in s.dims):
+            if _subtracts(d):
+                self.clearer[d] = Expr.name(f"%({d})")
+                self.meanings[f"%({d})"] = d
 
     def _note_whole(self, shapes: Iterable[Shape | None]) -> None:
         self.whole = frozenset(s.lead for s in shapes if s is not None and s.lead and s.dims and s.lead[-1] != "]")
@@ -179,6 +197,12 @@ class Sizes:
             for depth, name in named.items():
                 letter = LENGTH if depth == min(named) and depth < max(deepest, 3) else HEADS
                 self.renamed.setdefault(name, Expr.name(BATCH if depth == max(deepest, 3) else letter))
+
+    def _note_sides(self, names: Set[str]) -> None:
+        """H is the height of an image where W stands beside it, and no number of heads."""
+        for sides in SIDES:
+            if names >= sides:
+                self.roles.update(dict.fromkeys(sides, "side"))
 
     def _note_outer_axes_apart(self, shapes: Iterable[Shape | None]) -> None:
         """Nothing says how long an axis is that only a table or a weight of unknown shape has: it counts as little."""
@@ -231,7 +255,9 @@ class Sizes:
             taken.add(letter)
             self.renamed = {n: size.substitute({name: Expr.name(letter)}) for n, size in self.renamed.items()}
             self.renamed[name] = Expr.name(letter)
-            if not name.startswith("%"):
+            if name in self.meanings:
+                self.meanings[letter] = self.meanings.pop(name)
+            elif not name.startswith("%"):
                 self.meanings[letter] = Expr.name(name)
             self.roles[letter] = what
 
@@ -403,6 +429,16 @@ class Sizes:
     def numbers(self, formula: Expr, known: Known) -> dict[str, Number]:
         """A number for each name of the formula, and where it comes from."""
         return {name: self.number(name, known) for name in sorted(formula.names)}
+
+
+def _subtracts(size: Expr) -> bool:
+    """Whether a size that isn't a number has a term below 0, or a rounded part of it has."""
+    if size.value() is not None:
+        return False
+    if any(coefficient < 0 for _, coefficient in size.terms):
+        return True
+    atoms = (a for monomial, _ in size.terms for a, _ in monomial)
+    return any(_subtracts(e) for a in atoms if isinstance(a, Apply) and a.function == "//" for e in a.args)
 
 
 def _is_image(dims: Sequence[Expr]) -> bool:

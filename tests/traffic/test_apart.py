@@ -297,3 +297,53 @@ def test_a_table_of_four_axes_has_a_length(tmp_path: Path) -> None:
     path.write_text(HEAD + "def f(x: mx.array, freqs: mx.array):\n" + body)
     (cost,) = costs(path, "FUS301")
     assert cost.at["L"] == 2048
+
+
+ENCODER = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Attention(nn.Module):
+    def __call__(self, q: mx.array, k: mx.array, v: mx.array, mask=None):
+        B, H, L, D = q.shape
+        k, v = k.reshape(B, H, L, D), v.reshape(B, H, L, D)
+        scores = q @ k.transpose(0, 1, 3, 2)
+        if mask is not None:
+            scores = scores + mask
+        return mx.softmax(scores, axis=-1) @ v
+
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention()
+
+    def __call__(self, x: mx.array, mask=None):
+        return self.attention(x, x, x, mask=mask)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Layer()
+
+    def __call__(self, x: mx.array):
+        return self.layer(x)GIVEN
+"""
+
+
+@pytest.mark.parametrize("given", ["", " + self.layer(x, mx.zeros((4, 4)))"])
+def test_a_mask_that_no_call_gives_is_no_operand(tmp_path: Path, given: str) -> None:
+    path = tmp_path / "encoder.py"
+    path.write_text(ENCODER.replace("GIVEN", given))
+    (t,) = costs(path, "FUS211")
+    q = mx.zeros((1, 2, 4, 8), mx.bfloat16)
+    keys = mx.zeros((1, 2, 8, 4), mx.bfloat16)
+    mx.eval(q, keys)
+    plain = kernels_of(lambda q, k: mx.softmax(q @ k, axis=-1) @ q, q, keys)
+    assert t.kernels_now == plain + bool(given)
+    scores = mx.zeros((1, 2, 4, 4), mx.bfloat16)
+    if not given:
+        sizes = {"B": 1, "H": 2, "L": 4, "D": 8}
+        assert evaluate(t.bytes_now, sizes) == moved((q, q, scores), (scores, scores), (scores, q, q))
+        assert evaluate(t.bytes_fused, sizes) == moved((q, q, q, q))

@@ -554,3 +554,106 @@ def test_pairs_of_rows_are_as_many_as_the_rows_have(tmp_path: Path) -> None:
     assert t.at["N"] == 1  # nothing says how long it is
     sizes = {name: {"T": 6, "M": 8, "N": 2, "freqs.size": freqs.size}[name] for name in t.at}
     assert evaluate(t.bytes_now, sizes) == moved((pairs, freqs, out), (pairs, freqs, out), (out, out, out))
+
+
+ROUTER = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    width: int = 640
+    experts: int = 128
+
+
+class Router(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.experts)
+
+    def __call__(self, x: mx.array):
+        return x.astype(mx.float32) @ self.gate.weight.astype(mx.float32).T + self.gate.bias.astype(mx.float32)
+"""
+
+
+def test_the_weight_of_a_layer_has_the_sizes_that_the_layer_is_made_with(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", ROUTER, "FUS231")
+    rows, width, experts = 2048, 640, 128
+    x, w, y = (mx.zeros(s) for s in ((rows, width), (width, experts), (rows, experts)))
+    small = mx.zeros((experts,)).nbytes
+    assert moved((x, w, y), (y, y)) <= evaluate(t.bytes_now, t.at) <= moved((x, w, y), (y, y)) + small
+    assert t.saved_at == 2 * y.nbytes
+
+
+CHUNKS = """
+def chunked(scores: mx.array, v: mx.array, cross: mx.array, cross_scale: mx.array, count: int, size: int):
+    v = mx.unflatten(v, 2, (count, size)).astype(mx.float32)
+    return mx.tril(scores) @ v + cross * cross_scale
+"""
+
+
+def test_a_batch_of_products_has_a_batch_of_second_factors(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", CHUNKS, "FUS231")
+    own = {name: n for name, n in t.at.items() if ".size" in name}
+    assert len(own) == 2  # the second factor, and the product that is added: as large as the result
+    assert set(own.values()) == {t.at["T"] * t.at["D"]}
+
+
+WINDOWS = """
+class Windows(nn.Module):
+    def __init__(self, window_size, heads: int):
+        super().__init__()
+        self.window_size = window_size
+        self.heads = heads
+
+    def __call__(self, x: mx.array):
+        B, H, W, C = x.shape
+        rows, columns = H // self.window_size[0], W // self.window_size[1]
+        x = x.reshape(B, rows, self.window_size[0], columns, self.window_size[1], C)
+        return mx.tanh(x) * mx.sin(x) + x
+"""
+
+
+def test_one_of_several_numbers_is_one_size_wherever_it_is_read(tmp_path: Path) -> None:
+    """Windows tile the image: all of them have as many places as it."""
+    (t,) = costs(tmp_path / "a.py", WINDOWS)
+    x = mx.zeros((1, 32, 32, 4096), mx.bfloat16)
+    assert {name: t.at[name] for name in ("B", "H", "W", "C")} == {"B": 1, "H": 32, "W": 32, "C": 4096}
+    assert evaluate(t.bytes_now, t.at) == moved((x, x), (x, x), (x, x, x), (x, x, x))
+
+
+MEETING = """
+def f(state, queries: mx.array, keys: mx.array):
+    b, h, m, l, d = queries.shape
+    scores = mx.einsum("bhmld,bhtd->bhmlt", queries, keys)
+    first = state.first.astype(mx.float32)[:, :, None, None, :]
+    second = state.second.astype(mx.float32)[:, :, None, None, :]
+    return second * (first * scores) + mx.tanh(scores)
+"""
+
+
+def test_axes_that_meet_by_way_of_a_third_are_one(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", MEETING)
+    assert all(".shape[" not in name for name in t.at)
+
+
+PREFIXED = """
+def half_turned(x: mx.array):
+    d = x.shape[-1] // 2
+    return mx.concatenate([-x[..., d:], x[..., :d]], axis=-1)
+
+
+def f(q: mx.array, sin: mx.array, cos: mx.array, prefix: int):
+    sin, cos = sin[None, None, :, :], cos[None, None, :, :]
+    return q[:, :, prefix:, :] * cos + half_turned(q[:, :, prefix:, :]) * sin
+"""
+
+
+def test_slices_that_name_all_axes_tell_the_rank_and_differences_have_a_letter(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", PREFIXED)
+    q, table = mx.zeros((2, 3, 5, 8), mx.bfloat16), mx.zeros((5, 8), mx.bfloat16)
+    assert t.symbols == {"B": "q.shape[0]", "H": "q.shape[1]", "L": "-prefix + q.shape[2]", "N": "q.shape[3]"}
+    assert (t.at["L"], t.at["H"], t.at["N"]) == (2048, 32, 128)
+    sizes = {"B": 2, "H": 3, "L": 5, "N": 8}
+    assert evaluate(t.bytes_now, sizes) == moved((q, table, q), (q, table, q), (q, q, q))
+    assert evaluate(t.bytes_fused, sizes) == moved((q, table, q, table, q))
