@@ -58,7 +58,7 @@ from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.tape import same_shape
 from fuselint.graph.trace import trace
-from fuselint.graph.worth import changes, counts, is_few, is_lowest, is_rare
+from fuselint.graph.worth import changes, counts, is_few, is_given_tables, is_lowest, is_rare
 from fuselint.rulebook import Example, FusedKernel, Match
 from fuselint.source.layout import one_line
 from fuselint.traffic.kernels import Kernel, kernels
@@ -263,6 +263,7 @@ class _Reading:
         if self.is_normalisation(found):
             return False  # an image or a latent, once
         rare = is_few(self.graph, root) or is_rare(self.graph, self.chain.nodes, gated=self.is_gated())
+        rare = rare or is_given_tables(self.graph, self.outside)
         if rare and not self.graph.context.hot:
             return False
         if self.origins.of(root) == {"identity"} or counts(self.graph, self.chain.nodes):

@@ -224,15 +224,21 @@ def _is_number(node: Node, facts: KnownFacts) -> bool:
 def given_numbers(graph: Graph, parameter: Node) -> list[int | None]:
     """The number that each call of the function in the package gives an argument, by constants and defaults; None where
     that isn't known. A helper that is lowered where it is called is no call there."""
+    found: list[int | None] = []
+    for caller, argument in given(graph, parameter):
+        facts = Facts(caller, Reach(usual=True, elsewhere=caller.program.elsewhere if caller.program else None))
+        found.append(facts.usual(facts.size(argument))[0])
+    return found
+
+
+def given(graph: Graph, parameter: Node) -> Iterator[tuple[Graph, Node]]:
+    """What the package's calls of the function give an argument: each caller, and the value there."""
     if graph.program is None:
-        return []
+        return
     elsewhere = graph.program.elsewhere
     elsewhere.callers = elsewhere.callers or Callers(elsewhere)
-    found: list[int | None] = []
     for caller, pairs in elsewhere.callers.calls(graph):
-        facts = Facts(caller, Reach(usual=True, elsewhere=elsewhere))
-        found += [facts.usual(facts.size(argument))[0] for own, argument in pairs if own is parameter]
-    return found
+        yield from ((caller, argument) for own, argument in pairs if own is parameter)
 
 
 def _said(dtype: DType, free: frozenset[str]) -> str | None:

@@ -15,10 +15,11 @@ from weakref import WeakKeyDictionary
 
 import libcst as cst
 
+from fuselint.graph.callers import given
 from fuselint.graph.fact import PURE
 from fuselint.graph.model import Block, Graph, Node, Slice, Statement, operands, region
 from fuselint.graph.ops import TABLE
-from fuselint.graph.origins import ONE_BY_ONE
+from fuselint.graph.origins import ONE_BY_ONE, Origins
 from fuselint.graph.state import ASSIGNED
 from fuselint.source.function import walk
 
@@ -56,6 +57,20 @@ def is_few(graph: Graph, root: Node) -> bool:
     if root in graph.escaping:
         return False
     return _is_spread(graph, root) or root in _ends_in_integers(graph)
+
+
+def is_given_tables(graph: Graph, operands_: Sequence[Node]) -> bool:
+    """Whether all that a function computes with are arguments, and every call of it in the package gives single numbers
+    or tables of constants: the scale of a filter bank, the steps of a schedule."""
+    arrays = [k for k in operands_ if k.op != "const" and graph.facts.kind(k) in ("array", "unknown")]
+    calls = [list(given(graph, k)) for k in arrays if k.op == "param"]
+    known = len(calls) == len(arrays) > 0 and all(calls)
+    return known and all(_is_a_table(caller, argument) for each in calls for caller, argument in each)
+
+
+def _is_a_table(graph: Graph, node: Node) -> bool:
+    constant = {"table", "number", "identity"} | (set() if _is_a_layer(graph) else {"weight"})
+    return Origins(graph).of(node) <= constant or is_of_a_schedule(graph, node)
 
 
 def counts(graph: Graph, nodes: Sequence[Node]) -> bool:

@@ -749,6 +749,7 @@ class Frequencies:
         if by.name.endswith(".__call__") and not function.parameters[index].has_default:
             return MISSING  # an array: objects are called with it
         calls = [(path, m) for path, m in self._calls_of(by, function) if not _hands_on(by, name, path, m)]
+        calls = [(path, m) for path, m in calls if not self._is_off(path, m)]
         if not calls:
             return MISSING
         shift = 1 if function.class_name is not None and function.kind != "staticmethod" else 0

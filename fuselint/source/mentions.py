@@ -398,6 +398,8 @@ def _elements(target: ast.expr, over: ast.expr) -> Iterator[tuple[str, str]]:
     match over, target:
         case ast.Attribute(value=ast.Name(id="self"), attr=attribute), ast.Name(id=name):
             yield attribute, name
+        case ast.Call(func=ast.Name(id="reversed"), args=[inner]), _:
+            yield from _elements(target, inner)
         case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]), ast.Tuple(elts=[_, element]):
             yield from _elements(element, inner)
         case ast.Call(func=ast.Name(id="zip"), args=parts), ast.Tuple(elts=names):

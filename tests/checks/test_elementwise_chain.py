@@ -625,3 +625,36 @@ def test_what_runs_once_is_told_of_where_the_user_says_that_it_is_hot() -> None:
     )
     found = [check_file(FileText("m.py", source), Settings(select=("FUS301",), hot=h)).findings for h in ((), ("*",))]
     assert [len(f) for f in found] == [0, 1]
+
+
+SCALED = f"""{HEAD}def warp(x: mx.array):
+    return 1127.0 * mx.log(1.0 + x / 700.0)
+
+
+def bank(low: float, count: int, step: float):
+    floor = float(warp(mx.array(low)))
+    return warp(step * mx.arange(count)) + floor
+
+
+class Stepper:
+    def __init__(self, sigmas: mx.array):
+        self.sigmas = sigmas
+        self.points = mx.arange(0, 200.0)
+
+    def step(self, i: int):
+        at = self.sigmas[i + 1]
+        return warp(at) + mx.sum(warp(at + self.points * 0.1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "count"),
+    [
+        ("", 0),
+        ("def spread(x: mx.array):\n    return warp(x)\n", 1),
+        ("def spread(layer: nn.Linear, x):\n    return warp(layer(x))\n", 1),
+    ],
+)
+def test_what_every_call_gives_tables_or_single_numbers_is_small(more: str, count: int) -> None:
+    assert len(reported(f"{SCALED}\n\n{more}", "warp")) == count
+    assert len(reported(f"{HEAD}def warp(x: mx.array):\n    return 1127.0 * mx.log(1.0 + x / 700.0)\n", "warp")) == 1

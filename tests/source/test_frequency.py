@@ -278,7 +278,7 @@ MASK = """
 """
 
 
-@pytest.mark.parametrize(("before", "inside"), [("m = mask(8)", "pass"), ("pass", "m = mask(8)")])
+@pytest.mark.parametrize(("before", "inside"), [("m = mask(4096)", "pass"), ("pass", "m = mask(4096)")])
 def test_a_mask_that_is_built_once_a_pass_is_told_of(package: Path, before: str, inside: str) -> None:
     """The attention of every layer reads it."""
     write(package, lm=MASK.format(before=before, inside=inside), user="from .lm import LM\n")
@@ -718,6 +718,7 @@ LISTS = "[Attention(d) for _ in range(len(x))]".replace("x", "d")
         ("for layer in self.layers: x = layer(x, None)", 0),
         ("for i, layer in enumerate(self.layers): x = layer(x, mask=None)", 0),
         ("for layer, m in zip(self.layers, mask): x = layer(x)", 0),
+        ("for layer in reversed(self.layers): x = layer(x)", 0),
         ("for i in range(len(self.layers)): x = self.layers[i](x)", 1),
         ("for layer, m in zip(self.layers, mask): x = layer(x, m)", 1),
         ("for layer in self.layers: x = run(layer, x)", 1),
@@ -731,3 +732,51 @@ def test_what_no_call_in_a_loop_through_objects_gives(package: Path, loop: str, 
     write(package, masked=text, user="from .masked import Stack\n")
     found, silent = told(package, "masked")
     assert (found, silent) == (["Attention.__call__"] * count, 1 - count)
+
+
+FLOWS = """
+    class Flow(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.scale, self.proj = mx.ones((d,)), nn.Linear(d, d)
+
+        def __call__(self, x, backward=False):
+            x = self.proj(x)
+            if not backward:
+                return mx.tanh(x) * mx.sigmoid(x) + mx.exp(x)
+            return x
+
+
+    class Flows(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.flows = [Flow(d)]
+            for _ in range(d):
+                self.flows.append(Flow(d))
+
+        def __call__(self, x, backward=False):
+            if not backward:
+                for flow in self.flows:
+                    x = flow(x)
+            else:
+                for flow in reversed(self.flows):
+                    x = flow(x, backward=True)
+            return x
+
+
+    class Voice(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.flows, self.out = None, nn.Linear(d, d)
+            self.flows = Flows(d)
+
+        def __call__(self, x):
+            return self.out(self.flows(x{given}))
+"""
+
+
+@pytest.mark.parametrize(("given", "count"), [(", backward=True", 0), ("", 1), (", backward=x", 1)])
+def test_a_call_where_control_never_comes_gives_nothing(package: Path, given: str, count: int) -> None:
+    write(package, flows=FLOWS.format(given=given), user="from .flows import Voice\n")
+    found, silent = told(package, "flows")
+    assert (found, silent) == (["Flow.__call__"] * count, 1 - count)
