@@ -60,6 +60,30 @@ SOURCES = {
                 up = self.up(x)
                 return self.act(gate) * up
         """,
+    "a number that an operation makes": """
+        def gelu_new(x):
+            inner = mx.sqrt(2.0 / mx.pi) * (x + 0.044715 * mx.power(x, 3.0))
+            return 0.5 * x * (1.0 + mx.tanh(inner))
+        """,
+    "a layer of a width that another name says, and a dtype that is given": """
+        class Attention(nn.Module):
+            def __init__(self, dims, heads, dim_head):
+                super().__init__()
+                self.heads, self.dim_head = heads, dim_head
+                self.norm = nn.RMSNorm(dim_head, eps=1e-5)
+
+            def __call__(self, x, dtype):
+                batch, length, _ = x.shape
+                q = x.reshape(batch, length, self.heads, self.dim_head)
+                return self.norm(q.astype(mx.float32)).astype(dtype)
+        """,
+    "a module whose `partial` is something else": """
+        def partial(width):
+            return int(width * 0.5)
+
+        def gate(x: mx.array, y: mx.array):
+            return mx.tanh(x) * y * partial(2)
+        """,
     "a constant beside a helper": """
         LIMIT = 30.0
 
