@@ -163,9 +163,11 @@ class _Cut:
                 self.given.append(node)
 
     def _same_dtype(self, node: Node) -> Node | None:
-        """An operand that has the dtype of the array whose dtype is read."""
-        dtype = self.graph.facts.dtype(node.inputs[0])
-        return next((n for n in self.keys if n in self.names and self.graph.facts.dtype(n) == dtype), None)
+        """An operand that has the dtype of the array whose dtype is read, or has it where its weights do."""
+        dtype, operands = self.graph.facts.dtype(node.inputs[0]), [n for n in self.keys if n in self.names]
+        dtypes = {n: self.graph.facts.dtype(n) for n in operands}
+        same = [n for n in operands if dtypes[n] == dtype]
+        return next(iter(same or [n for n in operands if dtype and dtype < dtypes[n]]), None)
 
     def _operands(self) -> Iterator[Node]:
         inside = set(self.inside)

@@ -77,6 +77,22 @@ SOURCES = {
                 q = x.reshape(batch, length, self.heads, self.dim_head)
                 return self.norm(q.astype(mx.float32)).astype(dtype)
         """,
+    "a dtype of what operands are made of": """
+        class Attention(nn.Module):
+            def __init__(self, dims, heads):
+                super().__init__()
+                self.heads, self.scale = heads, (dims // heads) ** -0.5
+                self.wq, self.wk, self.wv = nn.Linear(dims, dims), nn.Linear(dims, dims), nn.Linear(dims, dims)
+
+            def __call__(self, x, bias, causal):
+                B, L, _ = x.shape
+                q = self.wq(x).reshape(B, L, self.heads, -1).transpose(0, 2, 1, 3)
+                k = self.wk(x).reshape(B, L, self.heads, -1).transpose(0, 2, 1, 3)
+                v = self.wv(x).reshape(B, L, self.heads, -1).transpose(0, 2, 1, 3)
+                scores = (q @ k.transpose(0, 1, 3, 2)) * self.scale
+                scores = scores + bias + causal
+                return mx.softmax(scores.astype(mx.float32), axis=-1).astype(x.dtype) @ v
+        """,
     "a module whose `partial` is something else": """
         def partial(width):
             return int(width * 0.5)
