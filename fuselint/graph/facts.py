@@ -49,6 +49,7 @@ from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Node, Slice
 from fuselint.graph.op import REFUSED, Call, Op, Value
 from fuselint.graph.ops import TABLE
+from fuselint.graph.scan import rebinds_outer
 from fuselint.graph.shapes import JOINED, SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
 
@@ -385,7 +386,27 @@ class Facts(KnownFacts):
 
     def _global(self, node: Node) -> Fact:
         found = None if self._across is None else self._across.constant(node.attrs.get("target"))
-        return found or Fact("unknown", why=f"the global {node.attrs.get('name', '')}")
+        return found or self._captured(node) or Fact("unknown", why=f"the global {node.attrs.get('name', '')}")
+
+    def _captured(self, node: Node) -> Fact | None:
+        """A name of the function around this one that holds arrays, whenever this one may run."""
+        name, program = node.attrs["name"], self.graph.program
+        around = None if node.attrs["target"] is not None else self._around(name)
+        graph = None if around is None or program is None else program.graph(around)
+        if graph is None or name in rebinds_outer(graph.source.node):
+            return None
+        bound = graph.bindings.get(name, ())
+        if not bound or any(graph.facts.kind(b.node) != "array" for b in bound):
+            return None
+        return Fact("array", why=f"`{name}` of {around}, which holds arrays alone")
+
+    def _around(self, name: str) -> str | None:
+        """The function around this one that a name is of."""
+        functions = self.graph.module.functions
+        at = functions[self.graph.context.qualname].span.outer if self.graph.context.qualname in functions else None
+        while at is not None and at in functions and name not in functions[at].local:
+            at = functions[at].span.outer
+        return at if at in functions else None
 
     def _new(self, node: Node) -> Fact:
         made = None if self._across is None else self._across.made(node)

@@ -25,6 +25,8 @@ from fuselint.source.project import MODULE
 from fuselint.source.tree import Tree
 
 LEAVES = frozenset({"param", "attr"})
+WIDTHS = frozenset({"dims", "input_dims"})
+"""How layers of mlx.nn call the size of their input's last axis."""
 KNOWN_MODULES = {"mx": "mlx.core", "nn": "mlx.nn", "math": "math", "partial": "functools.partial"}
 
 
@@ -128,7 +130,7 @@ class _Cut:
             for i in operands(n):
                 if i in made or i in depends or i in self.keys:
                     continue
-                if i.op in LEAVES or i.op in ("const", "global", "tuple", "list"):
+                if i.op in LEAVES or i.op in ("const", "global", "tuple", "list") or _is_of_numbers(i):
                     continue
                 if i.op in ("dtype", "dim") or self.graph.facts.kind(i) == "array":
                     out.add(i)
@@ -161,9 +163,11 @@ class _Cut:
                 self.given.append(node)
 
     def _same_dtype(self, node: Node) -> Node | None:
-        """An operand that has the dtype of the array whose dtype is read."""
-        dtype = self.graph.facts.dtype(node.inputs[0])
-        return next((n for n in self.keys if n in self.names and self.graph.facts.dtype(n) == dtype), None)
+        """An operand that has the dtype of the array whose dtype is read, or has it where its weights do."""
+        dtype, operands = self.graph.facts.dtype(node.inputs[0]), [n for n in self.keys if n in self.names]
+        dtypes = {n: self.graph.facts.dtype(n) for n in operands}
+        same = [n for n in operands if dtypes[n] == dtype]
+        return next(iter(same or [n for n in operands if dtype and dtype < dtypes[n]]), None)
 
     def _operands(self) -> Iterator[Node]:
         inside = set(self.inside)
@@ -220,7 +224,7 @@ class _Cut:
     def _input(self, node: Node, name: str) -> RegionInput:
         facts, key = self.graph.facts, self.keys.get(node, "")
         kind, shapes = facts.kind(node), self.match.shapes
-        if kind == "dtype":
+        if kind == "dtype" or any(n.op == "astype" and n.attrs["dtype"] is node for n in self.inside):
             return RegionInput(name, "dtype")
         if kind in ("function", "object", "str", "tuple"):
             raise NotRunnable(f"`{name}` is no array and no number")
@@ -534,21 +538,21 @@ class _Cut:
             return None
         default = held.attrs.get("default")
         if default is not None and default.attrs.get("target") and func.value.value == self.first:
-            self._stand_in(f"self.{func.attr.value}", default)
+            self._stand_in(f"self.{func.attr.value}", default, call)
             return f"self.{func.attr.value}"
         op = TABLE.get(held.op)
         if op is None or func.value.value != self.first or op.method == func.attr.value:
             return None
         new = held.attrs.get("new")
         if new is not None and (op.function is None or new.inputs):
-            self._stand_in(f"self.{func.attr.value}", new)
+            self._stand_in(f"self.{func.attr.value}", new, call)
             return f"self.{func.attr.value}"
         try:
             return Formula.function(op).format(mx="mx", nn="nn")
         except NoText as why:
             raise NotRunnable(str(why)) from None
 
-    def _stand_in(self, name: str, new: Node) -> None:
+    def _stand_in(self, name: str, new: Node, call: cst.Call) -> None:
         """What the region is given to call: a layer of mlx.nn, of the same arguments, with weights of its own, or a
         function of mlx.nn."""
         target = str(new.attrs["target"])
@@ -556,9 +560,18 @@ class _Cut:
             raise NotRunnable(f"`{name}` is a layer of {target.rpartition('.')[0]}")
         text = target.removeprefix("mlx.")
         if new.op == "new":
-            args = [f"{key}={self._argument(name, node)}" for key, node in new.attrs["args"].items()]
+            width, named = self._width(call), new.attrs["args"].items()
+            args = [f"{k}={width if k in WIDTHS and width else self._argument(name, node)}" for k, node in named]
             text += f"({', '.join(args)})"
         self.layers[name] = RegionInput(name, "object", value=text)
+
+    def _width(self, call: cst.Call) -> str | None:
+        """What the match calls the last axis of the operand that a layer is called on."""
+        held = self.graph.values.get(call.args[0].value) if call.args else None
+        while held is not None and held.op == "astype":
+            held = held.inputs[0]
+        shape = self.match.shapes.get(self.keys.get(held, "")) if held is not None else None
+        return shape[-1] if shape and shape[-1].isidentifier() else None
 
     def _argument(self, name: str, node: Node) -> str:
         const = self.graph.facts.const(node)
@@ -593,6 +606,19 @@ class _Cut:
         if node not in self.names:
             raise NotRunnable("a value beside the replaced one is computed in the same expression")
         return self.names[node]
+
+
+def _is_of_numbers(node: Node) -> bool:
+    """Whether a value is made of nothing but numbers in the text, as `mx.sqrt(2 / mx.pi)` is: it is no input."""
+    waiting, seen = [node], {node}
+    while waiting:
+        n = waiting.pop()
+        inputs = list(operands(n))
+        if not inputs and n.op != "const":
+            return False
+        waiting += [i for i in inputs if i not in seen]
+        seen.update(inputs)
+    return True
 
 
 def _suites(s: cst.CSTNode) -> Iterator[cst.BaseSuite]:

@@ -13,8 +13,12 @@ from collections.abc import Iterable, Mapping
 
 from fuselint.graph import ops
 
-DEFAULT_IMPORTS = {"mx": "mlx.core", "nn": "mlx.nn", "math": "math", "partial": "functools.partial"}
-MODULES = ("mlx.core mlx.core.fast mlx.core.linalg mlx.core.random mlx.core.fft mlx.nn mlx.nn.losses math").split()
+DEFAULT_IMPORTS = {
+    "mx": "mlx.core", "nn": "mlx.nn", "math": "math", "partial": "functools.partial", "functools": "functools",
+}  # fmt: skip
+MODULES = (
+    "mlx.core mlx.core.fast mlx.core.linalg mlx.core.random mlx.core.fft mlx.nn mlx.nn.losses math functools"
+).split()
 DTYPES = (
     "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64 complex64 "
     "floating integer inexact number generic Dtype"
@@ -160,7 +164,7 @@ class _Fence:
         owner, _, name = dotted.rpartition(".")
         of_array = owner == "mlx.core.array" and ops.method(name) is not None
         of_dtype = owner.rpartition(".")[2] in DTYPES and name == "size"
-        if _allowed_member(dotted) or of_array or of_dtype:
+        if _allowed_member(dotted) or dotted in OTHERS or of_array or of_dtype:
             return
         if dotted in MODULES or dotted == "mlx":
             raise Barred(f"uses the module {dotted} as a value")

@@ -387,3 +387,42 @@ def test_a_shape_has_one_spelling() -> None:
     assert X.replace(-1, (D,)) == Shape("x[:-1]", (D,))
     assert X.rank is None and Shape.of(2, 3).rank == 2
     assert broadcast(X, None) is None
+
+
+AROUND = """
+def turn(x: mx.array, cos: mx.array, scale):
+    {before}
+
+    def mix(y: mx.array):
+        {inside}return y * table
+
+    {after}return mix(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "after", "kind"),
+    [
+        ("table = cos[None]", "", "", "array"),
+        ("table = cos[None]\n    table = table * scale", "", "", "array"),
+        ("table = cos[None] if scale else mx.sin(cos)", "", "", "array"),
+        ("if scale:\n        table = cos\n    else:\n        table = cos + 1", "", "", "array"),
+        ("table = scale", "", "", "unknown"),
+        ("table = cos", "", "table = 2.0\n    ", "unknown"),
+        ("for table in scale:\n        pass\n    table = cos", "", "", "unknown"),
+        ("with scale as table:\n        pass\n    table = cos", "", "", "unknown"),
+        ("table = cos", "nonlocal table\n        table = 2.0\n        ", "", "unknown"),
+        (
+            "table = cos\n\n    def other():\n        nonlocal table\n        table = 2.0",
+            "",
+            "other()\n    ",
+            "unknown",
+        ),
+    ],
+)
+def test_what_a_nested_function_reads_of_the_one_around_it(before: str, inside: str, after: str, kind: str) -> None:
+    """It may run at any time: all that the name ever holds counts."""
+    text = HEAD + AROUND.format(before=before, inside=inside, after=after)
+    graph = graph_of(text, "turn.<locals>.mix")
+    read = next(n for n in graph.nodes if n.op == "multiply").inputs[1]
+    assert graph.facts.kind(read) == kind

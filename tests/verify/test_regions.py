@@ -60,6 +60,46 @@ SOURCES = {
                 up = self.up(x)
                 return self.act(gate) * up
         """,
+    "a number that an operation makes": """
+        def gelu_new(x):
+            inner = mx.sqrt(2.0 / mx.pi) * (x + 0.044715 * mx.power(x, 3.0))
+            return 0.5 * x * (1.0 + mx.tanh(inner))
+        """,
+    "a layer of a width that another name says, and a dtype that is given": """
+        class Attention(nn.Module):
+            def __init__(self, dims, heads, dim_head):
+                super().__init__()
+                self.heads, self.dim_head = heads, dim_head
+                self.norm = nn.RMSNorm(dim_head, eps=1e-5)
+
+            def __call__(self, x, dtype):
+                batch, length, _ = x.shape
+                q = x.reshape(batch, length, self.heads, self.dim_head)
+                return self.norm(q.astype(mx.float32)).astype(dtype)
+        """,
+    "a dtype of what operands are made of": """
+        class Attention(nn.Module):
+            def __init__(self, dims, heads):
+                super().__init__()
+                self.heads, self.scale = heads, (dims // heads) ** -0.5
+                self.wq, self.wk, self.wv = nn.Linear(dims, dims), nn.Linear(dims, dims), nn.Linear(dims, dims)
+
+            def __call__(self, x, bias, causal):
+                B, L, _ = x.shape
+                q = self.wq(x).reshape(B, L, self.heads, -1).transpose(0, 2, 1, 3)
+                k = self.wk(x).reshape(B, L, self.heads, -1).transpose(0, 2, 1, 3)
+                v = self.wv(x).reshape(B, L, self.heads, -1).transpose(0, 2, 1, 3)
+                scores = (q @ k.transpose(0, 1, 3, 2)) * self.scale
+                scores = scores + bias + causal
+                return mx.softmax(scores.astype(mx.float32), axis=-1).astype(x.dtype) @ v
+        """,
+    "a module whose `partial` is something else": """
+        def partial(width):
+            return int(width * 0.5)
+
+        def gate(x: mx.array, y: mx.array):
+            return mx.tanh(x) * y * partial(2)
+        """,
     "a constant beside a helper": """
         LIMIT = 30.0
 

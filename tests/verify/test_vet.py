@@ -84,6 +84,10 @@ def test_support_is_checked_too():
     with pytest.raises(Barred, match=r"calls mx\.save"):
         vet("result = self._norm(x)", helper.format("mx.save"), NAMES)
     vet("result = f(x)", "@partial(mx.compile, shapeless=True)\ndef f(x):\n    return nn.silu(x)\n", NAMES)
+    vet("result = f(x)", "@functools.partial(mx.compile, shapeless=True)\ndef f(x):\n    return nn.silu(x)\n", NAMES)
+    for text in ("result = functools.cache(x)", "f = functools\nresult = x", "result = functools.partial.__call__"):
+        with pytest.raises(Barred):
+            vet(text, "", NAMES)
 
 
 def test_deep_nesting_is_barred_not_a_crash():
