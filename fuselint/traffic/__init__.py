@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from fuselint import chips
 from fuselint.config import DEFAULT_CHIP, DEFAULT_DTYPE, DTYPES, LONG_DTYPES, Settings
@@ -38,6 +39,9 @@ ONES = frozenset({(1, "stated"), (1, "recorded"), (1, "config"), (1, "phase")})
 
 MLX_NAMES = {short: long for long, short in LONG_DTYPES.items()}
 
+MOST_STATING = 50_000
+"""Values whose facts are worked out once more with the names of rules, in one function."""
+
 COMPILES = ("mx.compile", "nn.")
 """How fused ops begin that mx.compile fuses: under a gradient their original runs, operation by operation."""
 
@@ -67,8 +71,13 @@ def saving(graph: Graph, match: Match, settings: Settings, known: Known | None =
     """The region's traffic before, and that of the fused kernels with what others still read of the region."""
     known = known or what_is_known(settings, graph.context.qualname)
     if known.config is None and not known.ran:
-        known = replace(known, usual=by_default(graph))
+        if graph not in _by_default:
+            _by_default[graph] = by_default(graph)
+        known = replace(known, usual=_by_default[graph])
     return report(count(graph, match, settings, known), settings, known)
+
+
+_by_default: WeakKeyDictionary[Graph, Mapping[str, int]] = WeakKeyDictionary()
 
 
 def by_default(graph: Graph) -> Mapping[str, int]:
@@ -242,7 +251,7 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     name to. And what those names mean, and what the code's own names are in them."""
     stated = {node: shape for _, node, shape in _shapes_of_holes(match)}
     dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
-    if not stated:
+    if not stated or not _may_state(graph):
         return graph.facts, {}, {}
     facts = Facts(graph)
     axes = dict(reversed(list(_axes(graph, match))))  # the first that names it
@@ -265,6 +274,15 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     # `dim` of the queries is two halves of the keys, too
     halves = {str(e): _size(r).substitute(names) for r, e in given.items() if "*" in r and r not in axes}
     return facts, meant, {n: size for n, size in halves.items() if size.names <= set(called.values())}
+
+
+_stating: WeakKeyDictionary[Graph, int] = WeakKeyDictionary()
+
+
+def _may_state(graph: Graph) -> bool:
+    """Whether the facts of a function are worked out once more, with a rule's names, and not too often for its size."""
+    _stating[graph] = _stating.get(graph, 0) + len(graph.nodes)
+    return _stating[graph] <= max(MOST_STATING, len(graph.nodes))
 
 
 def _scalars(graph: Graph, match: Match) -> Iterator[tuple[str, Expr]]:
