@@ -408,7 +408,7 @@ class _Reading:
         """A name for a parameter: the code's own where it has one."""
         at = self.chain.root.top_stmt
         names = list(self.graph.names_of(node, at)) if at is not None else []
-        names += [n for n, bound in self.graph.bindings.items() if any(b.node is node for b in bound)]
+        names += self.graph.names_by_value.get(node, ())
         if node.op in ("param", "attr"):
             names.append(str(node.attrs.get("name", "")))
         wished = next((n for n in names if n.isidentifier() and n != "_"), "")

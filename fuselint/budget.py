@@ -208,13 +208,11 @@ def _sizes(data: Value) -> dict[str, int]:
 
 def save(budget: Budget, path: Path) -> None:
     """Write the file, in one step and only where it changes. One line a function, sorted."""
-    text = rendered(budget)
+    data = rendered(budget).encode("utf-8", "backslashreplace")  # names of files may be no text
     try:
         old = path.read_bytes() if path.exists() else None
-        if old is None:
-            path.write_text(text, encoding="utf-8", newline="")
-        elif old != text.encode():
-            write_atomic(str(path), text.encode(), expected=old)
+        if old != data:
+            write_atomic(str(path), data, expected=old)
     except OSError as e:
         raise FuselintError(f"{path}: can't be written: {e.strerror}") from e
 

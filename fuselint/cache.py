@@ -209,8 +209,10 @@ class _Run:
 
 
 def _lasts(result: FileResult) -> bool:
-    """Whether a result is worth keeping: no fault, no file that can't be read, and no notebook."""
-    return not result.errors and not result.cells and all(f.code != UNREADABLE for f in result.findings)
+    """Whether a result is worth keeping: no fault, no file that can't be read, no notebook, and a name that is text."""
+    if result.errors or result.cells or any(f.code == UNREADABLE for f in result.findings):
+        return False
+    return not any("\ud800" <= c <= "\udfff" for c in result.path)
 
 
 def _with_text(result: FileResult) -> FileResult:

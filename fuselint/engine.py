@@ -167,8 +167,17 @@ def unified(path: str, before: str, after: str) -> str:
     """A diff that `git apply` takes."""
     name = path.removeprefix("./").lstrip("/")
     old, new = (re.findall(r"[^\n]*\n|[^\n]+$", text) for text in (before, after))
-    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+    lines = difflib.unified_diff(old, new, _quoted(f"a/{name}"), _quoted(f"b/{name}"))
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _quoted(name: str) -> str:
+    """A file's name as git writes it: one with a line end, a quote or other odd characters would spoil its line."""
+    if not re.search(r'[\x00-\x1f\x7f"\\]', name):
+        return name
+    named = {"\n": "n", "\t": "t", "\r": "r", '"': '"', "\\": "\\"}
+    shown = re.sub(r'[\x00-\x1f\x7f"\\]', lambda m: "\\" + named.get(m[0], f"{ord(m[0]):03o}"), name)
+    return f'"{shown}"'
 
 
 # -- one file ---------------------------------------------------------------------------------------------------------

@@ -72,11 +72,14 @@ def chains(graph: Graph) -> Iterator[Chain]:
     for a in traced.tracer.arrays:
         if a.node is not None and a.primitive and a.node in candidates:
             owned.setdefault(a.node, set()).add(a)
+    shared: dict[Array, list[Node]] = {}  # of a cast that changes nothing, which has no array of its own
+    for n, made in traced.made.items():
+        if isinstance(made, Array) and n not in owned and n in candidates:
+            shared.setdefault(made, []).append(n)
     for kernels in _joined(grouped([_sink(graph, traced, candidates)])):
         arrays = {a for g in kernels for a in g.arrays}
-        whole = {n for n, made in owned.items() if made <= arrays}
-        # A cast that changes nothing has no array of its own.
-        whole.update(n for n, a in traced.made.items() if a in arrays and n not in owned and n in candidates)
+        whole = {a.node for a in arrays if a.node in owned and owned[a.node] <= arrays}
+        whole.update(n for a in arrays for n in shared.get(a, ()))
         root = next((n for n in whole if traced.made[n] is kernels[-1].root and n in owned), None)
         nodes = _closed(graph, whole, root) if root is not None else ()
         if len(nodes) > 1:

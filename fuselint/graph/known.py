@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import cached_property, reduce
 from typing import Any
@@ -53,6 +54,7 @@ class KnownFacts:
         self._taken: dict[str, int] = {}
         self._weight_sizes: set[Expr] = set()
         self.likely_shapes: dict[Node, Shape | None] = {}  # see likely.py
+        self.counted: dict[Any, tuple[Mapping[str, str], AbstractSet[str]]] = {}  # see unstated.py
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 
@@ -396,7 +398,17 @@ class KnownFacts:
                 fact = replace(fact, why=f"{fact.why}; {why}" if fact.why else why)
         if shape.lead is not None and fact.shape is None:
             fact = replace(fact, assumed=fact.assumed | {FLOATING})
+        if any(d.is_endless for d in shape.dims):
+            shape = self._ended(node, shape)
         return fact if shape is fact.shape else replace(fact, shape=shape)
+
+    def _ended(self, node: Node, shape: Shape) -> Shape:
+        """With a name of its own for each size that has no end."""
+        named = (
+            Expr.name(self._unique(("endless", d), f"{self._name(node)}.shape[{i}]")) if d.is_endless else d
+            for i, d in enumerate(shape.dims, -len(shape.dims))
+        )
+        return Shape(shape.lead, tuple(named))
 
     def _shape_by_use(self, node: Node, shape: Shape) -> tuple[Shape, str]:
         seen = self._usage.of(node)

@@ -34,6 +34,7 @@ inputs (x,), and attrs path ("self.q_proj") and new (the `new` node of `__init__
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -242,20 +243,27 @@ class Graph:
         A name bound in only some branches before `at`, without a join, is not held: None.
         """
         skip = set(without)
-        found: Node | None = None
-        for b in self.bindings.get(name, ()):
-            if b.index >= at.index:
-                break
-            if b.stmt is not None and b.stmt in skip:
-                continue
-            if b.block.encloses(at.block):
-                found = b.node
-        return found
+        bound = self.bindings.get(name, ())
+        before = bisect_left(bound, at.index, key=lambda b: b.index)
+        for i in range(before - 1, -1, -1):
+            b = bound[i]
+            if (b.stmt is None or b.stmt not in skip) and b.block.encloses(at.block):
+                return b.node
+        return None
 
     def names_of(self, node: Node, at: Statement, without: Iterable[Statement] = ()) -> list[str]:
         """The names that hold `node` when statement `at` starts (see lookup)."""
         skip = list(without)
-        return [n for n in self.bindings if self.lookup(n, at, skip) is node]
+        return [n for n in self.names_by_value.get(node, ()) if self.lookup(n, at, skip) is node]
+
+    @cached_property
+    def names_by_value(self) -> dict[Node, list[str]]:
+        """The names that hold a value anywhere, in the order in which they are first bound."""
+        out: dict[Node, dict[str, None]] = {}
+        for name, bindings in self.bindings.items():
+            for b in bindings:
+                out.setdefault(b.node, {})[name] = None
+        return {node: list(names) for node, names in out.items()}
 
     @cached_property
     def users(self) -> dict[Node, tuple[Node, ...]]:

@@ -78,11 +78,15 @@ class Once(Generic[T]):
 
 
 class Program:
-    """The functions of one file. target: the MLX that they run on."""
+    """The functions of one file. target: the MLX that they run on.
 
-    def __init__(self, file: FileText, summary: ModuleSummary) -> None:
+    before: the program of another text of the file, whose trees serve where a function has not changed.
+    """
+
+    def __init__(self, file: FileText, summary: ModuleSummary, before: Program | None = None) -> None:
         self.file = file
         self.summary = summary
+        self._before = {} if before is None else before._sources
         self.target = NEWEST
         self._sources: dict[str, FunctionSource | None] = {}
         self._makes_array: dict[Graph, bool] = {}
@@ -120,7 +124,7 @@ class Program:
             summary = self.summary.functions.get(qualname)
             if summary is not None:
                 try:
-                    self._sources[qualname] = parse_function(self.file, summary.span)
+                    self._sources[qualname] = parse_function(self.file, summary.span, self._before.get(qualname))
                 except TooComplex as e:
                     self.too_complex[qualname] = str(e)
         return self._sources[qualname]

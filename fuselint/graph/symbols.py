@@ -46,6 +46,9 @@ Size = Union["Expr", int, Fraction]
 MOST_FACTORS = 64
 """Names that a size is multiplied of."""
 
+MOST_ATOMS = 32
+"""Names and calls in a size. Halves that are put together again, in each step of a chain, double them."""
+
 _LETTERS = "BNTHGWLSQKCRMVDEF"
 """The order in which people write axes: batch, heads, rows, then features."""
 
@@ -291,13 +294,19 @@ class Expr:
         c = self._constant
         return None if c is None else -((-c.numerator) // c.denominator)
 
-    @property
+    @cached_property
     def is_endless(self) -> bool:
-        """Whether it is no size any more, but a number that was multiplied with itself again and again."""
-        return any(
+        """Whether it is no size any more, but what was multiplied, or put together, with itself again and again."""
+        return self._atoms > MOST_ATOMS or any(
             sum(e for _, e in m) > MOST_FACTORS or max(c.numerator.bit_length(), c.denominator.bit_length()) > MOST_BITS
             for m, c in self.terms
         )
+
+    @cached_property
+    def _atoms(self) -> int:
+        """How many names and calls its text has."""
+        atoms = [atom for m, _ in self.terms for atom, _ in m]
+        return len(atoms) + sum(a._atoms for atom in atoms if isinstance(atom, Apply) for a in atom.args)
 
     @cached_property
     def names(self) -> frozenset[str]:

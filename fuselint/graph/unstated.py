@@ -89,8 +89,8 @@ def counted(
     where costs are counted; None where a rule looks at operations. narrow: that an operand is float32 says nothing
     of the one beside it.
     """
-    out, unstated = ({}, facts.unstated) if given is None else _told(facts, given)
-    out = {**_joins(facts, given or {}), **dict(_defaults(facts)), **out}
+    known, unstated = _beside(facts, given)
+    out = dict(known)
     meeting = [n for n in nodes if (op := TABLE.get(n.op)) is not None and op.kind in MEETING]
     for _ in range(ROUNDS if unstated else 0):
         before = len(out)
@@ -108,6 +108,18 @@ def counted(
         if len(out) == before:
             break
     return out
+
+
+def _beside(facts: KnownFacts, given: Mapping[str, str] | None) -> tuple[Mapping[str, str], AbstractSet[str]]:
+    """What unstated dtypes are counted as whichever operations are looked at, and the symbols that are still open.
+
+    All of the function is gone through for that: once for each `given`, since many chains ask.
+    """
+    key = None if given is None else frozenset(given.items())
+    if key not in facts.counted:
+        out, unstated = ({}, facts.unstated) if given is None else _told(facts, given)
+        facts.counted[key] = {**_joins(facts, given or {}), **dict(_defaults(facts)), **out}, unstated
+    return facts.counted[key]
 
 
 def _joins(facts: KnownFacts, given: Mapping[str, str]) -> dict[str, str]:

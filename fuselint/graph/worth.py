@@ -260,17 +260,15 @@ def _is_a_spectrum(graph: Graph, nodes: Sequence[Node]) -> bool:
 
 def _is_of_a_spectrogram(graph: Graph, node: Node) -> bool:
     """Whether a value is made of the magnitudes of complex numbers: features of a whole signal."""
-    stack, seen = [node], set()
-    while stack:
-        n = stack.pop()
-        op = TABLE.get(n.op)
-        if n in seen or (op is None and n.op not in ("index", "phi")):
-            continue
-        seen.add(n)
-        if n.op == "log10" or (n.op == "abs" and "complex64" in graph.facts.dtype(n.inputs[0])):
-            return True
-        stack.extend(n.inputs)
-    return False
+    return _has_source(graph, node, _is_a_magnitude, _is_computed)
+
+
+def _is_a_magnitude(graph: Graph, node: Node) -> bool:
+    return node.op == "log10" or (node.op == "abs" and "complex64" in graph.facts.dtype(node.inputs[0]))
+
+
+def _is_computed(node: Node) -> bool:
+    return node.op in TABLE or node.op in ("index", "phi")
 
 
 STATISTICS = frozenset({"running_mean", "running_var"})
@@ -281,25 +279,32 @@ def _normalises_latents(graph: Graph, outside: Sequence[Node]) -> bool:
     """Whether a function that is no layer takes another model's statistics: `(x - vae.bn.running_mean) / ...`, once."""
     if _is_a_layer(graph):
         return False
-    made = (n for k in outside for n in _sources(k))
-    return any(n.op == "attr" and n.attrs.get("name") in STATISTICS and n.inputs[0].op == "attr" for n in made)
+    return any(_has_source(graph, k, _is_a_statistic) for k in outside)
+
+
+def _is_a_statistic(graph: Graph, node: Node) -> bool:
+    return node.op == "attr" and node.attrs.get("name") in STATISTICS and node.inputs[0].op == "attr"
 
 
 def _interpolates(graph: Graph, nodes: Sequence[Node]) -> bool:
     """Whether a chain weighs neighbours by how far a point of a grid lies between them: work on a whole image."""
-    return any(_is_a_fraction(graph, n) for end in nodes for n in _sources(end))
+    return any(_has_source(graph, end, _is_a_fraction) for end in nodes)
 
 
 def _is_a_fraction(graph: Graph, node: Node) -> bool:
     """`grid - floor(grid)`, of a grid that an arange or linspace makes."""
-    if node.op != "subtract" or not any(n.op in ("arange", "linspace") for n in _sources(node)):
+    if node.op != "subtract" or not _has_source(graph, node, _is_a_grid):
         return False
     whole, rounded = node.inputs
     return any(
         n.op in ("floor", "trunc") or (n.op == "astype" and graph.facts.dtype(n).integral)
-        for n in _sources(rounded)
-        if any(k is whole for k in _sources(n))
+        for n in _sources(rounded, whole)
+        if _leads_to(whole, n)
     )
+
+
+def _is_a_grid(graph: Graph, node: Node) -> bool:
+    return node.op in ("arange", "linspace")
 
 
 def _shows_an_image(graph: Graph, nodes: Sequence[Node], outside: Sequence[Node]) -> bool:
@@ -390,15 +395,28 @@ def _steps_a_solver(graph: Graph, nodes: Sequence[Node]) -> bool:
     loop = _innermost_loop(nodes[-1])
     if loop is None or loop.owner is None or not isinstance(loop.owner.cst, (cst.For, cst.While)):
         return False
-    carried = {
-        n for n in graph.nodes if n.op == "loop" and len(n.inputs) > 1 and _leads_to(graph, nodes[-1], n.inputs[1])
-    }
     targets = _names(loop.owner.cst.target) if isinstance(loop.owner.cst, cst.For) else frozenset()
-    calls = [c for c in graph.nodes if c.op == "call" and isinstance(c.cst, cst.Call) and _innermost_loop(c) is loop]
+    calls = _calls_by_loop(graph).get(loop, [])
     if any(_selects(c.cst, targets) for c in calls if isinstance(c.cst, cst.Call)):
         return False  # the loop goes through layers
     given = [{n for k in c.inputs for n in _sources(k)} for c in calls if not c.attrs.get("fresh")]
+    around = {n for g in given for n in g if n.op == "loop" and len(n.inputs) > 1}
+    carried = {n for n in around if _leads_to(nodes[-1], n.inputs[1])}
     return any(carried & g and not any(_is_step_of_a_sequence(n, targets) for n in g) for g in given)
+
+
+_calls: WeakKeyDictionary[Graph, dict[Block, list[Node]]] = WeakKeyDictionary()
+
+
+def _calls_by_loop(graph: Graph) -> dict[Block, list[Node]]:
+    """The calls that are not understood, by the innermost loop around them."""
+    if graph not in _calls:
+        _calls[graph] = {}
+        for c in graph.nodes:
+            loop = _innermost_loop(c) if c.op == "call" and isinstance(c.cst, cst.Call) else None
+            if loop is not None:
+                _calls[graph].setdefault(loop, []).append(c)
+    return _calls[graph]
 
 
 def _selects(call: cst.Call, targets: frozenset[str]) -> bool:
@@ -419,23 +437,54 @@ def _names(node: cst.CSTNode) -> frozenset[str]:
     return frozenset(n.value for n in walk(node) if isinstance(n, cst.Name))
 
 
-def _sources(node: Node) -> Iterator[Node]:
-    """A value, and what operations that work value by value make it of."""
+def _sources(node: Node, since: Node | None = None) -> Iterator[Node]:
+    """A value, and what operations that work value by value make it of; without what is made before `since`."""
     stack, seen = [node], set()
     while stack:
         n = stack.pop()
-        if n in seen:
+        if n in seen or (since is not None and n.id < since.id):
             continue
         seen.add(n)
         yield n
-        op = TABLE.get(n.op)
-        if n.op in ("phi", "index", "list", "tuple") or (op is not None and op.kind in (*ONE_BY_ONE, "copy")):
+        if _works_one_by_one(n):
             stack.extend(n.inputs)
 
 
-def _leads_to(graph: Graph, node: Node, end: Node) -> bool:
+def _works_one_by_one(node: Node) -> bool:
+    op = TABLE.get(node.op)
+    return node.op in ("phi", "index", "list", "tuple") or (op is not None and op.kind in (*ONE_BY_ONE, "copy"))
+
+
+Test = Callable[[Graph, Node], bool]
+_with_source: WeakKeyDictionary[Graph, dict[Test, dict[Node, bool]]] = WeakKeyDictionary()
+
+
+def _has_source(graph: Graph, node: Node, is_one: Test, passes: Callable[[Node], bool] = _works_one_by_one) -> bool:
+    """Whether one of a value's sources, itself among them, is of a kind. Each value is asked once for all chains."""
+    known = _with_source.setdefault(graph, {}).setdefault(is_one, {})
+    stack = [node]
+    while stack:
+        n = stack[-1]
+        if n in known:
+            stack.pop()
+        elif is_one(graph, n):
+            known[n] = True
+        elif not passes(n):
+            known[n] = False
+        elif any(known.get(k) for k in n.inputs):
+            known[n] = True
+        else:
+            waiting = [k for k in n.inputs if k not in known]
+            if waiting:
+                stack += waiting
+            else:
+                known[n] = False
+    return known[node]
+
+
+def _leads_to(node: Node, end: Node) -> bool:
     """Whether a value is what `end` is made of, value by value."""
-    return any(n is node for n in _sources(end))
+    return any(n is node for n in _sources(end, node))
 
 
 def _is_step_of_a_sequence(node: Node, targets: frozenset[str]) -> bool:

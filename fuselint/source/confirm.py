@@ -94,7 +94,7 @@ def confirm(graph: Graph, new_text: str, program: Program, changes: Changes) -> 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         tree = ast.parse(new_text)
-    new = Program(file, summarise(file, tree)).graph(graph.context.qualname)
+    new = Program(file, summarise(file, tree), program).graph(graph.context.qualname)
     if new is None or new.not_understood:
         return "the changed function can't be read again"
     try:

@@ -6,12 +6,14 @@ This works on the syntax alone, so it also sees what the graph does not follow: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import libcst as cst
 
 from fuselint.source.function import children, walk
+from fuselint.source.tree import parents
 
 EVERYTHING = frozenset({"locals", "vars", "eval", "exec", "dir"})
 """Functions that may read any name. `mx.eval` is none of them."""
@@ -162,20 +164,85 @@ def _import_name(alias: cst.ImportAlias) -> str:
     return at.value if isinstance(at, cst.Name) else ""
 
 
-def captured(body: Iterable[cst.CSTNode], skip: Container[cst.CSTNode] = ()) -> set[str]:
-    """Names that nested functions, lambdas, classes and generators may read at any later time."""
-    out: set[str] = set()
-    stack = list(body)
+class _Syntax:
+    """What is asked of a function's statements for each of its fixes, worked out once.
+
+    An answer without some code is only worked out anew for what holds such code: see `holding`.
+    """
+
+    def __init__(self, function: cst.FunctionDef) -> None:
+        self.function = function
+        self.parents = parents(function)
+        self.statements = own_statements(function)
+        self.nested = _nested(function.body)
+        self.reads_everything = bool(names_read(function.body) & EVERYTHING)
+        self._reads: dict[cst.CSTNode, Names] = {}
+        self._binds: dict[cst.CSTNode, Names] = {}
+        self._walrus: dict[cst.CSTNode, Names] = {}
+
+    def up(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """The node and all that it stands in."""
+        at: cst.CSTNode | None = node
+        while at is not None:
+            yield at
+            at = self.parents.get(at)
+
+    def holding(self, nodes: Iterable[cst.CSTNode]) -> set[cst.CSTNode]:
+        """Nodes, and all that they stand in."""
+        out: set[cst.CSTNode] = set()
+        for node in nodes:
+            for n in self.up(node):
+                if n in out:
+                    break
+                out.add(n)
+        return out
+
+    def reads(self, node: cst.CSTNode) -> Names:
+        if node not in self._reads:
+            self._reads[node] = frozenset(names_read(node))
+        return self._reads[node]
+
+    def binds(self, node: cst.CSTNode) -> Names:
+        if node not in self._binds:
+            self._binds[node] = frozenset(names_bound(node))
+        return self._binds[node]
+
+    def walrus(self, stmt: cst.CSTNode) -> Names:
+        """The names that expressions of a statement bind."""
+        if stmt not in self._walrus:
+            bound = (names_in_target(e.target) for e in walk(stmt) if isinstance(e, cst.NamedExpr))
+            self._walrus[stmt] = frozenset().union(*bound)
+        return self._walrus[stmt]
+
+    def captured(self, gone: set[cst.CSTNode]) -> Names:
+        """Names that nested functions, lambdas, classes and generators may read at any later time."""
+        holding = self.holding(gone)
+        out: set[str] = set()
+        for n in self.nested:
+            if isinstance(n, (cst.Global, cst.Nonlocal)):
+                names = frozenset(i.name.value for i in n.names)
+            else:
+                names = frozenset(names_read(n, gone)) if n in holding else self.reads(n)
+            if gone.isdisjoint(self.up(n)):
+                out |= names
+        return frozenset(out)
+
+
+@lru_cache(maxsize=4)  # many fixes of one function are placed in a row
+def _syntax(function: cst.FunctionDef) -> _Syntax:
+    return _Syntax(function)
+
+
+def _nested(body: cst.CSTNode) -> list[cst.CSTNode]:
+    """The outermost definitions inside, and the statements that say where names belong."""
+    out: list[cst.CSTNode] = []
+    stack = [body]
     while stack:
         n = stack.pop()
-        if n in skip:
-            continue
-        if type(n) not in _OUTER:
-            stack += children(n)
-        elif isinstance(n, (cst.Global, cst.Nonlocal)):
-            out |= {i.name.value for i in n.names}
+        if type(n) in _OUTER:
+            out.append(n)
         else:
-            out |= names_read(n, skip)
+            stack += children(n)
     return out
 
 
@@ -225,17 +292,22 @@ class Liveness:
 
     def run(self) -> dict[cst.CSTNode, Names]:
         self.after: dict[cst.CSTNode, Names] = {}
-        gone = self.removed | self.deleted
-        self._always = frozenset(captured([self.function.body], gone))
+        self._syntax = _syntax(self.function)
+        self._changed = self._syntax.holding(self.removed)
+        self._more: dict[cst.CSTNode, Names] = {}  # by all that holds what reads more
+        for removed, names in self.added.items():
+            for n in self._syntax.up(removed):
+                self._more[n] = self._more.get(n, _NONE) | names
+        self._always = self._syntax.captured(self.removed | self.deleted)
         self._suite(self.function.body, _NONE, _Flow())
         return self.after
 
     def _reads(self, node: cst.CSTNode) -> Names:
-        out = names_read(node, self.removed)
-        for removed, names in self.added.items():
-            if any(n is removed for n in walk(node)):
-                out |= names
-        return frozenset(out)
+        out = frozenset(names_read(node, self.removed)) if node in self._changed else self._syntax.reads(node)
+        return out | self._more[node] if node in self._more else out
+
+    def _binds(self, node: cst.CSTNode) -> Names:
+        return frozenset(names_bound(node, self.removed)) if node in self._changed else self._syntax.binds(node)
 
     def _suite(self, suite: cst.CSTNode | None, live: Names, flow: _Flow) -> Names:
         if suite is None:
@@ -264,7 +336,7 @@ class Liveness:
         if isinstance(stmt, cst.With):
             live = self._suite(stmt.body, live, flow)
             for item in reversed(stmt.items):
-                live = (live - _killed(names_bound(item))) | self._reads(item)
+                live = (live - _killed(self._syntax.binds(item))) | self._reads(item)
             return live
         if isinstance(stmt, cst.Match):
             out = live
@@ -283,12 +355,11 @@ class Liveness:
         if isinstance(stmt, (cst.FunctionDef, cst.ClassDef)):
             return (live - _killed({stmt.name.value})) | self._reads(stmt)
         if stmt in self.removed:  # `a += b` that becomes `a = ...`
-            return (live - _killed(names_bound(stmt))) | frozenset(self.added.get(stmt, ()))
-        kills = names_bound(stmt, self.removed)
+            return (live - _killed(self._syntax.binds(stmt))) | frozenset(self.added.get(stmt, ()))
+        kills = self._binds(stmt)
         if isinstance(stmt, cst.AugAssign):
             return live | kills | self._reads(stmt)
-        walrus = {n for e in walk(stmt) if isinstance(e, cst.NamedExpr) for n in names_in_target(e.target)}
-        return (live - _killed(kills - walrus)) | self._reads(stmt)
+        return (live - _killed(kills - self._syntax.walrus(stmt))) | self._reads(stmt)
 
     def _orelse(self, orelse: cst.CSTNode | None, live: Names, flow: _Flow) -> Names:
         if isinstance(orelse, cst.If):
@@ -340,17 +411,18 @@ def dead_statements(
     """
     gone = set(deleted)
     removed = set(removed)
-    if names_read(function.body) & EVERYTHING:
+    syntax = _syntax(function)
+    if syntax.reads_everything:
         return gone
-    candidates: dict[cst.CSTNode, set[str]] = {
-        n: names_bound(n)
-        for n in own_statements(function)
+    candidates: dict[cst.CSTNode, Names] = {
+        n: _NONE if isinstance(n, cst.If) else syntax.binds(n)
+        for n in syntax.statements
         if n not in gone and isinstance(n, (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.FunctionDef, cst.If))
     }
 
     def dies(n: cst.CSTNode, after: Names) -> bool:
         bound = candidates.get(n)
-        if not bound or isinstance(n, cst.If) or bound & after or (_killed(bound) & after and not _is_own_cast(n)):
+        if not bound or bound & after or (_killed(bound) & after and not _is_own_cast(n)):
             return False
         return deletable(n)
 

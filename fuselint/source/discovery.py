@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fuselint.config import Configuration, Globs, Settings
 from fuselint.errors import FuselintError
+from fuselint.source.text import slashed
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -47,7 +48,8 @@ def python_files(
 ) -> list[str]:
     """The files of `paths`, each once, folders in sorted order. `skipped` hears of links that lead nowhere.
 
-    A file that has several names, by symbolic links, goes by the first.
+    A file that has several names, by symbolic links, goes by the first. The order is that of walking through all of
+    them, whatever order they are given in.
     """
     found: dict[str, str] = {}  # by real path
     folders: dict[str, str] = {}
@@ -57,7 +59,7 @@ def python_files(
         if folder not in folders:
             folders[folder] = os.path.realpath(folder)
         real = os.path.realpath(path) if os.path.islink(path) else os.path.join(folders[folder], name)
-        found.setdefault(real, path)
+        found[real] = min(found.get(real, path), path, key=_place)
 
     for path in paths:
         try:
@@ -69,7 +71,13 @@ def python_files(
                 add(file)
         elif not (configuration.of(path).force_exclude and is_excluded(path, configuration)):
             add(os.path.normpath(path))
-    return list(found.values())
+    return [slashed(path) for path in sorted(found.values(), key=_place)]
+
+
+def _place(path: str) -> list[tuple[bool, str]]:
+    """Where a walk comes by: the files of a folder, and then those of the folders in it."""
+    *folders, name = path.split(os.sep)
+    return [*((True, folder) for folder in folders), (False, name)]
 
 
 def covers(globs: Globs, path: str) -> bool:

@@ -27,13 +27,20 @@ class FunctionSource:
     """
 
     def __init__(
-        self, file: FileText, span: FunctionSpan, module: cst.Module, node: cst.FunctionDef | cst.Lambda, shift: int
+        self,
+        file: FileText,
+        span: FunctionSpan,
+        module: cst.Module,
+        node: cst.FunctionDef | cst.Lambda,
+        shift: int,
+        text: str = "",
     ) -> None:
         self.file = file
         self.at = span
         self.module = module
         self.node = node
         self._shift = shift  # from offsets in module.code to offsets in the file
+        self._parsed = text  # what the module was made of
 
     @property
     def qualname(self) -> str:
@@ -104,8 +111,8 @@ class FunctionSource:
         return state
 
 
-def parse_function(file: FileText, span: FunctionSpan) -> FunctionSource:
-    """Parse one function alone.
+def parse_function(file: FileText, span: FunctionSpan, before: FunctionSource | None = None) -> FunctionSource:
+    """Parse one function alone. before: as it was in a text before this one: where it has not changed, that is taken.
 
     An indented function is parsed as it stands, inside `if True:`. Removing its indentation would also change its
     multi-line strings.
@@ -122,15 +129,18 @@ def parse_function(file: FileText, span: FunctionSpan) -> FunctionSource:
         indented = text[begin : span.start].strip("\f") != ""
         begin = begin if indented else span.start
         prefix, suffix = (f"if True:{file.newline}" if indented else ""), file.newline
+    whole = prefix + text[begin:end] + suffix
+    if before is not None and before._parsed == whole:
+        return FunctionSource(file, span, before.module, before.node, begin - len(prefix), whole)
     try:
-        module = cst.parse_module(prefix + text[begin:end] + suffix)
+        module = cst.parse_module(whole)
     except (cst.ParserSyntaxError, cst.CSTValidationError, RecursionError, UnicodeError) as e:
         reason = getattr(e, "message", None) or type(e).__name__
         raise TooComplex(f"{file.path}:{span.line}: {span.qualname} can't be parsed alone: {reason}") from None
     node = _definition(module)
     if node is None:
         raise TooComplex(f"{file.path}:{span.line}: {span.qualname} can't be parsed alone")
-    return FunctionSource(file, span, module, node, begin - len(prefix))
+    return FunctionSource(file, span, module, node, begin - len(prefix), whole)
 
 
 def _definition(module: cst.Module) -> cst.FunctionDef | cst.Lambda | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import io
 import itertools
 import re
@@ -15,7 +16,8 @@ import tokenize
 import warnings
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from fuselint.finding import Edit
@@ -28,6 +30,7 @@ PRAGMA = re.compile(
 """Comments to a tool about the code on their line: they go with it."""
 
 _BUILTINS = frozenset(dir(builtins))
+_UNREADABLE = (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError)
 _Body = tuple[str, list[ast.stmt]]
 
 
@@ -44,12 +47,26 @@ def guard(text: str, new_text: str, edits: Sequence[Edit], statements: Sequence[
         if b.start <= a.end:
             return NoFix("two of its edits touch")
     try:
-        old, names, before = _read(text)
-        new = _parse(new_text)
-        lost = before - _said(new_text)
-    except (SyntaxError, ValueError, tokenize.TokenError, RecursionError, MemoryError) as error:
+        known = _read(text)
+        touched = _touched(text, new_text, edits, statements, known)
+        if touched is not None:
+            with contextlib.suppress(*_UNREADABLE):  # a part that can't be read alone
+                return _refused(*touched)
+        return _refused(text, new_text, edits, statements, known.names)
+    except _UNREADABLE as error:
         return NoFix(f"the result doesn't parse: {error}")
-    kept = [c for c in lost if c and not PRAGMA.match(f"# {c}")]
+
+
+def _refused(
+    text: str,
+    new_text: str,
+    edits: Sequence[Edit],
+    statements: Sequence[tuple[int, int]],
+    names: Collection[str],
+) -> NoFix | None:
+    """As `guard`, where other code than this binds or reads `names`."""
+    old, new = _parse(text), _parse(new_text)
+    kept = [c for c in _said(text) - _said(new_text) if c and not PRAGMA.match(f"# {c}")]
     if kept:
         return NoFix(f"a comment would be lost: # {kept[0]}")
     unknown = _unbound(new, names)
@@ -68,12 +85,70 @@ def _parse(text: str) -> ast.Module:
         return ast.parse(text)
 
 
+@dataclass(frozen=True)
+class _Known:
+    """A file's names, and where each of its parts begins: top-level statements, each with the lines up to the next."""
+
+    names: frozenset[str]
+    parts: tuple[int, ...]
+    bound: tuple[frozenset[str], ...]  # by each part
+
+    def part_at(self, offset: int) -> int:
+        return bisect_right(self.parts, offset) - 1
+
+
 @lru_cache(maxsize=2)
-def _read(text: str) -> tuple[ast.Module, frozenset[str], Counter[str]]:
-    """The tree of a file, its names, and its comments. Several fixes of one file are checked in a row."""
+def _read(text: str) -> _Known:
+    """What is known of a file. Many fixes of one are checked in a row."""
     tree = _parse(text)
     names = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
-    return tree, names, _said(text)
+    starts, parts = Offsets(text).starts, [0]
+    held: list[list[ast.stmt]] = [[]]
+    last = 0
+    for stmt in tree.body:
+        first = min([stmt.lineno, *(d.lineno for d in getattr(stmt, "decorator_list", []))])
+        if last < first and held[-1]:
+            parts.append(starts[first - 1])
+            held.append([])
+        held[-1].append(stmt)
+        last = stmt.end_lineno or first
+    bound = [frozenset().union(*(_names_of(s)[1] for s in part)) for part in held]
+    return _Known(names, tuple(parts), tuple(bound))
+
+
+def _touched(
+    text: str, new_text: str, edits: Sequence[Edit], statements: Sequence[tuple[int, int]], known: _Known
+) -> tuple[str, str, list[Edit], list[tuple[int, int]], frozenset[str]] | None:
+    """The parts of a file that edits touch as a file of their own, and all names of the others; None: all parts.
+
+    So a fix is checked in the time that its own function takes, however long the file is.
+    """
+    touched = sorted({p for e in edits for p in range(known.part_at(max(e.start - 1, 0)), known.part_at(e.end) + 1)})
+    if len(touched) == len(known.parts) or not touched or new_text != _made(text, edits):
+        return None
+    ends = (*known.parts[1:], len(text))
+    moved: dict[int, int] = {}
+    old = ""
+    inside: list[Edit] = []
+    for p in touched:
+        start, end = known.parts[p], ends[p]
+        moved[p] = len(old) - start
+        old += text[start:end]
+    for e in edits:
+        by = moved[known.part_at(e.start)]
+        inside.append(Edit(e.start + by, e.end + by, e.text))
+    spans = [(a + moved[p], b + moved[p]) for a, b in statements if (p := known.part_at(a)) in moved]
+    others = (names for p, names in enumerate(known.bound) if p not in moved)
+    return old, _made(old, inside), inside, spans, known.names.union(*others)
+
+
+def _made(text: str, edits: Iterable[Edit]) -> str:
+    """The text after edits, in order."""
+    out, at = "", 0
+    for e in edits:
+        out += text[at : e.start] + e.text
+        at = e.end
+    return out + text[at:]
 
 
 def _said(text: str) -> Counter[str]:
@@ -81,8 +156,14 @@ def _said(text: str) -> Counter[str]:
     return Counter(map(spoken, comments(text)))
 
 
-def _unbound(tree: ast.AST, known: frozenset[str]) -> set[str]:
+def _unbound(tree: ast.AST, known: Collection[str]) -> set[str]:
     """Names that a text reads, besides those known, and binds nowhere."""
+    read, bound = _names_of(tree)
+    return read.difference(known) - bound - _BUILTINS
+
+
+def _names_of(tree: ast.AST) -> tuple[set[str], set[str]]:
+    """The names that code reads, and those that it binds."""
     read: set[str] = set()
     bound: set[str] = set()
     for n in ast.walk(tree):
@@ -96,7 +177,7 @@ def _unbound(tree: ast.AST, known: frozenset[str]) -> set[str]:
             bound.add((n.asname or n.name).split(".")[0])
         elif isinstance(n, ast.ExceptHandler) and n.name:
             bound.add(n.name)
-    return read - known - bound - _BUILTINS
+    return read, bound
 
 
 class Offsets:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fuselint.errors import UnreadableFile
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary
 from fuselint.source.screen import parse
-from fuselint.source.text import FileText, content, fingerprint, read
+from fuselint.source.text import FileText, content, fingerprint, read, slashed
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict
@@ -192,7 +192,7 @@ class Modules:
             found = read(path)
         except UnreadableFile:
             return None
-        shown = os.path.relpath(path)
+        shown = slashed(os.path.relpath(path))
         text = self._overlay.get(path, found.text)
         return replace(found, text=text, path=path if shown.startswith(os.pardir) else shown)
 
@@ -486,10 +486,10 @@ class Modules:
         return self._indices[folder]
 
 
-_FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n]*)", re.MULTILINE)
+_FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^()]*\)|[^\n]*)", re.MULTILINE)
 _COMMENT = re.compile(rb"#[^\n]*")
 _COMPILE = re.compile(rb"(?<!\bre\.)(?<!\w)compile\b")
-_DECORATED = re.compile(rb"@[^\n]*\n(?:@[^\n]*\n)*def [^\n]*\n(?:\)[^\n]*\n|[ \t][^\n]*\n|[ \t]*\n)*")
+_DECORATED = re.compile(rb"@[^\n]*\n(?:@[^\n]*\n){0,50}def [^\n]*\n(?:\)[^\n]*\n|[ \t][^\n]*\n|[ \t]*\n)*")
 """A function of the module with a decorator of one line, whole."""
 
 _WORD = re.compile(rb"\w+")

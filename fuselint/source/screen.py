@@ -17,7 +17,7 @@ from fuselint.errors import UnreadableFile
 from fuselint.source.spans import Definition, FunctionSpan, functions, suites
 from fuselint.source.text import FileText
 
-_IMPORTS_MLX = re.compile(r"\b(?:import|from)\b[^\n]*\bmlx\b")
+_IMPORTS_MLX = re.compile(r"\b(?:import|from)\b(?:(?!\b(?:import|from)\b)[^\n])*\bmlx\b")
 """True of every file that imports MLX, and of some that don't."""
 
 

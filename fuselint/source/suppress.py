@@ -17,17 +17,14 @@ from dataclasses import dataclass, field
 from fuselint.finding import Edit
 from fuselint.source.text import FileText
 
-_HINT = re.compile(r"#[^\n\r]*(?:noqa|fuselint:)", re.IGNORECASE)
-_OURS = re.compile(r"#[^\n\r]*(?:fuselint:|noqa:[^\n\r]*\bFUS[0-9])", re.IGNORECASE)
-"""Files without these have no suppressions, and are not tokenised, which takes as long as all the rest."""
-
+_OUR_CODE = re.compile(r"\bfus[0-9]")
 _LAYOUT = frozenset([tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING])
 
 _CODE = r"(?:[A-Z]+[0-9]+|ALL|[a-z0-9]+(?:-[a-z0-9]+)+)"
 _DIRECTIVE = re.compile(
     rf"(?P<what>\#\s*(?:"
     rf"(?P<noqa>noqa)\b(?:\s*:\s*(?P<codes>{_CODE}(?:[\s,]+{_CODE})*))?"
-    rf"|fuselint:\s*(?P<word>skip-file\b|(?:file-ignore|ignore|off|on|disable|enable)\b(?:\s*\[(?P<list>[^\]\n]*)\])?)"
+    rf"|fuselint:\s*(?P<word>skip-file\b|(?:file-ignore|ignore|off|on|disable|enable)\b(?:\s*\[(?P<list>[^\[\]\n]*)\])?)"
     rf"))(?:\s*--\s*(?P<reason>.*\S))?",
     re.IGNORECASE,
 )
@@ -106,7 +103,7 @@ class Suppressions:
     @classmethod
     def of(cls, file: FileText, *, ours: bool = False) -> Suppressions:
         """ours: only in a file that has some of our own."""
-        return cls.tokenised(file) if (_OURS if ours else _HINT).search(file.text) else cls()
+        return cls.tokenised(file) if _may_silence(file.text, ours) else cls()
 
     @classmethod
     def tokenised(cls, file: FileText) -> Suppressions:
@@ -197,6 +194,21 @@ class Suppressions:
                 at = comment.find("#")
                 if at >= 0:
                     yield line, file.starts[line - 1] + at, comment[at:]
+
+
+def _may_silence(text: str, ours: bool) -> bool:
+    """Whether a comment may hold a directive, or one of our own. Files without are not tokenised, which takes as long
+    as all the rest. It looks at each line once, however many signs of a comment it has."""
+    text = text.lower()
+    if "noqa" not in text and "fuselint:" not in text:
+        return False
+    for line in re.split(r"[\n\r]", text):
+        _, _, comment = line.partition("#")
+        noqa = "noqa:" if ours else "noqa"
+        at = comment.find(noqa)
+        if "fuselint:" in comment or (at >= 0 and (not ours or _OUR_CODE.search(comment, at))):
+            return True
+    return False
 
 
 def _kind(found: re.Match[str]) -> str:

@@ -121,6 +121,11 @@ class FileText:
         return self.text[start:end]
 
 
+def slashed(path: str, separator: str = os.sep) -> str:
+    """A path as every platform writes it: with `/`, which Windows takes too."""
+    return path.replace("\\", "/") if separator == "\\" else path
+
+
 def fingerprint(text: str) -> str:
     """A hash of a text."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

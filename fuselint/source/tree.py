@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import libcst as cst
 
@@ -13,18 +14,25 @@ CONDITIONAL = (cst.IfExp, cst.BooleanOperation, *SCOPES)
 """Expressions whose parts are not always evaluated, or not once."""
 
 
+@lru_cache(maxsize=4)  # many fixes of one function are placed in a row
+def parents(root: cst.CSTNode) -> dict[cst.CSTNode, cst.CSTNode]:
+    """Around each node inside another, what it stands in."""
+    out: dict[cst.CSTNode, cst.CSTNode] = {}
+    stack = [root]
+    while stack:
+        n = stack.pop()
+        for c in children(n):
+            out[c] = n
+            stack.append(c)
+    return out
+
+
 class Tree:
     """The syntax tree of a function, with the way up."""
 
     def __init__(self, source: FunctionSource) -> None:
         self.source = source
-        self.parents: dict[cst.CSTNode, cst.CSTNode] = {}
-        stack: list[cst.CSTNode] = [source.node]
-        while stack:
-            n = stack.pop()
-            for c in children(n):
-                self.parents[c] = n
-                stack.append(c)
+        self.parents = parents(source.node)
 
     def up(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
         at = self.parents.get(node)

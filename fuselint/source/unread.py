@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -102,21 +103,7 @@ class Leftovers:
         file = self.graph.source.file
         if re.search(rf"\b{re.escape(name)}\b", kept):
             return True
-        for n in ast.walk(parsed(file)):
-            if isinstance(n, ast.Attribute) and n.attr == name and isinstance(n.ctx, ast.Load):
-                at = file.ast_offset(n.end_lineno or n.lineno, n.end_col_offset or 0)
-            elif (
-                (isinstance(n, ast.Name) and n.id == name and not isinstance(n.ctx, ast.Store))
-                or (
-                    isinstance(n, ast.Constant)
-                    and isinstance(n.value, str)
-                    and re.fullmatch(rf"([\w.]*\.)?{re.escape(name)}", n.value)
-                )
-                or (isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Attribute) and n.target.attr == name)
-            ):
-                at = file.ast_offset(n.lineno, n.col_offset)
-            else:
-                continue
+        for at in _mentions(file).reads.get(name, ()):
             if not any(a <= at <= b for a, b in deleted):
                 return True
         return not here and self.is_read is not None and self.is_read(name)
@@ -147,8 +134,9 @@ class Leftovers:
             for f in body
             if isinstance(f, ast.FunctionDef) and f.name == name
         ]
-        others = sum(isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.name == name for n in ast.walk(tree))
-        if len(found) != 1 or others != 1 or any(not _is_static(d) for d in found[0].decorator_list):
+        if len(found) != 1 or any(not _is_static(d) for d in found[0].decorator_list):
+            return None
+        if _mentions(self.graph.source.file).defined[name] != 1:
             return None
         holder = next(
             (c for c in tree.body if found[0] in getattr(c, "body", ()) and isinstance(c, ast.ClassDef)), None
@@ -158,7 +146,7 @@ class Leftovers:
     def _attribute(self, name: str) -> Removal | None:
         """The statements of `__init__` that only serve a scalar attribute."""
         class_name = self.graph.source.class_name
-        if class_name is None or self._stores(name) != 1:
+        if class_name is None or _mentions(self.graph.source.file).stored[name] != 1:
             return None
         qualname = (
             self.graph.module.classes[class_name].methods.get("__init__")
@@ -200,15 +188,42 @@ class Leftovers:
         before = dead_statements(source.node, deletable)
         return dead_statements(source.node, lambda n: n not in before and deletable(n), (), {}, {node})
 
-    def _stores(self, name: str) -> int:
-        return sum(
-            isinstance(n, ast.Attribute) and n.attr == name and not isinstance(n.ctx, ast.Load)
-            for n in ast.walk(parsed(self.graph.source.file))
-        )
-
 
 WITHOUT_EFFECT = frozenset({"functools", "math"})
 """Modules whose import does nothing else, and whose names nobody imports from another module."""
+
+
+@dataclass
+class _Mentions:
+    """What a file does with names: where it reads them, and how often it defines a function of one, or stores it as an
+    attribute."""
+
+    reads: dict[str, list[int]] = field(default_factory=dict)
+    defined: Counter[str] = field(default_factory=Counter)
+    stored: Counter[str] = field(default_factory=Counter)
+
+
+@lru_cache(maxsize=4)  # many fixes of one file ask
+def _mentions(file: FileText) -> _Mentions:
+    out = _Mentions()
+
+    def read(name: str, line: int, column: int) -> None:
+        out.reads.setdefault(name, []).append(file.ast_offset(line, column))
+
+    for n in ast.walk(parsed(file)):
+        if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load):
+            read(n.attr, n.end_lineno or n.lineno, n.end_col_offset or 0)
+        elif isinstance(n, ast.Attribute):
+            out.stored[n.attr] += 1
+        elif isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Store):
+            read(n.id, n.lineno, n.col_offset)
+        elif isinstance(n, ast.Constant) and isinstance(n.value, str) and re.fullmatch(r"[\w.]*", n.value):
+            read(n.value.rpartition(".")[2], n.lineno, n.col_offset)
+        elif isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Attribute):
+            read(n.target.attr, n.lineno, n.col_offset)
+        elif isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            out.defined[n.name] += 1
+    return out
 
 
 @lru_cache(maxsize=4)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import libcst as cst
 
@@ -44,6 +45,9 @@ WIDE = "f32"
 ONES = frozenset({(1, "stated"), (1, "recorded"), (1, "config"), (1, "phase")})
 
 MLX_NAMES = {short: long for long, short in LONG_DTYPES.items()}
+
+MOST_STATING = 50_000
+"""Values whose facts are worked out once more with the names of rules, in one function."""
 
 COMPILES = ("mx.compile", "nn.")
 """How fused ops begin that mx.compile fuses: under a gradient their original runs, operation by operation."""
@@ -88,7 +92,9 @@ def saving(graph: Graph, match: Match, settings: Settings, known: Known | None =
     """The region's traffic before, and that of the fused kernels with what others still read of the region."""
     known = known or what_is_known(settings, graph.context.qualname)
     if known.config is None and not known.ran:
-        known = replace(known, usual=by_default(graph))
+        if graph not in _by_default:
+            _by_default[graph] = by_default(graph)
+        known = replace(known, usual=_by_default[graph])
     region = count(graph, match, settings, known)
     grown = {name for name in _repeats(region) if known.usual.get(name) == 1}
     known = replace(known, usual={name: n for name, n in known.usual.items() if name not in grown}, cache={})
@@ -102,6 +108,9 @@ def _repeats(region: Region) -> Iterator[str]:
             source, copy = (region.bytes.sizes.elements_of(a) for a in (k.reads[0], k.writes[0]))
             times = copy / source if source.divides(copy) else Expr.of(0)
             yield from [times.bare] if times.bare is not None else []
+
+
+_by_default: WeakKeyDictionary[Graph, Mapping[str, int]] = WeakKeyDictionary()
 
 
 def by_default(graph: Graph) -> Mapping[str, int]:
@@ -345,7 +354,7 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     name to. And what those names mean, and what the code's own names are in them."""
     stated, given_here = {node: shape for _, node, shape in _shapes_of_holes(match)}, given_shapes(graph)
     dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
-    if not stated and not given_here:
+    if (not stated and not given_here) or not _may_state(graph):
         return graph.facts, {}, {}
     facts = Facts(graph)
     facts.likely_shapes.update(given_here)
@@ -369,6 +378,15 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     # `dim` of the queries is two halves of the keys, too
     halves = {str(e): _size(r).substitute(names) for r, e in given.items() if "*" in r and r not in axes}
     return facts, meant, {n: size for n, size in halves.items() if size.names <= set(called.values())}
+
+
+_stating: WeakKeyDictionary[Graph, int] = WeakKeyDictionary()
+
+
+def _may_state(graph: Graph) -> bool:
+    """Whether the facts of a function are worked out once more, with a rule's names, and not too often for its size."""
+    _stating[graph] = _stating.get(graph, 0) + len(graph.nodes)
+    return _stating[graph] <= max(MOST_STATING, len(graph.nodes))
 
 
 def _scalars(graph: Graph, match: Match) -> Iterator[tuple[str, Expr]]:

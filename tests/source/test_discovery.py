@@ -10,6 +10,7 @@ from fuselint.config import Globs, Settings
 from fuselint.errors import FuselintError
 from fuselint.layers import Layers
 from fuselint.source.discovery import python_files
+from fuselint.source.text import slashed
 
 
 def excluding(*patterns: str) -> Settings:
@@ -31,7 +32,30 @@ def test_folders_are_walked_in_order_without_what_is_never_source(tree: Path) ->
 
 
 def test_a_named_path_is_always_taken_and_nothing_twice(tree: Path) -> None:
-    assert python_files(["build", "notes.txt", "a.py", "./a.py"], Settings()) == ["build/y.py", "notes.txt", "a.py"]
+    assert python_files(["build", "notes.txt", "a.py", "./a.py"], Settings()) == ["a.py", "notes.txt", "build/y.py"]
+
+
+def test_the_order_of_files_is_not_that_in_which_they_are_named(tree: Path) -> None:
+    every = python_files(["."], Settings())
+    for named in (every[::-1], ["sub", *every], ["sub/deep", "b.py", "made", "sub", "a.py"]):
+        assert python_files(named, Settings()) == every
+
+
+def test_paths_are_written_as_on_every_platform() -> None:
+    assert slashed("sub\\deep\\d.py", "\\") == "sub/deep/d.py"
+    assert slashed("odd\\name.py", "/") == "odd\\name.py"
+
+
+@pytest.mark.parametrize("named", ["./sub", "sub/", "sub/.", "sub/../sub", "./sub//deep/.."])
+def test_a_folder_has_one_name(tree: Path, named: str) -> None:
+    assert python_files([named], Settings()) == ["sub/c.py", "sub/deep/d.py"]
+
+
+def test_a_current_folder_that_is_a_link_makes_no_difference(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree.parent / "link").symlink_to(tree)
+    here = python_files(["sub", "a.py"], Settings())
+    monkeypatch.chdir(tree.parent / "link")
+    assert python_files(["sub", "a.py"], Settings()) == here
 
 
 def test_gitignore_is_kept_to_and_the_deepest_file_has_the_last_word(tree: Path) -> None:
@@ -106,13 +130,9 @@ def test_a_missing_path_is_an_error(tree: Path) -> None:
 def test_a_file_with_several_names_is_taken_once(tree: Path) -> None:
     (tree / "z.py").symlink_to("a.py")
     (tree / "linked").symlink_to("sub")
-    assert python_files(["z.py", "linked", "."], Settings()) == [
-        "z.py",
-        "linked/c.py",
-        "linked/deep/d.py",
-        "b.py",
-        "made/z.py",
-    ]
+    taken = ["a.py", "b.py", "linked/c.py", "linked/deep/d.py", "made/z.py"]
+    assert python_files(["z.py", "linked", "."], Settings()) == taken
+    assert python_files([".", "linked", "z.py"], Settings()) == taken
 
 
 def test_names_with_odd_bytes_are_found(tree: Path) -> None:
