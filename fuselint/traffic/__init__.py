@@ -177,7 +177,7 @@ def _count(
 ) -> tuple[Region, Trace]:
     """A region in one dtype of what nobody states."""
     facts, letters, renamed = _stated(graph, match)
-    given = {**given_dtypes(graph), **known.dtypes}
+    given = {**given_dtypes(graph), **_dtypes_of_holes(graph, match), **known.dtypes}
     gates = replace(gates_of(settings, known), given=given, narrow=narrow)
     absent = absent_arguments(graph)
     traced = trace(_one_way(graph, match.region, absent), facts, eager=True, gates=gates)
@@ -387,6 +387,16 @@ def _may_state(graph: Graph) -> bool:
     """Whether the facts of a function are worked out once more, with a rule's names, and not too often for its size."""
     _stating[graph] = _stating.get(graph, 0) + len(graph.nodes)
     return _stating[graph] <= max(MOST_STATING, len(graph.nodes))
+
+
+def _dtypes_of_holes(graph: Graph, match: Match) -> dict[str, str]:
+    """The symbols of the dtypes of operands whose dtype the rule states: of what has `self.inv_freq.dtype` too."""
+    out: dict[str, str] = {}
+    for name, node, _ in _shapes_of_holes(match):
+        own, said = graph.facts.dtype(node), match.dtypes.get(name, "")
+        if said in CONCRETE and len(own) == 1:
+            out.update(dict.fromkeys(own.symbols, said))
+    return out
 
 
 def _scalars(graph: Graph, match: Match) -> Iterator[tuple[str, Expr]]:

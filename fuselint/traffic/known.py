@@ -125,8 +125,8 @@ def _of_axis(name: str, at: str) -> str:
         return at
     if past:
         return "keys"
-    if at == "batch" and axis == "1":
-        return at  # the axes before it were taken away
+    if at == "batch" and axis in ("1", "-2"):
+        return at  # the axes before it were taken away, or new ones stand after it
     return {"0": "batch", "1": "length", "-1": "features", "-2": "length", "-3": "batch"}.get(axis, at)
 
 

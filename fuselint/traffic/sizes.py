@@ -149,10 +149,14 @@ class Sizes:
 
     def _name_differences(self, shapes: Iterable[Shape | None]) -> None:
         """`n - 1`, and the length after a convolution, get a letter of their own."""
-        for d in dict.fromkeys(d for s in shapes if s is not None for d in s.dims):
-            if _subtracts(d):
+        found = {d for s in shapes if s is not None for d in s.dims if _subtracts(d)}
+        for d in sorted(found, key=lambda d: (len(list(d.terms)), str(d))):
+            part = next((p for p in self.clearer if _times(d, p) is not None), d)
+            if part is d:
                 self.clearer[d] = Expr.name(f"%({d})")
                 self.meanings[f"%({d})"] = d
+            else:
+                self.clearer[d] = self.clearer[part] * (_times(d, part) or 1)
 
     def _note_whole(self, shapes: Iterable[Shape | None]) -> None:
         self.whole = frozenset(s.lead for s in shapes if s is not None and s.lead and s.dims and s.lead[-1] != "]")
@@ -188,6 +192,7 @@ class Sizes:
         """`x.shape[-3]` of an x of unknown rank is its batch, `x.shape[-2]` its length; of four axes, the third of
         them from the end is the heads, or a length where the second is 1."""
         depths: dict[str, dict[int, str]] = {}
+        firsts = {str(s.dims[0]) for s in listed if s is not None and s.rank == 3 and s.dims[1] == 1}  # `x[:, None]`
         for name in sorted({n for s in listed if s is not None for d in s.dims for n in d.names}):
             outer = re.fullmatch(r"(.*)\.shape\[-([2-9])\]", name)
             if outer is not None:
@@ -196,7 +201,8 @@ class Sizes:
             deepest = max(*named, self.ranks.get(array, 0))
             for depth, name in named.items():
                 letter = LENGTH if depth == min(named) and depth < max(deepest, 3) else HEADS
-                self.renamed.setdefault(name, Expr.name(BATCH if depth == max(deepest, 3) else letter))
+                is_batch = depth == max(deepest, 3) or name in firsts
+                self.renamed.setdefault(name, Expr.name(BATCH if is_batch else letter))
 
     def _note_sides(self, names: Set[str]) -> None:
         """H is the height of an image where W stands beside it, and no number of heads."""
@@ -232,6 +238,8 @@ class Sizes:
             size = d.substitute(self.renamed)
             alone = len(size.names) == 1 and len(list(size.terms)) == 1  # `2 * width` is a width, too
             grid = len(size.names) == 2 and place in ("length", "rows") and len(list(size.terms)) == 1
+            if grid and "batch" in map(role, size.names):
+                alone, grid = True, False  # a length of each of a batch
             for name in sorted(size.names):  # letters are given in this order
                 self.roles.setdefault(name, role(name, place if alone else "side" if grid else "other"))
 
@@ -320,7 +328,9 @@ class Sizes:
     def meaning(self, name: str) -> str:
         """What a name stands for, in the code's own words where it has them."""
         if name in self.meanings:
-            return str(self.meanings[name])
+            said = self.meanings[name]
+            said = said.substitute({n: size for n, size in self.meanings.items() if n in said.names and n != name})
+            return name if "%" in str(said) else str(said)
         whose = self.rows if self.rows.isidentifier() else "an activation"
         if name == ROWS and self.roles.get(ROWS) == "rows" and self.rows != "":
             return f"rows of {whose}"
@@ -439,6 +449,13 @@ def _subtracts(size: Expr) -> bool:
         return True
     atoms = (a for monomial, _ in size.terms for a, _ in monomial)
     return any(_subtracts(e) for a in atoms if isinstance(a, Apply) and a.function == "//" for e in a.args)
+
+
+def _times(size: Expr, part: Expr) -> Expr | None:
+    """The names that a size is a part times: of a batch flattened into a length."""
+    others = sorted(size.names - part.names)
+    times = product(map(Expr.name, others))
+    return times if others and part * times == size else None
 
 
 def _is_image(dims: Sequence[Expr]) -> bool:

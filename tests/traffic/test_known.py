@@ -148,7 +148,7 @@ def test_a_size_that_meets_a_clearer_one_prints_as_that() -> None:
 
 @pytest.mark.parametrize(
     ("axes", "said"),
-    [("-4 -3 1", "B*L"), ("-3 -2", "B*L"), ("-4 -3 -2", "B*H*L"), ("-3 1", "B"), ("-2 1", "L")],
+    [("-4 -3 1", "B*L"), ("-3 -2", "B*L"), ("-4 -3 -2", "B*H*L"), ("-3 1", "B"), ("-2 1", "B")],
 )
 def test_outer_axes_of_an_array_of_unknown_rank_have_one_letter_each(axes: str, said: str) -> None:
     dims = [Expr.of(1) if a == "1" else Expr.name(f"x.shape[{a}]") for a in axes.split()]
