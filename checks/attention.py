@@ -2,8 +2,9 @@
 
 What it does: finds `softmax(q @ k.T * scale + mask) @ v` in any spelling: the scale on queries, keys, scores or split
 between them; a mask that is added, selected by `where`, or guarded by `is not None`; casts around the softmax; keys
-transposed in any way; attention sinks as a column that is joined to the scores and cut off the weights. Finds keys and
-values of zeros that are put in front of the others to make room for sinks in the mask.
+transposed in any way, or an `mx.einsum` for each product; attention sinks as a column that is joined to the scores and
+cut off the weights. Finds keys and values of zeros that are put in front of the others to make room for sinks in the
+mask.
 
 Why: the scores, batch x heads x queries x keys, are written to memory and read back by every step. At 4,096 tokens
 that is most of what attention moves. `mx.fast.scaled_dot_product_attention` keeps them on chip.
@@ -69,7 +70,8 @@ class Attention:
 
     root: the value that it ends in; weights: the softmax; scores: the matmul of queries and keys.
     keys_axes: how the keys' node has to be transposed to be (batch, heads, length, head dimension); None: not at all.
-    result_axes: how the result has to be transposed; None: not at all. mask is a boolean keep-mask where `keep`.
+    queries_axes, values_axes: the same of queries and values. result_axes: how the result has to be transposed; None:
+    not at all. mask is a boolean keep-mask where `keep`.
     sinks: one more score for each head, which takes weight and has no value; None: there are none.
     """
 
@@ -86,6 +88,13 @@ class Attention:
     guarded: bool
     problem: str = ""
     sinks: Node | None = None
+    queries_axes: tuple[int, ...] | None = None
+    values_axes: tuple[int, ...] | None = None
+
+    @property
+    def has_heads_first(self) -> bool:
+        """Whether keys and values are (batch, heads, length, head dimension) as they are."""
+        return self.keys_axes is None and self.values_axes is None
 
 
 def recognise(graph: Graph) -> Iterator[Attention]:
@@ -125,7 +134,7 @@ class _Reader:
                 return None
             scores, sinks = joined
         softmax = self.node_of(weights, ("softmax", "nn.softmax", "divide", "multiply"))
-        v = self.written(values)
+        v, values_axes = self.turned(values)
         if softmax is None or v is None:
             return None
         read = self.scores(scores)
@@ -134,7 +143,7 @@ class _Reader:
         product, scale, mask, keep, guarded, problem = read
         queries, transposed = product.args
         k_value, keys_axes = self.keys(transposed)
-        q = self.written(queries)
+        q, queries_axes = self.turned(queries)
         if k_value is None or q is None:
             return None
         k = self.written(k_value)
@@ -147,9 +156,9 @@ class _Reader:
             return None
         if sinks is not None and (sinks in (q, k, v) or not self.graph.facts.dtype(q).floating):
             return None  # they are cast to the queries' dtype
-        axes = None if keys_axes is None else _of_rank_4(keys_axes)
-        out = None if result_axes is None else _of_rank_4(result_axes)
-        return Attention(self.root, softmax, q, k, v, hole, mask, keep, axes, out, guarded, problem, sinks)
+        turns = (None if a is None else _of_rank_4(a) for a in (keys_axes, result_axes, queries_axes, values_axes))
+        keys, out, *others = turns
+        return Attention(self.root, softmax, q, k, v, hole, mask, keep, keys, out, guarded, problem, sinks, *others)
 
     # -- operands --------------------------------------------------------------------------------------------------
 
@@ -162,6 +171,14 @@ class _Reader:
     def written(self, value: Value) -> Node | None:
         """The value as the matmul gets it: a cast to float32 before it is kept, for the fused op computes so too."""
         return self.node_of(value)
+
+    def turned(self, value: Value) -> tuple[Node | None, tuple[int, ...] | None]:
+        """Queries or values, and the permutation of all but their last axis that is left to do: an einsum's."""
+        node = self.written(value)
+        if node is not None or value.op != "permute":
+            return node, None
+        axes: tuple[int, ...] = value.param("perm")
+        return (self.written(value.args[0]), axes) if axes[-1] == -1 and len(axes) <= 4 else (None, None)
 
     def scale(self, value: Value, q: Node) -> Hole | None:
         """The scale as written, or as what it is of the queries."""
@@ -374,8 +391,9 @@ def _match(graph: Graph, found: Attention) -> Match | None:
     if found.weights not in inside:
         return None
     rank = next((r for r in (facts.rank(n) for n in arrays) if r is not None), None)
+    length = -2 if found.queries_axes is None else found.queries_axes[-2] - 4
     heads = without_kernel(
-        graph, lambda known: of_operands(known, arrays), lambda known: [known.shape(n) for n in arrays[:1]]
+        graph, lambda known: of_operands(known, arrays, length), lambda known: [known.shape(n) for n in arrays[:1]]
     )
     obligations = [_rank(graph, arrays, rank), _unread(graph, root, inside, [*arrays, *masks])]
     gate = _Gate(heads, target_of(graph))
@@ -398,8 +416,8 @@ def _match(graph: Graph, found: Attention) -> Match | None:
     for key, node in _mask_keys(mask, masks):
         shapes[key] = _mask_shape(facts.shape(node), facts.shape(found.q), rank)
         dtypes[key] = "bool" if found.keep else "mask"
-    if found.keys_axes is not None:
-        shapes["k"] = _permuted_back(shapes["k"], found.keys_axes)
+    turns = {"q": found.queries_axes, "k": found.keys_axes, "v": found.values_axes}
+    shapes |= {key: _permuted_back(shapes[key], axes) for key, axes in turns.items() if axes is not None}
     return Match(
         code=CODE,
         root=root,
@@ -414,7 +432,7 @@ def _match(graph: Graph, found: Attention) -> Match | None:
         numerics=numerics,
         related=[(found.weights, "the softmax over keys")],
         data={
-            "keys_axes": found.keys_axes,
+            "axes": turns,
             "result_axes": found.result_axes,
             "rank": rank,
             "cast_back": cast_back,

@@ -1,9 +1,9 @@
 """FUS102 materialised-causal-mask: a mask that is built as an array of numbers and only given to attention.
 
-What it does: finds a square additive or boolean mask that hides every later position, and follows it, through the
-calls of this file, to every reader. If all of them are attention, `mask="causal"` says the same. Finds additive masks
-of two long axes that are made of a condition (a window, padding and a triangle together) and hold nothing but 0 and a
-number that hides: attention takes the condition itself.
+What it does: finds a square additive or boolean mask that hides every later position, made of a comparison or of a
+triangle of ones, and follows it, through the calls of this file, to every reader. If all of them are attention,
+`mask="causal"` says the same. Finds additive masks of two long axes that are made of a condition (a window, padding and
+a triangle together) and hold nothing but 0 and a number that hides: attention takes the condition itself.
 
 Why: the mask is an array of tokens x tokens that several kernels write and every layer reads. The fused attention
 kernel knows where the diagonal is, and skips the hidden half of the scores. Where that is not enough, a boolean mask
@@ -120,7 +120,11 @@ KEEPS = ("greater_equal", "less_equal")
 def _stays_a_mask(graph: Graph, node: Node, root: Node) -> bool:
     """Whether a mask is still what it was made for after its cast: booleans that select, numbers that are added."""
     dtype = graph.facts.dtype(root)
-    return dtype.name == "bool_" if node.op in KEEPS else dtype.name != "bool_" and not dtype.integral
+    return (
+        dtype.name == "bool_"
+        if graph.facts.dtype(node).name == "bool_"
+        else dtype.name != "bool_" and not dtype.integral
+    )
 
 
 def built(graph: Graph, node: Node) -> Node | None:
@@ -133,7 +137,7 @@ def built(graph: Graph, node: Node) -> Node | None:
         return _scaled_comparison(graph, node)
     if node.op == "where" and len(node.inputs) == 3:
         return _selected(graph, node)
-    if node.op in KEEPS:
+    if node.op in KEEPS or (node.op in TRIANGLES and graph.facts.dtype(node).name == "bool_"):
         return _compared(graph, node, keeps=True)
     return None
 
@@ -145,11 +149,14 @@ def _attr_node(node: Node, name: str) -> Node | None:
 
 def _full_of(graph: Graph, node: Node) -> Node | None:
     """N of mx.full((N, N), fill) with a fill of -1e9 or below."""
-    if node.op != "full":
-        return None
-    shape = node.attrs.get("shape")
     fill = graph.facts.const(node.inputs[0]) if node.inputs else node.attrs.get("vals")
-    if not isinstance(shape, tuple) or len(shape) != 2 or not _hides(fill):
+    return _side(graph, node) if node.op == "full" and _hides(fill) else None
+
+
+def _side(graph: Graph, node: Node) -> Node | None:
+    """N of an array of (N, N)."""
+    shape = node.attrs.get("shape")
+    if not isinstance(shape, tuple) or len(shape) != 2:
         return None
     rows, columns = shape
     if not isinstance(rows, Node) or not isinstance(columns, Node):
@@ -166,7 +173,7 @@ def _scaled_comparison(graph: Graph, node: Node) -> Node | None:
     for condition, fill in (node.inputs, node.inputs[::-1]):
         if _hides(graph.facts.const(fill)) and graph.facts.const(fill) != float("-inf"):  # 0 * -inf is NaN
             inner = condition.inputs[0] if condition.op == "astype" else condition
-            if inner.op in ("less", "greater"):
+            if inner.op in ("less", "greater") or inner.op in TRIANGLES:
                 return _compared(graph, inner, keeps=False)
     return None
 
@@ -182,7 +189,11 @@ def _selected(graph: Graph, node: Node) -> Node | None:
 
 
 def _compared(graph: Graph, node: Node, keeps: bool) -> Node | None:
-    """N of a comparison of a column of positions with a row of them, where that keeps (or hides) what lies below."""
+    """N of a comparison of a column of positions with a row of them, where that keeps (or hides) what lies below, or of
+    a triangle of ones."""
+    triangle = _triangle(graph, node)
+    if triangle is not None:
+        return triangle[0] if triangle[1] is keeps else None
     if len(node.inputs) != 2:
         return None
     left, right = (_positions(graph, n) for n in node.inputs)
@@ -193,6 +204,33 @@ def _compared(graph: Graph, node: Node, keeps: bool) -> Node | None:
     rows_first = left[0] == "column"
     wanted = {True: KEEPS, False: ("less", "greater")}[keeps]
     return left[1] if node.op == wanted[0 if rows_first else 1] else None
+
+
+TRIANGLES = frozenset({"tril", "triu", "tri", "astype", "logical_not", "subtract", "equal", "not_equal"})
+
+
+def _triangle(graph: Graph, node: Node) -> tuple[Node, bool] | None:
+    """(N, True) of an N x N array of ones on and below the diagonal, and of zeros above it; (N, False) of the other way
+    round. 1 - x, x == 0 and `logical_not(x)` turn one into the other."""
+    if node.op in ("tril", "triu"):
+        ones, side = node.inputs[0], _side(graph, node.inputs[0])
+        fits = node.attrs.get("k") == (0 if node.op == "tril" else 1) and ones.op == "ones"
+        return (side, node.op == "tril") if fits and side is not None else None
+    if node.op == "tri":
+        side = _attr_node(node, "n")
+        fits = node.attrs.get("k") == 0 and node.attrs.get("m") in (None, side)
+        return (side, True) if fits and side is not None else None
+    if node.op not in TRIANGLES or not node.inputs:
+        return None
+    turns = node.op == "logical_not"
+    inner = node.inputs[-1] if node.op == "subtract" else node.inputs[0]
+    if len(node.inputs) == 2:
+        number = graph.facts.const(node.inputs[0] if node.op == "subtract" else node.inputs[1])
+        if isinstance(number, bool) or number not in ((1,) if node.op == "subtract" else (0, 1)):
+            return None
+        turns = node.op == "subtract" or (number == 0) is (node.op == "equal")
+    found = _triangle(graph, inner)
+    return None if found is None else (found[0], found[1] is not turns)
 
 
 def _positions(graph: Graph, node: Node) -> tuple[str, Node] | None:
@@ -460,6 +498,15 @@ ATTEND = "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, 
 
 
 EXAMPLES = [
+    Example(
+        HEAD + "def attend(q, k, v, scale: float):\n"
+        "    mask = mx.tril(mx.ones((q.shape[2], q.shape[2]), dtype=mx.bool_))\n"
+        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
+        fixed=HEAD + "def attend(q, k, v, scale: float):\n"
+        '    mask = "causal"\n'
+        "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)\n",
+        applicability="safe",
+    ),
     Example(
         HEAD + "def attend(q, k, v, scale: float):\n"
         "    mask = nn.MultiHeadAttention.create_additive_causal_mask(q.shape[2])\n"

@@ -263,7 +263,6 @@ class _Reading:
         if self.is_normalisation(found):
             return False  # an image or a latent, once
         rare = is_few(self.graph, root) or is_rare(self.graph, self.chain.nodes, gated=self.is_gated())
-        rare = rare or is_given_tables(self.graph, self.outside)
         if rare and not self.graph.context.hot:
             return False
         if self.origins.of(root) == {"identity"} or counts(self.graph, self.chain.nodes):
@@ -277,7 +276,9 @@ class _Reading:
                 return False
         if self.only_selects():
             return False  # scores of a router or sampler: a few numbers a token
-        return not (self.builds_a_mask() and not any("computed" in o for o in found))
+        if self.builds_a_mask() and not any("computed" in o for o in found):
+            return False
+        return self.graph.context.hot or not is_given_tables(self.graph, self.outside)
 
     def is_normalisation(self, found: list[frozenset[str]]) -> bool:
         """`(image - mean) / std` with constants: work of a processor, before or after the model."""

@@ -81,7 +81,7 @@ def find(graph: Graph) -> Iterator[Match]:
                 seen.add(match.root)
                 yield match
     for found in recognise(graph):
-        if found.keys_axes is None:
+        if found.has_heads_first:
             own = set(region(found.root, [found.q, found.k, found.v]))
             match = _match(graph, found.root, found.k, found.v, [found.q], own, "FUS211")
             if match is not None and match.root not in seen:

@@ -9,13 +9,13 @@ from fuselint.rulebook import Match, NoFix, Part, Replacement
 def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     if match.data["problem"]:
         return NoFix(match.data["problem"])
-    axes, result_axes = match.data["keys_axes"], match.data["result_axes"]
-    keys = "{k}" if axes is None else f"{{k}}.transpose({_listed(axes)})"
+    axes, result_axes = match.data["axes"], match.data["result_axes"]
+    q, k, v = (f"{{{n}}}" if axes[n] is None else f"{{{n}}}.transpose({_listed(axes[n])})" for n in "qkv")
     batch, back = ("[None]", ".squeeze(0)") if match.data["rank"] == 3 else ("", "")
     mask = ", mask={mask}" if "mask" in match.holes else ""
     if "sinks" in match.holes:
         mask += ", sinks={sinks}" + (".astype({q}.dtype)" if match.data["cast_sinks"] else "")
-    operands = f"{{q}}{batch}, {keys}{batch}, {{v}}{batch}"
+    operands = f"{q}{batch}, {k}{batch}, {v}{batch}"
     call = f"{{mx}}.fast.scaled_dot_product_attention({operands}, scale={{scale}}{mask}){back}"
     if match.data["cast_back"]:
         call += ".astype({v}.dtype)"

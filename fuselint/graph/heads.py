@@ -88,15 +88,18 @@ def padded_to(heads: Heads, target: Version) -> int | None:
     return min((size for size in heads_taken(MANY, target) if size >= heads.largest), default=None)
 
 
-def of_operands(facts: KnownFacts, operands: Iterable[Node]) -> Heads | None:
-    """The head dimensions of queries, keys and values; None where they aren't known, or queries are known to be few."""
+def of_operands(facts: KnownFacts, operands: Iterable[Node], axis: int = -2) -> Heads | None:
+    """The head dimensions of queries, keys and values; None where they aren't known, or queries are known to be few.
+
+    axis: the one of the queries that counts them.
+    """
     q, k, v = operands
     shape = facts.shape(q)
     (head, by), (values, also) = (
         facts.usual(None if s is None else s.axis(-1))
         for s in (shape, likely(v, facts))  # a cache returns values as wide as it is given
     )
-    length = facts.usual(None if shape is None else shape.axis(-2))[0]
+    length = facts.usual(None if shape is None else shape.axis(axis))[0]
     if head is None or (length is not None and length <= MANY):
         return None
     wide = any(facts.dtype(n) == FLOAT32 for n in (q, k, v))

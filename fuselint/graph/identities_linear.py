@@ -149,6 +149,11 @@ def _moveaxis(c: Canonical, node: Node) -> Value | None:
     return permuted(c, c.of(x), tuple(listed))
 
 
+def _comes_first(out: str, one: str, other: str) -> bool:
+    """Whether the first label of a result that only one of two operands has is of this one."""
+    return next((x in one for x in out if (x in one) is not (x in other)), False)
+
+
 @identity("einsum")
 def _einsum(c: Canonical, node: Node) -> Value | None:
     """Two operands with batch labels, one free label each and one contracted: a matmul between permutations."""
@@ -159,6 +164,9 @@ def _einsum(c: Canonical, node: Node) -> Value | None:
     if left.count(",") != 1:
         return None
     la, lb = left.split(",")
+    first, second = node.inputs
+    if _comes_first(out, lb, la):
+        la, lb, first, second = lb, la, second, first  # the product with its rows first
     for labels in (la, lb, out):
         if len(set(labels)) != len(labels) or not labels.replace(".", "").isalpha() or "." in labels[1:]:
             return None
@@ -177,7 +185,7 @@ def _einsum(c: Canonical, node: Node) -> Value | None:
     def order(have: str, want: list[str]) -> Perm:
         return tuple(have.index(x) - len(have) for x in want)
 
-    a = permuted(c, c.of(node.inputs[0]), order(la, [*batch, *rows, *summed]))
-    b = permuted(c, c.of(node.inputs[1]), order(lb, [*batch, *summed, *columns]))
+    a = permuted(c, c.of(first), order(la, [*batch, *rows, *summed]))
+    b = permuted(c, c.of(second), order(lb, [*batch, *summed, *columns]))
     have = "".join([*batch, *rows, *columns])
     return permuted(c, product_of(c, a, b), order(have, list(out)))

@@ -101,6 +101,9 @@ class Usage:
             at = op.position(name)
             if at is not None and at < len(node.inputs):
                 self._rank(node.inputs[at], rank, f"{name} of {op.name}")
+        if op.name == "einsum":
+            for operand, labels in zip(node.inputs, _labels(node.attrs.get("subscripts")), strict=False):
+                self._rank(operand, len(labels), "its labels of an einsum")
         axes = node.attrs.get("axes")
         if op.name == "transpose" and isinstance(axes, tuple) and axes:
             self._rank(node.inputs[0], len(axes), f"transposed by {len(axes)} axes")
@@ -129,6 +132,12 @@ class Usage:
             for n in node.inputs:
                 if n.op != "const":
                     self._scalar(n, why)
+
+
+def _labels(subscripts: Any) -> list[str]:
+    """Those of each operand of an einsum, none where some stand for any number of axes."""
+    text = subscripts.replace(" ", "") if isinstance(subscripts, str) else "..."
+    return [] if "..." in text else text.partition("->")[0].split(",")
 
 
 def _scalars(value: Any) -> Iterator[Node]:

@@ -63,9 +63,13 @@ def is_given_tables(graph: Graph, operands_: Sequence[Node]) -> bool:
     """Whether all that a function computes with are arguments, and every call of it in the package gives single numbers
     or tables of constants: the scale of a filter bank, the steps of a schedule."""
     arrays = [k for k in operands_ if k.op != "const" and graph.facts.kind(k) in ("array", "unknown")]
-    calls = [list(given(graph, k)) for k in arrays if k.op == "param"]
-    known = len(calls) == len(arrays) > 0 and all(calls)
-    return known and all(_is_a_table(caller, argument) for each in calls for caller, argument in each)
+    if not arrays or any(k.op != "param" for k in arrays) or graph.context.qualname.endswith(".__call__"):
+        return False
+    for k in arrays:
+        calls = list(given(graph, k))
+        if not calls or not all(_is_a_table(caller, argument) for caller, argument in calls):
+            return False
+    return True
 
 
 def _is_a_table(graph: Graph, node: Node) -> bool:

@@ -206,6 +206,8 @@ def test_findings_are_the_same_in_any_order_and_by_any_number_of_workers(tmp_pat
     assert found(package, "FUS401", jobs=2) == first
 
 
+HALF = {"load.py": "def load(model):\n    return model.set_dtype(mx.bfloat16)\n"}
+
 DIRECT = "mx.fast.scaled_dot_product_attention(x, x, x, scale=1.0, mask=mask)"
 HELPED = "scaled_dot_product_attention(x, x, x, None, 1.0, mask=mask)"
 MASKED = """from .base import additive_mask, scaled_dot_product_attention
@@ -237,9 +239,6 @@ def test_a_mask_that_another_file_makes(tmp_path: Path, cast: str, mask: str, ca
         assert f.path.endswith("user.py") and "base.py:" in f.obligations[0].because
 
 
-HALF = "import mlx.core as mx\n\nDTYPE = mx.bfloat16\n"
-"""What says that the package runs in half precision."""
-
 BLOCK = """from .base import Rotary, additive_mask, rotate
 
 
@@ -269,7 +268,7 @@ class Block(nn.Module):
     ],
 )
 def test_what_makes_an_activation_float32_is_named(tmp_path: Path, body: str, source: str) -> None:
-    package = write(tmp_path, {"base.py": BASE, "user.py": BLOCK.format(body=body), "options.py": HALF})
+    package = write(tmp_path, {"base.py": BASE, "user.py": BLOCK.format(body=body), **HALF})
     (finding,) = found(package, "FUS105")
     assert finding.path.endswith("user.py")
     assert finding.message.startswith("possible: where the activation is half precision")
@@ -292,7 +291,7 @@ def test_what_makes_an_activation_float32_is_named(tmp_path: Path, body: str, so
     ],
 )
 def test_what_does_not_or_is_meant_to_is_not(tmp_path: Path, body: str) -> None:
-    package = write(tmp_path, {"base.py": BASE, "user.py": BLOCK.format(body=body)})
+    package = write(tmp_path, {"base.py": BASE, "user.py": BLOCK.format(body=body), **HALF})
     assert not found(package, "FUS105")
 
 
@@ -423,6 +422,6 @@ class Rays(nn.Module):
     [("mx.arange(8).astype(mx.float32).reshape(1, 2, 2, 2)", 0), ("self.up(x)", 1)],
 )
 def test_what_the_calls_give_in_float32_is_not_made_wider(tmp_path: Path, given: str, count: int) -> None:
-    package = write(tmp_path, {"rays.py": RAYS.format(given=given, dtype="mx.float32"), "options.py": HALF})
+    package = write(tmp_path, {"rays.py": RAYS.format(given=given, dtype="mx.float32"), **HALF})
     findings = [f for f in found(package, "FUS105") if "mx.ones((*rays" in f.message]
     assert len(findings) == count

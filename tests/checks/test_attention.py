@@ -297,3 +297,71 @@ def test_a_column_of_sinks_in_a_shape_that_is_a_name_is_left_alone() -> None:
         column = made.format(s="s.reshape(1, -1, 1, 1)")
         text = attend(body.format(column=column), "q, k, v, s, shape: mx.array")
         assert fixed(text)[0] == text
+
+
+EINSUMS = {
+    "heads last but one": ("blhd,bmhd->bhlm", "bhlm,bmhd->blhd", (2, 5, 4, 8), (2, 6, 4, 8)),
+    "heads first": ("bhld,bhmd->bhlm", "bhlm,bhmd->bhld", (2, 4, 5, 8), (2, 4, 6, 8)),
+    "result with heads first": ("blhd,bmhd->bhlm", "bhlm,bmhd->bhld", (2, 5, 4, 8), (2, 6, 4, 8)),
+    "three axes": ("hld,hmd->hlm", "hlm,hmd->hld", (4, 5, 8), (4, 6, 8)),
+    "operands exchanged": ("bmhd,blhd->bhlm", "bhlm,bmhd->blhd", (2, 5, 4, 8), (2, 6, 4, 8)),
+}
+
+
+@pytest.mark.parametrize(("first", "last", "queries", "keys"), EINSUMS.values(), ids=EINSUMS)
+def test_attention_by_einsum(first: str, last: str, queries: tuple[int, ...], keys: tuple[int, ...]) -> None:
+    operands = "k, q" if first.startswith("bm") else "q, k"
+    before = (
+        f"{HEAD}def f(q, k, v):\n"
+        f'    weights = mx.softmax(mx.einsum("{first}", {operands}) * 0.3, axis=-1)\n'
+        f'    return mx.einsum("{last}", weights, v)\n'
+    )
+    after, _ = fixed(before)
+    assert "scaled_dot_product_attention" in after and "einsum" not in after
+    same(before, after, *arrays(queries, keys, keys))
+
+
+@pytest.mark.parametrize("last", ["bhlm,bmhd->blhm", "bhml,bmhd->blhd", "bhlm,bmhc->blhc"])
+def test_an_einsum_that_is_no_attention(last: str) -> None:
+    text = (
+        f"{HEAD}def f(q, k, v):\n"
+        f'    weights = mx.softmax(mx.einsum("blhd,bmhd->bhlm", q, k), axis=-1)\n'
+        f'    return mx.einsum("{last}", weights, v)\n'
+    )
+    after, findings = fixed(text)
+    assert ("scaled_dot_product_attention" in after) == ("c" in last)  # values may be wider
+    assert after == text or findings
+
+
+TRIANGLES = [
+    "mx.tril(mx.ones((L, L), dtype=mx.bool_))",
+    "mx.tril(mx.ones((L, L))).astype(mx.bool_)",
+    "mx.tri(L, dtype=mx.bool_)",
+    "mx.logical_not(mx.triu(mx.ones((L, L)), k=1))",
+    "mx.triu(mx.ones((L, L)), k=1) == 0",
+    "mx.tril(mx.ones((L, L))) != 0",
+    "mx.where(mx.tril(mx.ones((L, L))) == 0, -1e9, 0.0).astype(q.dtype)",
+    "mx.where(mx.tril(mx.ones((L, L))) == 1, 0.0, -mx.inf).astype(q.dtype)",
+    "mx.where(mx.tri(L), 0.0, -mx.inf).astype(q.dtype)",
+    "((1 - mx.tril(mx.ones((L, L)))) * -1e9).astype(q.dtype)",
+    "(mx.triu(mx.ones((L, L)), k=1) * -1e9).astype(q.dtype)",
+]
+OTHERS = [
+    "mx.triu(mx.ones((L, L), dtype=mx.bool_))",
+    "mx.tril(mx.ones((L, L), dtype=mx.bool_), k=1)",
+    "mx.tril(mx.ones((L, L))).astype(q.dtype)",  # added, and hides nothing
+    "mx.tril(mx.ones((L, 2 * L), dtype=mx.bool_))[:, :L]",
+    "mx.tri(L, L, 1, dtype=mx.bool_)",
+    "((2 - mx.tril(mx.ones((L, L)))) * -1e9).astype(q.dtype)",
+    "(mx.tril(mx.ones((L, L))) * -1e9).astype(q.dtype)",
+    "mx.tril(mx.ones((L, L))) == 0",
+    "mx.where(mx.tril(mx.ones((L, L))) == 2, 0.0, -1e9).astype(q.dtype)",
+]
+
+
+@pytest.mark.parametrize(("mask", "causal"), [*((m, True) for m in TRIANGLES), *((m, False) for m in OTHERS)])
+def test_a_triangle_of_ones(mask: str, causal: bool) -> None:
+    before = attend(f"return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask={mask})", "q, k, v")
+    after, _ = fixed(before)
+    assert ('"causal"' in after) is causal
+    same(before, after, *arrays((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8)))
