@@ -180,7 +180,7 @@ def _count(
     given = {**given_dtypes(graph), **_dtypes_of_holes(graph, match), **known.dtypes}
     gates = replace(gates_of(settings, known), given=given, narrow=narrow)
     absent = absent_arguments(graph)
-    traced = trace(_one_way(graph, match.region, absent), facts, eager=True, gates=gates)
+    traced = trace(_one_way(graph, match, absent), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
     _lead_products(before)
@@ -249,21 +249,21 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
     return before, [*_fused(match, traced, places, absent_arguments(graph)), *launches(still)]
 
 
-def _one_way(graph: Graph, nodes: Collection[Node], absent: Collection[Node]) -> set[Node]:
-    """Without what another branch of an `if` computes: of each, the one that computes more stays; where the test asks
-    for an argument that the package never gives, the one without it."""
+def _one_way(graph: Graph, match: Match, absent: Collection[Node]) -> set[Node]:
+    """The region without what another branch of an `if` computes: of each, the one that computes more stays; where the
+    test asks for an argument that the package never gives, the one without it. What is found stays."""
     arms: dict[Statement, dict[str, set[Node]]] = {}
-    for node in nodes:
+    for node in match.region:
         stmt = node.top_stmt
         at = None if stmt is None else stmt.block
         while at is not None:
             if at.kind in ("then", "else") and at.owner is not None:
                 arms.setdefault(at.owner, {}).setdefault(at.kind, set()).add(node)
             at = at.parent
-    kept = set(nodes)
+    kept = set(match.region)
     for owner, ways in arms.items():
         never = _never_taken(graph, owner, absent)
-        if never in ways:
+        if never in ways and match.root not in ways[never]:
             kept -= ways[never]
         elif len(ways) > 1:
             then, other = (ways[kind] & kept for kind in ("then", "else"))
