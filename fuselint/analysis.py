@@ -25,6 +25,7 @@ from fuselint.finding import Applicability, FileResult, Finding, Fix, Obligation
 from fuselint.graph.elsewhere import Elsewhere, shared
 from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
+from fuselint.graph.leftovers import leave
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
 from fuselint.hot import HowOften, how_often, is_idle
@@ -104,6 +105,7 @@ def analyse(
                 result = replace(result, errors=tuple(analysis.errors))
                 if known is not summary:
                     inside = program.known_as(known)
+                    leave(inside)
                     inside.elsewhere = Elsewhere(inside, modules)
                     ran = as_recorded(inside, settings)
                     analysis = Analysis(file, settings, is_read, inside, screened.tree, ran, often)
