@@ -34,7 +34,7 @@ from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_cod
 from fuselint.source.cold import overridden
 from fuselint.source.compiled import in_package
 from fuselint.source.edit import place
-from fuselint.source.modules import Modules
+from fuselint.source.modules import Modules, summary_of
 from fuselint.source.project import ModuleSummary, summarise
 from fuselint.source.screen import parse, screen
 from fuselint.source.suppress import Suppressions
@@ -87,7 +87,7 @@ def analyse(
         return FileResult(file.path, tuple(p.finding for p in idle), text=file.text if idle else ""), idle
     modules = modules or Modules()
     qualnames = [span.qualname for span in screened.functions]
-    summary = overridden(summarise(file, screened.tree), settings.hot, settings.cold)
+    summary = overridden(summary_of(file, screened.tree), settings.hot, settings.cold)
     modules.know(file, summary)
     program = shared(file, summary)
     program.elsewhere = Elsewhere(program, modules)
