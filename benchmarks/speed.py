@@ -64,7 +64,7 @@ def python_files(packages: list[str]) -> list[str]:
 
 STAGES = (
     ("screen", "fuselint.analysis", "screen"),
-    ("summary", "fuselint.analysis", "summarise"),
+    ("summary", "fuselint.analysis", "summary_of"),
     ("parse", "fuselint.graph.program", "parse_function"),
     ("lower", "fuselint.graph.lower", "lower"),
     ("facts", "fuselint.graph.facts", "Facts.of"),

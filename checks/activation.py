@@ -24,6 +24,7 @@ from fuselint.finding import Numerics, Obligation
 from fuselint.graph.canonical import Canonical
 from fuselint.graph.compiling import both_ways
 from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.ops import EXPONENTIALS, TABLE
 from fuselint.graph.values import ONE, Value, alike
 from fuselint.rulebook import Example, FusedKernel, Match
 
@@ -131,7 +132,7 @@ READ_BY = {"sigmoid": ("multiply",), "erf": ("add", "subtract"), "tanh": ("add",
 
 
 def find(graph: Graph) -> Iterator[Match]:
-    if graph.context.cold or graph.context.compiled:
+    if graph.context.cold or graph.context.compiled or graph.ops.isdisjoint(SHOWING):
         return
     for node in graph.nodes:
         if node.op in ARITHMETIC and graph.facts.kind(node) == "array":
@@ -140,6 +141,13 @@ def find(graph: Graph) -> Iterator[Match]:
                 match.obligations += both_ways(graph)
                 yield match
 
+
+SHOWING = EXPONENTIALS | frozenset(
+    n
+    for n in TABLE
+    if any(part in n.lower() for part in "erf tanh log max min relu abs sqrt square power clip where".split())
+)
+"""Operations of which one is in every activation."""
 
 ARITHMETIC = frozenset("multiply divide reciprocal power square log log1p negative".split())
 """What the last operation of a written-out activation is: the functions themselves are not reported."""

@@ -37,6 +37,7 @@ from fuselint.graph.identities import none_test
 from fuselint.graph.identities_linear import composed, permuted, swap
 from fuselint.graph.identities_views import FULL
 from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.ops import EXPONENTIALS
 from fuselint.graph.shapes import Shape
 from fuselint.graph.values import ONE, Value
 from fuselint.rulebook import Example, FusedKernel, Hole, Match, Synthesised
@@ -99,7 +100,7 @@ class Attention:
 
 def recognise(graph: Graph) -> Iterator[Attention]:
     """The attentions of a graph, whatever their obligations."""
-    for node in graph.nodes:
+    for node in () if graph.ops.isdisjoint(EXPONENTIALS) else graph.nodes:
         if node.op in ("matmul", "einsum"):
             found = _Reader(graph, node).read()
             if found is not None:

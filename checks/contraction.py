@@ -49,8 +49,10 @@ def find(graph: Graph) -> Iterator[Match]:
         if node.op != "sum" or node.attrs.get("keepdims") not in (False, None) or node.attrs.get("axis") is None:
             continue
         product = node.inputs[0]
+        if product.op != "multiply" or len(product.inputs) != 2:
+            continue
         axes = graph.canonical.axes(product, node.attrs["axis"])
-        if product.op != "multiply" or len(product.inputs) != 2 or axes not in ((-2,), (-1,)):
+        if axes not in ((-2,), (-1,)):
             continue
         for left, right in (product.inputs, product.inputs[::-1]):
             match = _match(graph, node, product, left, right, transposed=axes == (-1,))

@@ -47,7 +47,7 @@ from typing import Any
 
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph import ops
-from fuselint.graph.chains import Chain, before_cast, chains
+from fuselint.graph.chains import Chain, before_cast, chains, may_chain
 from fuselint.graph.compiling import both_ways
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
@@ -85,6 +85,8 @@ def fused(gate: Any, up: Any) -> Any:
 
 def find(graph: Graph) -> Iterator[Match]:
     if graph.context.compiled or graph.context.cold or _is_a_loss(graph):
+        return
+    if not may_chain(graph) and not any(_by_default(n) is not None for n in graph.nodes):
         return
     origins = Origins(graph)
     chained: set[Node] = set()

@@ -56,6 +56,8 @@ def find(graph: Graph) -> Iterator[Match]:
 
 def _match(graph: Graph, root: Node) -> Match | None:
     x, right = root.inputs
+    if not any(n.op in ("take", "index") for n in (right, *right.inputs[:1])):
+        return None
     picked = _untransposed(graph, right)
     indices = _indices(picked)
     if indices is None or not _read_once(graph, root, right, picked):

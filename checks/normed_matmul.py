@@ -27,7 +27,7 @@ from fuselint.finding import Obligation
 from fuselint.graph.canonical import Canonical
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.norm_operands import dtype_stays, eps_hole, held, helpers, is_number
-from fuselint.graph.norms import LAST, ROOT, may_be_eps, root_mean_squares, roots
+from fuselint.graph.norms import LAST, ROOT, ROOTING, may_be_eps, root_mean_squares, roots
 from fuselint.graph.values import ONE, Value, close
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 from fuselint.standing import is_value_of_its_call
@@ -62,7 +62,7 @@ def nearly(graph: Graph) -> Iterator[Node]:
 
 
 def find(graph: Graph) -> Iterator[Match]:
-    if graph.context.cold:
+    if graph.context.cold or graph.ops.isdisjoint(ROOTING):
         return
     for node in graph.nodes:
         if node.op in ("multiply", "divide") and (scaled := _read(graph.canonical, graph.canonical.of(node))):

@@ -21,6 +21,7 @@ from typing import Any
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.around import is_made_with
 from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.ops import EXPONENTIALS
 from fuselint.rulebook import Example, FusedKernel, Match
 
 CODE, NAME = "FUS251", "unfused-softmax"
@@ -51,7 +52,7 @@ def nearly(graph: Graph) -> Iterator[Node]:
 
 
 def find(graph: Graph) -> Iterator[Match]:
-    if graph.context.cold:
+    if graph.context.cold or graph.ops.isdisjoint(EXPONENTIALS):
         return
     for node in graph.nodes:
         match = _softmax(graph, node) or _logsumexp(graph, node) or _log_softmax(graph, node)
@@ -61,8 +62,10 @@ def find(graph: Graph) -> Iterator[Match]:
 
 def _softmax(graph: Graph, root: Node) -> Match | None:
     """A quotient whose value is a softmax."""
+    if root.op not in ("divide", "multiply"):
+        return None
     value = graph.canonical.of(root)
-    if value.op != "softmax" or root.op not in ("divide", "multiply") or value.param("axes") != (-1,):
+    if value.op != "softmax" or value.param("axes") != (-1,):
         return None
     x = graph.canonical.last_in(root, value.args[0])
     if x is None:

@@ -25,6 +25,7 @@ from fuselint.finding import Applicability, FileResult, Finding, Fix, InDtype, O
 from fuselint.graph.elsewhere import Elsewhere, shared
 from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
+from fuselint.graph.leftovers import leave
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
 from fuselint.hot import HowOften, how_often, is_idle
@@ -33,7 +34,7 @@ from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_cod
 from fuselint.source.cold import overridden
 from fuselint.source.compiled import in_package
 from fuselint.source.edit import place
-from fuselint.source.modules import Modules
+from fuselint.source.modules import Modules, summary_of
 from fuselint.source.project import ModuleSummary, summarise
 from fuselint.source.screen import parse, screen
 from fuselint.source.suppress import Suppressions
@@ -86,7 +87,7 @@ def analyse(
         return FileResult(file.path, tuple(p.finding for p in idle), text=file.text if idle else ""), idle
     modules = modules or Modules()
     qualnames = [span.qualname for span in screened.functions]
-    summary = overridden(summarise(file, screened.tree), settings.hot, settings.cold)
+    summary = overridden(summary_of(file, screened.tree), settings.hot, settings.cold)
     modules.know(file, summary)
     program = shared(file, summary)
     program.elsewhere = Elsewhere(program, modules)
@@ -104,6 +105,7 @@ def analyse(
                 result = replace(result, errors=tuple(analysis.errors))
                 if known is not summary:
                     inside = program.known_as(known)
+                    leave(inside)
                     inside.elsewhere = Elsewhere(inside, modules)
                     ran = as_recorded(inside, settings)
                     analysis = Analysis(file, settings, is_read, inside, screened.tree, ran, often)

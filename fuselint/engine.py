@@ -18,6 +18,7 @@ from fuselint.cache import FOLDER as CACHE
 from fuselint.config import Configuration, Settings
 from fuselint.errors import FuselintError, Interrupted, UnreadableFile
 from fuselint.finding import UNREADABLE, Edit, FileResult, Finding, Region, Related, Verification
+from fuselint.graph.leftovers import taken_apart
 from fuselint.package import Package
 from fuselint.rulebook import OWN, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
@@ -222,7 +223,7 @@ def _related(r: Related, file: Notebook) -> Related:
 def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list[Proposal]]:
     file, settings, package = task
     try:
-        with _garbage.seldom():
+        with taken_apart(), _garbage.seldom():
             is_read = _always if isinstance(file, Notebook) else package.others_read(file.path)
             return analyse(file, settings, is_read, package.modules())
     except UnreadableFile as e:

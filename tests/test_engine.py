@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import gc
 import os
 import random
 import subprocess
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,13 @@ from fuselint.analysis import Proposal, analyse
 from fuselint.config import Settings
 from fuselint.engine import check_file, check_paths, choose, fix_paths, fix_text, unified
 from fuselint.finding import Applicability, Edit, Finding, Fix, Traffic, Verification
+from fuselint.graph.canonical import Canonical
+from fuselint.graph.elsewhere import Elsewhere
+from fuselint.graph.known import KnownFacts
+from fuselint.graph.program import Program
 from fuselint.rulebook import NoFix
+from fuselint.source.project import summarise
+from fuselint.source.screen import parse
 from fuselint.source.text import FileText
 from support import NORM, PLAIN
 
@@ -662,6 +669,46 @@ def test_what_an_analysis_leaves_is_collected(monkeypatch: pytest.MonkeyPatch) -
             left = weakref.ref(held[0])
             held.clear()
         assert (left() is None) is collected
+
+
+def test_what_an_analysis_learns_goes_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Facts and canonical values know their graph, and it them: they are taken apart, and need no collector."""
+    made: list[weakref.ref[object]] = []
+
+    def noting(kind: type, make: Callable[..., None]) -> Callable[..., None]:
+        def init(self: object, *args: object, **options: object) -> None:
+            made.append(weakref.ref(self))
+            make(self, *args, **options)
+
+        return init
+
+    for kind in (KnownFacts, Canonical, Elsewhere):
+        monkeypatch.setattr(kind, "__init__", noting(kind, kind.__init__))
+    gc.collect()
+    gc.disable()
+    try:
+        assert check_file(FileText("m.py", CHAIN), Settings()).findings
+        assert len(made) > 2
+        assert [r() for r in made if r() is not None] == []
+    finally:
+        gc.enable()
+
+
+def test_outside_an_analysis_nothing_is_taken_apart() -> None:
+    file = FileText("m.py", CHAIN)
+    graph = Program(file, summarise(file, parse(file))).graph("f")
+    assert graph is not None
+    facts = graph.facts
+    check_file(file, Settings())
+    assert facts.kind(facts.graph.params["x"]) == "array"
+
+
+CHAIN = """import mlx.core as mx
+
+
+def f(x: mx.array, y: mx.array) -> mx.array:
+    return mx.sigmoid(x) * mx.tanh(y) * y + x
+"""
 
 
 FEW_NUMBERS = """import mlx.core as mx

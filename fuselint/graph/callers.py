@@ -57,6 +57,7 @@ class Callers:
         self._shapes: dict[tuple[Graph, int], dict[Node, Shape]] = {}
         self._absent: dict[Graph, frozenset[Node]] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
+        self._outside: dict[Graph, frozenset[str]] = {}
 
     def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
         """By the symbol of an argument's dtype: the dtype that the package's calls give it, or MODEL."""
@@ -71,12 +72,11 @@ class Callers:
         for caller, pairs in self.calls(graph):
             frame = self._frame(caller, depth + 1)
             outer, known = frame.facts, frame.symbols
-            free = from_outside(caller, outer)
             for own, argument in pairs:
                 for symbol, path, dtype in _stated(facts, own, outer, argument):
                     number = "weak float" if is_configured(argument, outer) else None
                     said = dtype.name or number or Supplied(self.elsewhere, self._facts).of(frame, argument, path)
-                    said = said or _said(dtype.bound(known), free)
+                    said = said or _said(dtype.bound(known), partial(self._free, caller))
                     if said:
                         found.setdefault(symbol, set()).add(said)
         for node in graph.nodes:
@@ -175,6 +175,12 @@ class Callers:
                     said.update(filter(None, [Supplied(self.elsewhere, self._facts).of(frame, argument, path)]))
         return said.pop() if len(said) == 1 else None
 
+    def _free(self, graph: Graph) -> frozenset[str]:
+        """The symbols of the dtypes that a function is given."""
+        if graph not in self._outside:
+            self._outside[graph] = from_outside(graph, self._facts(graph))
+        return self._outside[graph]
+
     def _facts(self, graph: Graph) -> KnownFacts:
         if graph not in self._usual:
             self._usual[graph] = Facts(graph, Reach(usual=True, elsewhere=self.elsewhere))
@@ -241,11 +247,12 @@ def given(graph: Graph, parameter: Node) -> Iterator[tuple[Graph, Node]]:
         yield from ((caller, argument) for own, argument in pairs if own is parameter)
 
 
-def _said(dtype: DType, free: frozenset[str]) -> str | None:
+def _said(dtype: DType, free: Callable[[], frozenset[str]]) -> str | None:
     """A dtype by its name; MODEL for that of a weight, None where nothing is known."""
     if dtype.name is not None or dtype.weak:
         return dtype.name or min(dtype)
-    return MODEL if dtype.symbols - free else None
+    symbols = dtype.symbols
+    return MODEL if symbols and symbols - free() else None
 
 
 def _stated(facts: KnownFacts, own: Node, outer: KnownFacts, argument: Node) -> Iterator[tuple[str, Path, DType]]:

@@ -17,6 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from fuselint.graph import identities
+from fuselint.graph.leftovers import leave
 from fuselint.graph.model import FOREIGN, Graph, Node, Slice, operands, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.symbols import Apply, Expr
@@ -42,8 +43,14 @@ class Canonical:
         self._current: dict[str, None] = {}
         self._changing = self._changing_attributes()
         self.algebra.known_size = self._known_size
+        leave(self)
         for node in graph.nodes:
             self._place(node)
+
+    def take_apart(self) -> None:
+        """Nobody asks any more."""
+        self.algebra.take_apart()
+        self.__dict__.clear()
 
     def _note(self, identity: str) -> None:
         self._current[identity] = None

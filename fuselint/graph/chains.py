@@ -62,6 +62,13 @@ def fuses(node: Node) -> bool:
     return op.elementwise or op.name in COMPOSITES or (function_of(node) or op.name) in ACTIVATIONS
 
 
+def may_chain(graph: Graph) -> bool:
+    """Whether a node that fuses reads one that nothing but such nodes reads, whatever the facts say of them."""
+    fusing = {n for n in graph.nodes if fuses(n)}
+    inner = {k for n in fusing for k in n.inputs if k in fusing} - graph.escaping
+    return any(fusing.issuperset(graph.users[k]) for k in inner)
+
+
 def chains(graph: Graph) -> Iterator[Chain]:
     """The chains of a function, of at least two nodes each, as long as they go."""
     candidates = elementwise(graph)

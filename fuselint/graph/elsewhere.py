@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from fuselint.graph.fact import Place
+from fuselint.graph.leftovers import leave
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.source.modules import Definition, Modules, is_test, package_folder
@@ -46,6 +47,11 @@ class Elsewhere:
         self.function = cache(self.modules.function)
         self.classes = cache(self._classes)
         self.graph = cache(self._graph)
+        leave(self)
+
+    def take_apart(self) -> None:
+        """Nobody asks any more."""
+        self.__dict__.clear()
 
     def is_test(self, graph: Graph) -> bool:
         """Whether a function stands in a file of tests of the package."""
@@ -126,5 +132,5 @@ def shared(file: FileText, summary: ModuleSummary) -> Program:
         found = Program(file, summary)
     _programs[file] = found
     if len(_programs) > SHARED:
-        _programs.popitem(last=False)
+        leave(_programs.popitem(last=False)[1])
     return found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import libcst as cst
@@ -31,6 +33,15 @@ UNARY = {cst.Minus: "-", cst.Plus: "+", cst.BitInvert: "~", cst.Not: "not"}
 SEQUENCES = frozenset({"tuple", "list"})
 PROPERTIES = frozenset({"shape", "ndim", "size", "dtype"})
 
+SHORT = 64
+"""Characters of a string: the same short ones come again and again."""
+
+
+@lru_cache(maxsize=4096)
+def _evaluated(text: str) -> Any:
+    """The value of a literal."""
+    return ast.literal_eval(text)
+
 
 class Expressions(Inline):
     """How each kind of expression is lowered."""
@@ -52,10 +63,11 @@ class Expressions(Inline):
     # Constants
 
     def number(self, node: cst.Integer | cst.Float | cst.Imaginary) -> Node:
-        return self.constant(node.evaluated_value, node)
+        return self.constant(_evaluated(node.value), node)
 
     def string(self, node: cst.SimpleString | cst.ConcatenatedString) -> Node:
-        value = node.evaluated_value
+        is_short = isinstance(node, cst.SimpleString) and len(node.value) <= SHORT
+        value = _evaluated(node.value) if is_short else node.evaluated_value  # type: ignore[union-attr]
         return self.opaque("f-string", (), node) if value is None else self.constant(value, node)
 
     def formatted(self, node: cst.FormattedString) -> Node:
@@ -123,7 +135,7 @@ class Expressions(Inline):
     def unary(self, node: cst.UnaryOperation) -> Node:
         operator = UNARY[type(node.operator)]
         if operator == "-" and isinstance(node.expression, (cst.Integer, cst.Float)):
-            return self.constant(-node.expression.evaluated_value, node)
+            return self.constant(-_evaluated(node.expression.value), node)
         operand = self.value(node.expression)
         if operator == "not":
             return self.emit("not", (operand,), {}, node)

@@ -256,18 +256,34 @@ def _fuse(trace: _Trace, depth: int = MAX_DEPTH, most: int = MAX_ARRAYS) -> list
 
 def _members(root: Array, outputs: set[Array], parents: Parents, deepest: int, most: int) -> set[Array]:
     """The arrays that one kernel ending at `root` computes."""
-    members: set[Array] = set()
-    inputs: set[Array] = set()
+    found = _Members(root, outputs, parents, deepest, most)
+    if root.primitive != "Broadcast":
+        found.visit(root, 0)
+    return found.members
 
-    def visit(a: Array, depth: int) -> None:
+
+@dataclass(slots=True)
+class _Members:
+    """The arrays of one kernel, while they are looked for."""
+
+    root: Array
+    outputs: set[Array]
+    parents: Parents
+    deepest: int
+    most: int
+    members: set[Array] = field(default_factory=set)
+    inputs: set[Array] = field(default_factory=set)
+
+    def visit(self, a: Array, depth: int) -> None:
+        members, inputs, outputs = self.members, self.inputs, self.outputs
         if a in members:
             return
-        if depth >= deepest or not a.fusable or (a in outputs and not same_shape(a.shape, root.shape)):
+        if depth >= self.deepest or not a.fusable or (a in outputs and not same_shape(a.shape, self.root.shape)):
             inputs.add(a)
             return
-        if depth > 0 and not all(reader in members for reader, _ in parents[a]):
-            if a.primitive == "Broadcast" and len(inputs) < most:
-                visit(_split(a, members, parents), depth)
+        if depth > 0 and not all(reader in members for reader, _ in self.parents[a]):
+            if a.primitive == "Broadcast" and len(inputs) < self.most:
+                self.visit(_split(a, members, self.parents), depth)
             else:
                 inputs.add(a)
             return
@@ -275,15 +291,11 @@ def _members(root: Array, outputs: set[Array], parents: Parents, deepest: int, m
             inputs.add(a)
         else:
             inputs.discard(a)
-        if len(inputs) >= most:
+        if len(inputs) >= self.most:
             return
         members.add(a)
         for i in range(len(a.inputs)):  # by index: a split below may put a copy in place of an input
-            visit(a.inputs[i], depth + 1)
-
-    if root.primitive != "Broadcast":
-        visit(root, 0)
-    return members
+            self.visit(a.inputs[i], depth + 1)
 
 
 def _split(a: Array, members: set[Array], parents: Parents) -> Array:

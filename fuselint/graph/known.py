@@ -16,6 +16,7 @@ from fuselint.graph import dtypes
 from fuselint.graph.across import MARK, Across, Inside, Instance, Reach
 from fuselint.graph.dtypes import DType
 from fuselint.graph.fact import FLOATING, MISSING, Default, Fact, Kind, scalar_fact
+from fuselint.graph.leftovers import leave
 from fuselint.graph.model import FOREIGN, Graph, Node, operands
 from fuselint.graph.op import Call, Op
 from fuselint.graph.shapes import SCALAR, Shape
@@ -55,6 +56,11 @@ class KnownFacts:
         self._weight_sizes: set[Expr] = set()
         self.likely_shapes: dict[Node, Shape | None] = {}  # see likely.py
         self.counted: dict[Any, tuple[Mapping[str, str], AbstractSet[str]]] = {}  # see unstated.py
+        leave(self)
+
+    def take_apart(self) -> None:
+        """Nobody asks any more."""
+        self.__dict__.clear()
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 
@@ -314,7 +320,7 @@ class KnownFacts:
             if f.rests and fact.const is not MISSING:
                 rests |= f.rests
         if assumed is not fact.assumed or places is not fact.places or rests is not fact.rests:
-            fact = replace(fact, assumed=assumed, places=places, rests=rests)
+            fact = fact.resting(assumed, places, rests)
         if rests and type(fact.const) is int:
             size = fact.size if fact.size is not None and fact.size.names else Expr.name(self._name(node))
             if size.bare is not None:
@@ -388,7 +394,7 @@ class KnownFacts:
         if fact.kind not in ("array", "unknown"):
             return fact
         if not fact.dtype:
-            fact = replace(fact, dtype=DType({f"{self._name(node)}.dtype"}), assumed=fact.assumed | {FLOATING})
+            fact = fact.typed(fact.shape, DType({f"{self._name(node)}.dtype"}), fact.assumed | {FLOATING})
         if fact.kind == "unknown":
             return fact
         shape = fact.shape if fact.shape is not None else Shape(self._name(node), ())
@@ -396,11 +402,12 @@ class KnownFacts:
             shape, why = self._shape_by_use(node, shape)
             if why:
                 fact = replace(fact, why=f"{fact.why}; {why}" if fact.why else why)
-        if shape.lead is not None and fact.shape is None:
-            fact = replace(fact, assumed=fact.assumed | {FLOATING})
+        assumed = fact.assumed | {FLOATING} if shape.lead is not None and fact.shape is None else fact.assumed
         if any(d.is_endless for d in shape.dims):
             shape = self._ended(node, shape)
-        return fact if shape is fact.shape else replace(fact, shape=shape)
+        if shape is fact.shape and assumed is fact.assumed:
+            return fact
+        return fact.typed(shape, fact.dtype, assumed)
 
     def _ended(self, node: Node, shape: Shape) -> Shape:
         """With a name of its own for each size that has no end."""

@@ -237,6 +237,12 @@ class Graph:
     program: Program | None = None  # the functions of the same file
     not_understood: str = ""  # why the whole function was given up, or ""
 
+    def take_apart(self) -> None:
+        """Nobody needs the graph any more."""
+        for n in self.nodes:
+            n.inputs, n.attrs = (), {}
+        self.__dict__.clear()
+
     def lookup(self, name: str, at: Statement, without: Iterable[Statement] = ()) -> Node | None:
         """The value that `name` holds when statement `at` starts, as if the statements `without` were deleted.
 

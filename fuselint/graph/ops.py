@@ -95,6 +95,10 @@ def unary(operator: str) -> Op | None:
     return _UNARY.get(operator)
 
 
+EXPONENTIALS = frozenset(n for n in TABLE if any(part in n.lower() for part in ("exp", "softm", "sigm", "silu")))
+"""Operations of which one is in every softmax, however it is written."""
+
+
 def function_of(node: Node) -> str | None:
     """The function that an activation layer's node calls: `nn.silu` for nn.SiLU; of nn.GELU it depends on `approx`."""
     op = TABLE.get(node.op)

@@ -109,7 +109,12 @@ class Program:
         """The file is analysed: keep its graphs, which other files may ask for, and nothing learned of them."""
         self.__dict__.pop("elsewhere", None)
         self._makes_array.clear()
-        self._graphs.change(lambda graph: None if graph is None else replace(graph))
+        self._graphs.change(lambda graph: None if graph is None else _rested(graph))
+
+    def take_apart(self) -> None:
+        """Nobody needs the graphs any more."""
+        self._graphs.change(lambda graph: None if graph is None else graph.take_apart())
+        self.__dict__.clear()
 
     def known_as(self, summary: ModuleSummary) -> Program:
         """The same functions, of which the summary says something else."""
@@ -182,6 +187,13 @@ class Program:
         """The graph of a class's `__init__`, its own or that of a base in this file."""
         qualname = self.summary.method(class_name, "__init__")
         return None if qualname is None else self.graph(qualname)
+
+
+def _rested(graph: Graph) -> Graph:
+    """A graph without what was learned of it."""
+    out = replace(graph)
+    graph.__dict__.clear()
+    return out
 
 
 def _returns_new_array(graph: Graph) -> bool:

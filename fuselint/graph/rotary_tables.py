@@ -60,8 +60,8 @@ class Tabled:
 
 def tabled(graph: Graph, taken: Container[Node]) -> Iterator[Tabled]:
     """The rotations of a function by tables from elsewhere, once for each pair of tables. taken: known rotations."""
-    if not any(n.op in JOINS for n in graph.nodes) or not any(n.op == "multiply" for n in graph.nodes):
-        return
+    if graph.ops.isdisjoint(JOINS) or "multiply" not in graph.ops or "cos" not in graph.source.file.text:
+        return  # tables are followed inside the file
     groups: dict[frozenset[Value], list[tuple[Node, Turned]]] = {}
     seen: set[Node] = set()
     for node in graph.nodes:

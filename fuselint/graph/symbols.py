@@ -76,6 +76,8 @@ def _monomial(powers: Mapping[Atom, int]) -> Monomial:
 
 
 def _times(a: Monomial, b: Monomial) -> Monomial:
+    if not a or not b:
+        return a or b
     powers = dict(a)
     for atom, e in b:
         powers[atom] = powers.get(atom, 0) + e
@@ -90,6 +92,11 @@ def _over(a: Monomial, b: Monomial) -> Monomial | None:
             return None
         powers[atom] = left
     return _monomial(powers)
+
+
+@lru_cache(maxsize=4096)
+def _number(value: int | Fraction) -> Expr:
+    return Expr({(): Fraction(value)})
 
 
 class Expr:
@@ -114,7 +121,7 @@ class Expr:
 
     @staticmethod
     def of(value: Size) -> Expr:
-        return value if isinstance(value, Expr) else Expr({(): Fraction(value)})
+        return value if isinstance(value, Expr) else _number(value)
 
     @staticmethod
     @lru_cache(maxsize=4096)

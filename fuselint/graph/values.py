@@ -110,6 +110,12 @@ class Algebra:
         self.one = self.number(1.0)
         self.zero = self.number(0.0)
 
+    def take_apart(self) -> None:
+        """Nobody asks for values any more. An atom is a factor and a term of itself."""
+        for value in self._table.values():
+            value.factors, value.terms = (), ()
+        self.__dict__.clear()
+
     # -- making ----------------------------------------------------------------------------------------------------
 
     def _new(self, key: Hashable, op: str) -> tuple[Value, bool]:

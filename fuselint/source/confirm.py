@@ -8,8 +8,6 @@ the place was chosen.
 
 from __future__ import annotations
 
-import ast
-import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -19,6 +17,7 @@ import libcst as cst
 from fuselint.graph.model import FOREIGN, Effect, Graph, Node, Slice, Statement, operands
 from fuselint.graph.ops import TABLE
 from fuselint.source.function import children, walk
+from fuselint.source.guard import parsed
 from fuselint.source.project import summarise
 from fuselint.source.text import FileText
 from fuselint.source.tree import Tree
@@ -91,10 +90,7 @@ def confirm(graph: Graph, new_text: str, program: Program, changes: Changes) -> 
 
     old_file = graph.source.file
     file = FileText(old_file.path, new_text, old_file.newline, old_file.encoding, old_file.bom)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tree = ast.parse(new_text)
-    new = Program(file, summarise(file, tree), program).graph(graph.context.qualname)
+    new = Program(file, summarise(file, parsed(new_text)), program).graph(graph.context.qualname)
     if new is None or new.not_understood:
         return "the changed function can't be read again"
     try:

@@ -11,8 +11,10 @@ import builtins
 import contextlib
 import io
 import itertools
+import keyword
 import re
 import tokenize
+import unicodedata
 import warnings
 from bisect import bisect_right
 from collections import Counter
@@ -65,11 +67,12 @@ def _refused(
     names: Collection[str],
 ) -> NoFix | None:
     """As `guard`, where other code than this binds or reads `names`."""
-    old, new = _parse(text), _parse(new_text)
-    kept = [c for c in _said(text) - _said(new_text) if c and not PRAGMA.match(f"# {c}")]
+    old, new = parsed(text), parsed(new_text)
+    lost = _said(text) - _said(new_text) if _touches_comments(text, edits) else Counter[str]()
+    kept = [c for c in lost if c and not PRAGMA.match(f"# {c}")]
     if kept:
         return NoFix(f"a comment would be lost: # {kept[0]}")
-    unknown = _unbound(new, names)
+    unknown = set() if _written(new_text, edits) <= {*names, *_BUILTINS} else _unbound(new, names)
     if unknown:
         return NoFix(f"the result reads a name that isn't there: {', '.join(sorted(unknown))}")
     why = _Comparison(text, new_text, edits, statements).differs(old, new)
@@ -79,7 +82,8 @@ def _refused(
 
 
 @lru_cache(maxsize=4)  # the text before is the same for every fix of a file
-def _parse(text: str) -> ast.Module:
+def parsed(text: str) -> ast.Module:
+    """The tree of a text, which nobody changes. Raises SyntaxError, ValueError, RecursionError or MemoryError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return ast.parse(text)
@@ -100,7 +104,7 @@ class _Known:
 @lru_cache(maxsize=2)
 def _read(text: str) -> _Known:
     """What is known of a file. Many fixes of one are checked in a row."""
-    tree = _parse(text)
+    tree = parsed(text)
     names = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
     starts, parts = Offsets(text).starts, [0]
     held: list[list[ast.stmt]] = [[]]
@@ -149,6 +153,31 @@ def _made(text: str, edits: Iterable[Edit]) -> str:
         out += text[at : e.start] + e.text
         at = e.end
     return out + text[at:]
+
+
+_QUOTES = re.compile(r"[#'\"\\]")
+_NAME = re.compile(r"(?<![\w.])[^\W\d]\w*\b(?!\s*=(?!=))")
+"""A name that may be read: no attribute, and neither bound nor a keyword of a call."""
+
+
+def _touches_comments(text: str, edits: Sequence[Edit]) -> bool:
+    """Whether edits may take a comment away, or turn one into something else."""
+    return any(_QUOTES.search(e.text) or _QUOTES.search(text, e.start, e.end) for e in edits)
+
+
+def _written(new_text: str, edits: Sequence[Edit]) -> set[str]:
+    """What may be names in what the edits wrote, with what they join it to."""
+    out, shift = set[str](), 0
+    for e in sorted(edits, key=lambda e: (e.start, e.end)):
+        start = e.start + shift
+        end = start + len(e.text)
+        shift += len(e.text) - (e.end - e.start)
+        while start > 0 and (new_text[start - 1].isalnum() or new_text[start - 1] == "_"):
+            start -= 1
+        while end < len(new_text) and (new_text[end].isalnum() or new_text[end] == "_"):
+            end += 1
+        out.update(unicodedata.normalize("NFKC", m[0]) for m in _NAME.finditer(new_text, start, end))
+    return out.difference(keyword.kwlist)
 
 
 def _said(text: str) -> Counter[str]:

@@ -6,6 +6,7 @@ then at those above it, up to the project's root. The summary of a module is mad
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import re
@@ -17,7 +18,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from fuselint.errors import UnreadableFile
-from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary
+from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
 from fuselint.source.screen import parse
 from fuselint.source.text import FileText, content, fingerprint, read, slashed
 
@@ -615,14 +616,40 @@ def python_files(folder: str) -> list[str]:
     return out
 
 
-@lru_cache(maxsize=KEPT)
+_summaries: OrderedDict[tuple[str, str], ModuleSummary | None] = OrderedDict()
+
+
 def _summary(path: str, text: str) -> ModuleSummary | None:
+    key = (path, text)
+    if key not in _summaries:
+        return _kept(key, _summarised(path, text))
+    _summaries.move_to_end(key)
+    return _summaries[key]
+
+
+def _summarised(path: str, text: str) -> ModuleSummary | None:
     from fuselint.source.summarise import summary
 
     known = _scoped(path, text)
     with contextlib.suppress(RecursionError, MemoryError):
         return None if known is None else summary(path, known)
     return None
+
+
+def summary_of(file: FileText, tree: ast.Module) -> ModuleSummary:
+    """The summary of a file whose syntax is known: other files of its package ask for it too."""
+    found = _summaries.get((file.path, file.text))
+    if found is None:
+        found = summarise(file, tree)
+        _kept((file.path, file.text), found)
+    return found
+
+
+def _kept(key: tuple[str, str], summary: ModuleSummary | None) -> ModuleSummary | None:
+    _summaries[key] = summary
+    if len(_summaries) > KEPT:
+        _summaries.popitem(last=False)
+    return summary
 
 
 @lru_cache(maxsize=KEPT)

@@ -102,3 +102,29 @@ def test_a_function_may_go_in_front_of_one_that_changes() -> None:
     spans = [(at, at + len(gone)), (text.index(named), text.index(named) + len(named))]
     assert guard(text, apply(text, edits), edits, spans) is None
     assert guard(text, apply(text, edits), edits, spans[:1]) is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        (" * ", "", "ab"),  # joined to what stands beside it
+        ("a * b", "a.c(axis=b)", ""),
+        ("a * b", "a.c(axis=d)", "d"),
+        ("a * b", "d == a", "d"),
+        ("a * b", "(d := a) * d", ""),
+        ("a * b", "[d for d in b if d]", ""),
+        ("a * b", "f'{d}'", "d"),
+        ("a * b", "a . d", ""),
+        ("a * b", "max(a, b)", ""),
+        ("a * b", "\ufb01(a)", "fi"),  # as Python reads it
+    ],
+)
+def test_what_is_written_reads_no_new_name(old: str, new: str, why: str) -> None:
+    found = verdict(old, new, "x = a * b", text="a = b = 1\nx = a * b\n")
+    assert found == (f"the result reads a name that isn't there: {why}" if why else "")
+
+
+@pytest.mark.parametrize("new", ["'''", "x = a \\\n", "#"])
+def test_a_comment_that_becomes_something_else_is_lost(new: str) -> None:
+    text = "x = a + b\ny = 1  # why\nz = '''\n'''\n"
+    assert verdict("x = a + b\n", new, text, text=text) != ""
