@@ -56,6 +56,7 @@ class KnownFacts:
         self.likely_shapes: dict[Node, Shape | None] = {}  # see likely.py
         self.counted: dict[Any, tuple[Mapping[str, str], AbstractSet[str]]] = {}  # see unstated.py
         self.merged: frozenset[str] | None = None  # likewise, once it is asked for
+        self.from_numpy: dict[Node, bool] = {}  # see trace.py
 
     # -- what others ask ----------------------------------------------------------------------------------------------
 

@@ -70,7 +70,6 @@ class Trace:
     gates: Gates = field(default_factory=Gates)
     eager: bool = False
     weights: dict[tuple[Hashable, str], Array] = field(default_factory=dict)
-    from_numpy: dict[Node, bool] = field(default_factory=dict)  # whether NumPy's operator takes what is on the left
 
     def array(self, node: Node) -> Array | None:
         """The array that holds the node's value."""
@@ -221,15 +220,15 @@ class Trace:
     def is_numpys(self, node: Node) -> bool:
         """`np.sqrt(2.0) * x`: NumPy's scalar stands first, so that its operator takes the array."""
         at = node.inputs[0] if _is_operator(node) and len(node.inputs) == 2 else None
-        way: list[Node] = []
-        while at is not None and at not in self.from_numpy and at.op in TABLE and _is_operator(at) and at.inputs:
+        known, way = self.facts.from_numpy, []
+        while at is not None and at not in known and at.op in TABLE and _is_operator(at) and at.inputs:
             way.append(at)
             at = next((n for n in at.inputs if n.op == "call"), at.inputs[0])
         if at is None:
             return False
         is_call = at.op == "call" and str(at.attrs.get("target")).startswith("numpy.")
-        found = self.from_numpy.get(at, is_call)
-        self.from_numpy.update(dict.fromkeys(way, found))
+        found = known.get(at, is_call)
+        known.update(dict.fromkeys(way, found))
         return found
 
     def spelt_out(self, node: Node) -> list[Node]:
