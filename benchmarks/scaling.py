@@ -17,6 +17,7 @@ from xml.sax.saxutils import escape
 
 from fuselint.config import Settings
 from fuselint.engine import check_file
+from fuselint.finding import UNREADABLE
 from fuselint.source.text import FileText
 
 HEAD = "import mlx.core as mx\n\n\n"
@@ -142,10 +143,11 @@ Times = list[tuple[int, float, bool]]
 
 
 def seconds(text: str) -> tuple[float, bool]:
-    """CPU seconds of checking a text, and whether all of it was understood."""
+    """CPU seconds of checking a text, and whether all of it was analysed."""
     begun = time.process_time()
     result = check_file(FileText("f.py", HEAD + text), Settings())
-    return time.process_time() - begun, not result.not_understood
+    given_up = result.not_understood or any(f.code == UNREADABLE for f in result.findings)
+    return time.process_time() - begun, not given_up
 
 
 def exponent(times: Times) -> float:
