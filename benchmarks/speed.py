@@ -2,8 +2,8 @@
 
     python benchmarks/speed.py PACKAGE [PACKAGE ...] [--stages] [--peers]
 
-Every line is a process of its own over the same files; the last column is its CPU time over that of `ast.parse`.
-Peers are run where they are installed.
+Every line is a process of its own over the same files, in a copy of the packages, where some are changed meanwhile.
+The last column is its CPU time over that of `ast.parse`. Peers are run where they are installed.
 """
 
 from __future__ import annotations
@@ -41,21 +41,54 @@ def cost(command: list[str], folder: str) -> tuple[float, float, float]:
 
 
 def commands(files: list[str], listed: str, cache: str, peers: bool) -> Iterator[tuple[str, list[str]]]:
-    """What is timed, by name, in order: the cold run fills the cache of the warm one."""
+    """What is timed, by name, in order: the cold run fills the cache of the warm one. Some change a file before."""
     python = sys.executable
     check = [python, "-m", "fuselint", "check", "--isolated", "-q", "--output-format", "json", "-j", "1"]
+    kept = [*check, "--cache-dir", cache]
+    several = with_mlx(files)[:3]
     yield "ast.parse", [python, "-c", PARSE.format(module="ast", call="ast.parse"), listed]
     yield "libcst", [python, "-c", PARSE.format(module="libcst", call="libcst.parse_module"), listed]
     yield "fuselint --version", [python, "-m", "fuselint", "--version"]
     yield "fuselint, no cache", [*check, "--no-cache", *files]
-    yield "fuselint, cold", [*check, "--cache-dir", cache, *files]
-    yield "fuselint, warm", [*check, "--cache-dir", cache, *files]
-    yield "fuselint, 3 files", [*check, "--no-cache", *files[:3]]
+    yield "fuselint, cold", [*kept, *files]
+    yield "fuselint, warm", [*kept, *files]
+    change(several[0])
+    yield "one changed file", [*kept, *files]
+    yield "3 files, no cache", [*check, "--no-cache", *several]
+    for path in several:
+        change(path)
+    yield "3 changed, pre-commit", [*kept, "--force-exclude", *several]
+    yield "fix, one file", [python, "-m", "fuselint", "fix", "--isolated", "-q", "--no-verify", several[0]]
     for name, command in PEERS.items() if peers else ():
         if command[0] == "-m" and importlib.util.find_spec(name) is not None:
             yield name, [python, *command, *files]
         elif command[0] != "-m" and shutil.which(name):
             yield name, [*command, *files]
+
+
+def with_mlx(files: list[str]) -> list[str]:
+    """The files that import MLX, from the middle of the list on."""
+    found = [f for f in files if b"import mlx" in Path(f).read_bytes()] or files
+    return found[len(found) // 2 :] + found[: len(found) // 2]
+
+
+def change(path: str) -> None:
+    """Add a function to a file."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.write("\n\ndef added(number):\n    return number + 1\n")
+
+
+def copied(packages: list[str], folder: str) -> list[str]:
+    """The folders of packages, copied, Python files alone."""
+
+    def others(at: str, names: list[str]) -> list[str]:
+        return [n for n in names if not (n.endswith(".py") or os.path.isdir(os.path.join(at, n)))]
+
+    out = []
+    for i, package in enumerate(map(Path, packages)):
+        out.append(os.path.join(folder, str(i), package.resolve().name))
+        shutil.copytree(package, out[-1], ignore=others)
+    return out
 
 
 def python_files(packages: list[str]) -> list[str]:
@@ -135,11 +168,11 @@ def main() -> None:
     parser.add_argument("--stages", action="store_true", help="Only the share of each stage.")
     parser.add_argument("--peers", action="store_true", help="Other linters too.")
     options = parser.parse_args()
-    files = python_files(options.packages)
     if options.stages:
-        stages(files)
+        stages(python_files(options.packages))
         return
     with tempfile.TemporaryDirectory() as folder:
+        files = python_files(copied(options.packages, folder))
         listed = os.path.join(folder, "files")
         Path(listed).write_text("\n".join(files))
         print(f"{len(files)} files\n{'':22}{'CPU s':>9}{'wall s':>9}{'MB':>7}{'x ast':>8}")

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 TERA, GIGA, MEGA = 1e12, 1e9, 1e6
 
+MOST = 1e300
+"""Of what is counted: sizes that nobody means may have more digits than a float takes."""
+
 SHARE = (0.93, 0.84, 0.70)
 """Of the stated bandwidth, what kernels reach: at best, mostly, at worst."""
 LAUNCH = {"metal": (2.4e-6, 2.5e-6, 5.8e-6), "cuda": (1.5e-6, 2.5e-6, 5e-6), "cpu": (0.3e-6, 1e-6, 5e-6)}
@@ -178,6 +181,7 @@ def _nvidia_model() -> str:
 def seconds(moved: float, launches: float, chip: Chip, cached: float = 0.0) -> Seconds:
     """The time of kernels that move `moved` bytes in all, one after the other. cached: bytes of it that may stay in
     the last-level cache between the kernel that writes them and the one that reads them."""
+    moved, cached = _held(moved), _held(cached)
     rate = chip.bandwidth * GIGA
     best, mostly, worst = SHARE
     launch = [t + (b / chip.ops if chip.ops else 0) for t, b in zip(LAUNCH[chip.backend], BUFFER_SECONDS, strict=True)]
@@ -190,7 +194,12 @@ def seconds(moved: float, launches: float, chip: Chip, cached: float = 0.0) -> S
 
 def computing(products: float, rest: float, chip: Chip, dtype: str) -> float:
     """The seconds that operations take at the chip's peaks."""
-    return (products / chip.peak.products(dtype) + rest / chip.peak.vector) / TERA
+    return (_held(products) / chip.peak.products(dtype) + _held(rest) / chip.peak.vector) / TERA
+
+
+def _held(number: float) -> float:
+    """A number as one that a float holds."""
+    return max(-MOST, min(number, MOST))
 
 
 def fits(size: float, chip: Chip) -> bool:

@@ -380,7 +380,7 @@ def chosen_codes(settings: Settings, path: str | None = None) -> frozenset[str]:
     off = [i for i in settings.per_file_ignores if path is None or covers(i.glob, path)]
     if path is None:  # only to hear of wrong selectors
         for i in off:
-            selectors(i.codes, f"{i.where}: per-file-ignores")
+            selectors(i.codes, _at(i.where, "per-file-ignores"))
         return codes
     return codes - selectors([c for i in off for c in i.codes], "per-file-ignores") if off else codes
 
@@ -392,16 +392,23 @@ def _layered(layers: tuple[Selection, ...]) -> frozenset[str]:
     for layer in layers:
         if layer.select:
             codes = frozenset()
-        on = _strongest((*layer.select, *layer.extend_select), f"{layer.where}: select".removeprefix(": "))
-        off = _strongest(layer.ignore, f"{layer.where}: ignore".removeprefix(": "))
+        more = [(text, _at(layer.where, "extend-select")) for text in layer.extend_select]
+        on = _strongest([*((text, _at(layer.where, "select")) for text in layer.select), *more])
+        off = _strongest([(text, _at(layer.where, "ignore")) for text in layer.ignore])
         codes |= {code for code, exact in on.items() if exact > off.get(code, -1)}
         codes -= {code for code, exact in off.items() if exact >= on.get(code, -1)}
     return codes
 
 
-def _strongest(chosen: Iterable[str], where: str) -> dict[str, int]:
+def _at(where: str, key: str) -> str:
+    """The place of a list of selectors: an option, or a key of a file."""
+    return f"--{key}" if where.startswith("-") else f"{where}: {key}".removeprefix(": ")
+
+
+def _strongest(chosen: Iterable[tuple[str, str]]) -> dict[str, int]:
+    """The codes that selectors stand for, each given with its place, with how exactly the best one names each."""
     out: dict[str, int] = {}
-    for text in chosen:
+    for text, where in chosen:
         for code, exact in _selected(text.strip(), where).items():
             out[code] = max(exact, out.get(code, 0))
     return out

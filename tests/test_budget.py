@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -360,3 +361,10 @@ def test_a_printed_formula_has_a_number(text: str, at: dict[str, int], value: in
 def test_nothing_but_a_formula_is_evaluated(text: str) -> None:
     with pytest.raises(ValueError, match="not a formula"):
         evaluate(text, {"T": 1})
+
+
+def test_a_file_whose_name_is_no_text(fuselint: Run, tmp_path: Path) -> None:
+    (tmp_path / os.fsdecode(b"\xff.py")).write_text(PLAIN)
+    assert fuselint("budget").code == 0
+    assert "\\udcff.py" in (tmp_path / FILE).read_text()
+    assert fuselint("budget", "--check").code == 0

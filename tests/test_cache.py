@@ -249,6 +249,14 @@ def test_the_cache_is_off_with_no_cache(package: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="links")
+def test_a_name_that_is_no_text_is_analysed_each_time(package: Path, analysed: list[str]) -> None:
+    odd = os.path.join("pack", os.fsdecode(b"\xff.py"))
+    write(Path(odd), CHAIN)
+    for _ in range(2):
+        assert [r.path for r in cached(files=[*paths(), odd]) if r.findings] == ["pack/chain.py", "pack/norm.py", odd]
+    assert sorted(analysed) == sorted([*map(os.path.basename, paths()), *[os.path.basename(odd)] * 2])
+
+
 def test_links_in_a_caches_place_have_nothing_written(package: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

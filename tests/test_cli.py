@@ -75,7 +75,10 @@ def test_selection_by_code_prefix_and_name(fuselint: Run, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["check", "--select", "FUS2O1"], 'select: no rule "FUS2O1"; did you mean "FUS2'),
+        (["check", "--select", "FUS2O1"], 'fuselint: --select: no rule "FUS2O1"; did you mean "FUS2'),
+        (["check", "--select", "FUS201", "--ignore", "FUS999"], 'fuselint: --ignore: no rule "FUS999"'),
+        (["check", "--extend-select", "FUS999"], 'fuselint: --extend-select: no rule "FUS999"'),
+        (["check", "--per-file-ignores", "a:FUS999"], 'fuselint: --per-file-ignores: no rule "FUS999"'),
         (["check", "--ignore", "unfused-rmsnorm"], 'did you mean "unfused-rms-norm"?'),
         (["rule", "FUS999"], 'rule: no rule "FUS999"'),
         (["check", "--selct", "FUS201"], "--select"),

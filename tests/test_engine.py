@@ -600,6 +600,28 @@ def test_a_diff_of_text_without_a_final_newline() -> None:
     assert unified("a.py", "x\n", "x\n") == ""
 
 
+ODD = [
+    "line\nend.py",
+    'quote".py',
+    "tab\t.py",
+    "back\\slash.py",
+    "\x1b[31m.py",
+    "spaces in it.py",
+    "ü.py",
+    os.fsdecode(b"\xff.py"),
+]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_git_takes_the_diff_of_a_file_of_any_name(name: str, tmp_path: Path) -> None:
+    """A line end in a name would begin another line of the diff: that of another file, perhaps."""
+    (tmp_path / name).write_text("x\n")
+    diff = os.fsencode(unified(name, "x\n", "y\n"))
+    subprocess.run(["git", "init", "-q", "."], cwd=tmp_path, check=True)
+    subprocess.run(["git", "apply"], cwd=tmp_path, input=diff, check=True)
+    assert (tmp_path / name).read_text() == "y\n"
+
+
 @pytest.mark.parametrize(("cache", "folder"), [(True, ".fuselint_cache"), (False, None)])
 def test_outcomes_of_verification_are_kept(cache: bool, folder: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -249,3 +250,57 @@ def test_links_that_lead_out_of_a_folder_are_not_followed(fuselint: Run, tmp_pat
     assert "mx.fast.rms_norm" in (inside / "sub" / "real.py").read_text() and (inside / "within.py").is_symlink()
     assert fuselint("fix", "repository/sub/out.py", "--apply", "--no-verify").code == 0
     assert "mx.fast.rms_norm" in outside.read_text()
+
+
+LONG = 40_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NORM + "#" * LONG * 20 + "\n",
+        NORM + "# noqa: x " * LONG + "\n",
+        NORM + "# fuselint: ignore[ " * LONG + "\n",
+        NORM + '"""mlx ' + "import " * LONG + '"""\n',
+        NORM + '"""\n' + "from a import (\n" * LONG + '"""\n',
+        NORM + '"""\n' + "@mx.compile\n" * LONG + '"""\n',
+    ],
+    ids=["#", "noqa", "brackets", "import", "parentheses", "decorators"],
+)
+def test_patterns_take_the_time_of_one_look(fuselint: Run, tmp_path: Path, text: str) -> None:
+    """A pattern that begins anew at each sign took minutes for these."""
+    (tmp_path / "pack").mkdir()
+    for name in ("__init__.py", "a.py"):
+        (tmp_path / "pack" / name).write_text(text)
+    begun = time.process_time()
+    assert fuselint("check", "pack", "--no-cache", "--select", "FUS201").code == 1
+    assert time.process_time() - begun < 30
+
+
+def test_a_function_of_a_megabyte_is_given_up(fuselint: Run, tmp_path: Path, good: Path) -> None:
+    (tmp_path / "long.py").write_text(
+        IMPORT + "def f(x):\n    s = '" + "a" * 1_000_000 + "'\n    return mx.exp(x) * x * 2\n"
+    )
+    ran = fuselint("check", "--output-format", "concise", "--verbose")
+    assert codes(ran) == [GOOD] and "long.py: f: not understood" in ran.err and "1,000,0" in ran.err
+
+
+BIG = f"0x{'F' * 6000}"
+
+
+@pytest.mark.parametrize(
+    "value", [BIG, f"-{BIG}", "9" * 4000, f"0x{'F' * 255}", "2**1023", "1e308 * 10", "-1e308"], ids=lambda v: v[:12]
+)
+def test_numbers_that_are_no_floats(fuselint: Run, tmp_path: Path, value: str) -> None:
+    text = f"""N = {value}
+
+
+def f(x: mx.array, y: mx.array, n={value}):
+    z = mx.exp(x) * {value} * x + N - n
+    z = mx.where(z > 0, z, {value}) + mx.zeros(({value}, {value}))
+    return mx.softmax(z * y * {value}, axis={value}) + x[{value}], (x + z) * mx.exp(z) * y
+"""
+    (tmp_path / "big.py").write_text(IMPORT + text)
+    for command in ("check", "explain", "fix", "budget", "report"):
+        ran = fuselint(command, f"big.py{':8' * (command == 'explain')}")
+        assert ran.code in (0, 1) and "internal error" not in ran.out + ran.err, ran.err

@@ -15,6 +15,7 @@ from fuselint.graph.model import Block, Node, Slice, Statement
 from fuselint.graph.op import literal
 from fuselint.graph.scan import assigned_in, names_read
 from fuselint.graph.state import DETACHED, Closure
+from fuselint.source.project import is_wanted
 
 BINARY = {
     cst.Add: "+", cst.Subtract: "-", cst.Multiply: "*", cst.Divide: "/", cst.FloorDivide: "//", cst.Modulo: "%",
@@ -63,7 +64,10 @@ class Expressions(Inline):
     # Constants
 
     def number(self, node: cst.Integer | cst.Float | cst.Imaginary) -> Node:
-        return self.constant(_evaluated(node.value), node)
+        value = _evaluated(node.value)
+        if isinstance(value, int) and not is_wanted(value):
+            return self.opaque("a number of too many digits", (), node)
+        return self.constant(value, node)
 
     def string(self, node: cst.SimpleString | cst.ConcatenatedString) -> Node:
         is_short = isinstance(node, cst.SimpleString) and len(node.value) <= SHORT
@@ -135,7 +139,9 @@ class Expressions(Inline):
     def unary(self, node: cst.UnaryOperation) -> Node:
         operator = UNARY[type(node.operator)]
         if operator == "-" and isinstance(node.expression, (cst.Integer, cst.Float)):
-            return self.constant(-_evaluated(node.expression.value), node)
+            value = _evaluated(node.expression.value)
+            if isinstance(value, float) or is_wanted(value):
+                return self.constant(-value, node)
         operand = self.value(node.expression)
         if operator == "not":
             return self.emit("not", (operand,), {}, node)

@@ -210,12 +210,26 @@ class Trace:
         if op.operator is not None and given and len(numbers) == len(given):
             whole = op.name != "divide" and all(x.kind == "int" for x in numbers)
             return Scalar(node, "int" if whole else "float")
-        if _is_numpys(node):
+        if self.is_numpys(node):
             return self.opaque([x for x in given if isinstance(x, Array)], node)  # NumPy computes on the host
         unknown = None in known  # neither an array nor a number
         if is_compiled(node) and self.eager and not unknown:
             return self.own_kernels(node, op, given)
         return self.expanded(Applied(self, self.tracer, node, op, given), unknown=unknown)
+
+    def is_numpys(self, node: Node) -> bool:
+        """`np.sqrt(2.0) * x`: NumPy's scalar stands first, so that its operator takes the array."""
+        at = node.inputs[0] if _is_operator(node) and len(node.inputs) == 2 else None
+        known, way = self.facts.from_numpy, []
+        while at is not None and at not in known and at.op in TABLE and _is_operator(at) and at.inputs:
+            way.append(at)
+            at = next((n for n in at.inputs if n.op == "call"), at.inputs[0])
+        if at is None:
+            return False
+        is_call = at.op == "call" and str(at.attrs.get("target")).startswith("numpy.")
+        found = known.get(at, is_call)
+        known.update(dict.fromkeys(way, found))
+        return found
 
     def spelt_out(self, node: Node) -> list[Node]:
         """The inputs, with each element of a list that is repeated in its place, once."""
@@ -403,14 +417,6 @@ NOTHING = _scalar(None)
 
 def _is_operator(node: Node) -> bool:
     return isinstance(node.cst, (cst.BinaryOperation, cst.AugAssign))
-
-
-def _is_numpys(node: Node) -> bool:
-    """`np.sqrt(2.0) * x`: NumPy's scalar stands first, so that its operator takes the array."""
-    at = node.inputs[0] if _is_operator(node) and len(node.inputs) == 2 else None
-    while at is not None and at.op in TABLE and _is_operator(at) and at.inputs:
-        at = next((n for n in at.inputs if n.op == "call"), at.inputs[0])
-    return at is not None and at.op == "call" and str(at.attrs.get("target")).startswith("numpy.")
 
 
 def is_configured(node: Node, facts: KnownFacts) -> bool:

@@ -54,7 +54,10 @@ def is_from_outside(node: Node) -> bool:
 
 def merged(graph: Graph, facts: KnownFacts) -> frozenset[str]:
     """The symbols of dtypes that a loop's or a branch's value brings up: it has the dtype of what comes in."""
-    return frozenset(s for node, new in _firsts(graph, facts) if node.op in ("loop", "phi") for s in new)
+    if facts.merged is None:
+        firsts = _firsts(graph, facts)
+        facts.merged = frozenset(s for node, new in firsts if node.op in ("loop", "phi") for s in new)
+    return facts.merged
 
 
 def _firsts(graph: Graph, facts: KnownFacts) -> Iterator[tuple[Node, frozenset[str]]]:

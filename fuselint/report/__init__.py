@@ -25,7 +25,7 @@ def renderer(name: str) -> Renderer:
 
 def size(number: int) -> str:
     """Bytes for people: 268435456 -> 268 MB."""
-    amount = float(number)
+    amount = float(min(number, 10**300))  # sizes that nobody means may be no floats
     for unit in ("bytes", "kB", "MB", "GB"):
         if amount < 999.5:
             return f"{amount:.3g} {unit}"

@@ -19,6 +19,10 @@ DEEPEST = 300
 """Levels of syntax. LibCST's own code recurses several frames a level, and its parser ends the process near 1,000."""
 
 
+LONGEST = 300_000
+"""Characters. LibCST takes a kilobyte of memory for each of them, and what is longer is data, or nobody wrote it."""
+
+
 class FunctionSource:
     """A function as text and tree.
 
@@ -119,6 +123,10 @@ def parse_function(file: FileText, span: FunctionSpan, before: FunctionSource | 
     """
     if span.depth > DEEPEST:
         raise TooComplex(f"{file.path}:{span.line}: {span.qualname} is {span.depth} levels deep (at most {DEEPEST})")
+    if span.end - span.start > LONGEST:
+        raise TooComplex(
+            f"{file.path}:{span.line}: {span.qualname} has {span.end - span.start:,} characters (at most {LONGEST:,})"
+        )
     line, _ = file.position(span.start)
     text = file.text
     if span.is_lambda:

@@ -36,8 +36,8 @@ class Missing:
 
 MISSING = Missing()
 
-MOST_BITS = 1024
-"""Of a whole number. A longer one is no float, and numbers that are multiplied again and again have no end."""
+MOST_BITS = 1023
+"""Of a whole number. A longer one may be no float, and numbers that are multiplied again and again have no end."""
 
 
 def is_wanted(number: Any) -> bool:

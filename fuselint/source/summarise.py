@@ -368,7 +368,7 @@ def evaluate(node: ast.expr, imports: Mapping[str, str], constants: Mapping[str,
 
 def _evaluate(node: ast.expr, imports: Mapping[str, str], constants: Mapping[str, Any]) -> Any:
     if isinstance(node, ast.Constant):
-        return node.value
+        return MISSING if isinstance(node.value, int) and not is_wanted(node.value) else node.value
     if isinstance(node, ast.Tuple):
         values = [_evaluate(e, imports, constants) for e in node.elts]
         return MISSING if any(v is MISSING for v in values) else tuple(values)

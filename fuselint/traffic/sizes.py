@@ -348,7 +348,7 @@ class Sizes:
             spread = {ROWS: Expr.name(BATCH) * Expr.name(ROWS)}
             whole = Expr({m: Fraction(1) for m, _ in large.substitute(spread).terms})
             part = Expr({m: Fraction(1) for m, _ in small.terms})
-            ratio = (large.substitute(sizes).value() or 0) / (small.substitute(sizes).value() or 1)
+            ratio = Fraction(large.substitute(sizes).value() or 0, small.substitute(sizes).value() or 1)
             return ratio >= NEGLIGIBLE and part.divides(whole)
 
         kept = {m: c for m, c, term in terms if not any(outweighs(o, term) for n, _, o in terms if n != m)}

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from fuselint.finding import Edit
-from fuselint.source.edit import apply, guard
+from fuselint.rulebook import NoFix
+from fuselint.source.edit import apply
+from fuselint.source.edit import guard as whole_guard
+
+guard = whole_guard
 
 TEXT = """import mlx.core as mx
 
@@ -32,6 +38,42 @@ def verdict(old: str, new: str, *named: str, text: str = TEXT) -> str:
     spans = [(text.index(n), text.index(n) + len(n)) for n in named]
     found = guard(text, apply(text, edits), edits, spans)
     return "" if found is None else found.reason
+
+
+@pytest.fixture(params=["alone", "between others"], autouse=True)
+def around(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test twice: what else a file holds makes no difference."""
+    if request.param == "alone":
+        return
+
+    def between(text: str, new_text: str, edits: Sequence[Edit], spans: Sequence[tuple[int, int]]) -> NoFix | None:
+        at = len(BEFORE)
+        moved = [Edit(e.start + at, e.end + at, e.text) for e in edits]
+        return whole_guard(
+            BEFORE + text + AFTER, BEFORE + new_text + AFTER, moved, [(a + at, b + at) for a, b in spans]
+        )
+
+    monkeypatch.setitem(globals(), "guard", between)
+
+
+BEFORE = "import os; import sys\n\n\n@decorated(\n    os\n)\nclass A:\n    x = 1  # one\n\n\n# two\n"
+AFTER = "\n\n\ndef last(x):\n    return bias_of(x)  # three\n\n\nlast(1); last(2)\n"
+
+
+def test_names_of_the_rest_of_a_file_are_known() -> None:
+    text, spans = BEFORE + TEXT + AFTER, [(len(BEFORE) + TEXT.index("y = x"), len(BEFORE) + TEXT.index("  # why"))]
+    for name, said in (("last", ""), ("A", ""), ("os", ""), ("bias_of", ""), ("nobody", "nobody")):
+        edits = (Edit(text.index("x * w"), text.index("x * w") + 5, f"{name}(x)"),)
+        found = whole_guard(text, apply(text, edits), edits, spans)
+        assert (found.reason if found else "").endswith(said) and bool(found) == bool(said)
+
+
+def test_a_part_that_goes_takes_its_names_along() -> None:
+    text = "import a\n\n\ndef g(x):\n    return x\n\n\ndef f(x):\n    return a.b(x)\n"
+    gone = (text.index("def g"), text.index("def f"))
+    edits = (Edit(*gone, ""), Edit(text.index("a.b"), text.index("a.b") + 3, "g"))
+    found = whole_guard(text, apply(text, edits), edits, [gone, (text.index("return a"), len(text) - 1)])
+    assert found is not None and found.reason.endswith("isn't there: g")
 
 
 def test_a_named_statement_may_change() -> None:
