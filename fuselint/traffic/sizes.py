@@ -22,6 +22,10 @@ ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
 
 ANY_LETTER = "NMKPQRUVW"
 
+SPLIT = 2
+HEADED_RANK = 4
+"""Of what attention computes with: a batch of heads."""
+
 NEGLIGIBLE = 1000
 """A term this many times smaller than one that contains it isn't worth printing."""
 
@@ -185,6 +189,8 @@ class Sizes:
         self.roles[ROWS] = "rows"
         if number is None:
             self.roles[FEATURES] = "features"
+            if self.features is None and self.ranks.get(self.rows, 0) >= HEADED_RANK:
+                self.roles |= {ROWS: "head rows", FEATURES: "head"}
             if self.features is not None and FEATURES not in self.features.names:
                 self.meanings[FEATURES] = self.features
 
@@ -233,6 +239,8 @@ class Sizes:
         places = BY_RANK.get(len(dims) if shape.lead is None else 3, ())
         if len(dims) == 4 and _is_image(dims):
             places = IMAGE
+        if len(dims) == SPLIT and (shape.lead or "").endswith("[:-1]"):
+            places = ("group", "features")  # the last axis of what had rows
         places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
         for d, place in zip(dims, places, strict=True):
             size = d.substitute(self.renamed)
@@ -332,7 +340,7 @@ class Sizes:
             said = said.substitute({n: size for n, size in self.meanings.items() if n in said.names and n != name})
             return name if "%" in str(said) else str(said)
         whose = self.rows if self.rows.isidentifier() else "an activation"
-        if name == ROWS and self.roles.get(ROWS) == "rows" and self.rows != "":
+        if name == ROWS and self.roles.get(ROWS) in ("rows", "head rows") and self.rows != "":
             return f"rows of {whose}"
         if name == FEATURES and self.rows and self.features is None:
             return f"last axis of {whose}"
