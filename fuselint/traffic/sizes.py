@@ -82,6 +82,7 @@ class Sizes:
             if out.renamed == before:
                 break
         out._note_outer_axes_apart(listed)
+        out._note_last_axes_of_heads()
         out._note_sides({n for s in listed if s is not None for d in s.dims for n in d.names})
         for shape in listed:
             if shape is not None:
@@ -128,6 +129,9 @@ class Sizes:
         """`scale.shape[1]` of `x * scale` is what x's axis is called."""
         if operand is None or result is None:
             return
+        if operand.lead is not None and result.lead is None:
+            base = operand.lead.split("[:-", 1)[0]
+            self.ranks[base] = max(len(result.dims), self.ranks.get(base, 0))
         if result.lead is not None and operand.lead is None and operand.dims[-1:] != (Expr.of(1),):
             base = result.lead.split("[:-", 1)[0]
             self.ranks[base] = max(len(operand.dims), self.ranks.get(base, 0))
@@ -210,6 +214,11 @@ class Sizes:
                 is_batch = depth == max(deepest, 3) or name in firsts
                 self.renamed.setdefault(name, Expr.name(BATCH if is_batch else letter))
 
+    def _note_last_axes_of_heads(self) -> None:
+        """Of an array with four axes, which the code doesn't name, the last is one of attention's heads."""
+        heads = (f"{base}.shape[-1]" for base, rank in self.ranks.items() if rank >= HEADED_RANK)
+        self.roles.update((name, "head") for name in heads if self.renamed.get(name) != Expr.name(FEATURES))
+
     def _note_sides(self, names: Set[str]) -> None:
         """H is the height of an image where W stands beside it, and no number of heads."""
         for sides in SIDES:
@@ -230,6 +239,7 @@ class Sizes:
     def _note_roles(self, shape: Shape) -> None:
         dims = shape.dims
         self._note_heads(shape)
+        self._note_widths_of_heads(shape)
         if len(dims) == 3 and shape.lead is None and str(dims[1].substitute(self.renamed)) in ("S", "T"):
             self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
         if len(dims) == 4 and shape.lead is None and str(dims[2]) == "h" and str(dims[3]) != "w":
@@ -250,6 +260,18 @@ class Sizes:
                 alone, grid = True, False  # a length of each of a batch
             for name in sorted(size.names):  # letters are given in this order
                 self.roles.setdefault(name, role(name, place if alone else "side" if grid else "other"))
+
+    def _note_widths_of_heads(self, shape: Shape) -> None:
+        """`k_dim` and `v_dim` of (batch, heads, k_dim, v_dim) are no widths of the model."""
+        roles = [role(next(iter(d.names))) if len(d.names) == 1 else "" for d in shape.dims]
+        at = (
+            roles.index("heads")
+            if shape.lead is None and len(roles) >= HEADED_RANK and "heads" in roles
+            else len(roles)
+        )
+        for d, said in zip(shape.dims[at:], roles[at:], strict=True):
+            if said == "features":
+                self.roles.setdefault(next(iter(d.names)), "head")
 
     def _note_heads(self, shape: Shape) -> None:
         """`(y.shape[0], L, y.shape[1], y.shape[3])`: beside a length, the inner axis of another array is its heads."""
@@ -468,8 +490,10 @@ def _times(size: Expr, part: Expr) -> Expr | None:
 
 def _is_image(dims: Sequence[Expr]) -> bool:
     """Whether four axes are those of an image: the last has a name that says channels, those before it have none."""
-    last = next(iter(dims[3].names), "")
-    return role(last) == "features" and all(".shape[" in n for d in dims[1:3] for n in d.names)
+    last = next(iter(dims[3].names), ".shape[-1]")
+    return (
+        ".shape[" not in last and role(last) == "features" and all(".shape[" in n for d in dims[1:3] for n in d.names)
+    )
 
 
 def _cut_off(shape: Shape) -> int:
