@@ -401,7 +401,25 @@ def trace(
             taken = (instead or {}).get(node, node)
             out.add(taken)
             out.made[node] = out.made[taken]
+    _lead_products(out.tracer.arrays)
     return out
+
+
+def _lead_products(arrays: Iterable[Array]) -> None:
+    """A product of unknown rank has the leading axes of what it is added to, which the sum has."""
+    for a in arrays:
+        whole = a.shape if a.fusable else None
+        for factor in map(_unbroadcast, a.inputs if whole is not None and whole.lead is None else ()):
+            own = factor.shape if factor.primitive == "Matmul" else None
+            more = 0 if whole is None or own is None or own.lead is None else len(whole.dims) - len(own.dims)
+            if whole is not None and own is not None and more > 0:
+                factor.shape = Shape(None, (*whole.dims[:more], *own.dims))
+
+
+def _unbroadcast(a: Array) -> Array:
+    while a.primitive == "Broadcast":
+        a = a.inputs[0]
+    return a
 
 
 def _scalar(value: Any) -> Scalar:

@@ -183,7 +183,6 @@ def _count(
     traced = trace(_one_way(graph, match, absent), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
-    _lead_products(before)
     others = (a for k in (*before, *after) for a in k.reads)
     own = apart(traced, match.region, (match.root, *match.also), others)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a).own is None]
@@ -221,16 +220,6 @@ def _meets_wide(traced: Trace, match: Match) -> bool:
     believed = {s for s, dtype in traced.counted.items() if narrow.get(s) != dtype}
     arrays = (n for n, a in traced.made.items() if isinstance(a, Array))
     return any(believed & traced.facts.dtype(n).symbols for n in arrays)
-
-
-def _lead_products(kernels: Sequence[Kernel]) -> None:
-    """Gives a product of unknown rank the leading axes of what it is added to, which the sum has."""
-    for k in kernels:
-        whole = next((w.shape for w in k.writes if w.fusable and w.shape is not None and w.shape.lead is None), None)
-        for a in k.reads if whole is not None else ():
-            more = 0 if whole is None or a.shape is None else len(whole.dims) - len(a.shape.dims)
-            if a.primitive == "Matmul" and a.shape is not None and a.shape.lead is not None and more > 0 and whole:
-                a.shape = Shape(None, (*whole.dims[:more], *a.shape.dims))
 
 
 def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[list[Kernel], list[Kernel]]:

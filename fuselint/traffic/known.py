@@ -185,6 +185,10 @@ class Known:
             return self.ran[what], "recorded"
         if what in phases:
             return phases[what], self._phase_source(what)
+        if what == "head rows":  # of each token
+            heads, source = self.of_role("heads")
+            tokens, stated = self.of_role("rows")
+            return heads * tokens, source if stated == source else "assumed"
         said = None if self.config is None else self.config.role(what)
         return (ASSUMED.get(what, 1), "assumed") if said is None else (said, "config")
 

@@ -22,6 +22,10 @@ ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
 
 ANY_LETTER = "NMKPQRUVW"
 
+SPLIT = 2
+HEADED_RANK = 4
+"""Of what attention computes with: a batch of heads."""
+
 NEGLIGIBLE = 1000
 """A term this many times smaller than one that contains it isn't worth printing."""
 
@@ -78,6 +82,7 @@ class Sizes:
             if out.renamed == before:
                 break
         out._note_outer_axes_apart(listed)
+        out._note_last_axes_of_heads()
         out._note_sides({n for s in listed if s is not None for d in s.dims for n in d.names})
         for shape in listed:
             if shape is not None:
@@ -124,6 +129,9 @@ class Sizes:
         """`scale.shape[1]` of `x * scale` is what x's axis is called."""
         if operand is None or result is None:
             return
+        if operand.lead is not None and result.lead is None:
+            base = operand.lead.split("[:-", 1)[0]
+            self.ranks[base] = max(len(result.dims), self.ranks.get(base, 0))
         if result.lead is not None and operand.lead is None and operand.dims[-1:] != (Expr.of(1),):
             base = result.lead.split("[:-", 1)[0]
             self.ranks[base] = max(len(operand.dims), self.ranks.get(base, 0))
@@ -185,6 +193,8 @@ class Sizes:
         self.roles[ROWS] = "rows"
         if number is None:
             self.roles[FEATURES] = "features"
+            if self.features is None and self.ranks.get(self.rows, 0) >= HEADED_RANK:
+                self.roles |= {ROWS: "head rows", FEATURES: "head"}
             if self.features is not None and FEATURES not in self.features.names:
                 self.meanings[FEATURES] = self.features
 
@@ -203,6 +213,11 @@ class Sizes:
                 letter = LENGTH if depth == min(named) and depth < max(deepest, 3) else HEADS
                 is_batch = depth == max(deepest, 3) or name in firsts
                 self.renamed.setdefault(name, Expr.name(BATCH if is_batch else letter))
+
+    def _note_last_axes_of_heads(self) -> None:
+        """Of an array with four axes, which the code doesn't name, the last is one of attention's heads."""
+        heads = (f"{base}.shape[-1]" for base, rank in self.ranks.items() if rank >= HEADED_RANK)
+        self.roles.update((name, "head") for name in heads if self.renamed.get(name) != Expr.name(FEATURES))
 
     def _note_sides(self, names: Set[str]) -> None:
         """H is the height of an image where W stands beside it, and no number of heads."""
@@ -224,6 +239,7 @@ class Sizes:
     def _note_roles(self, shape: Shape) -> None:
         dims = shape.dims
         self._note_heads(shape)
+        self._note_widths_of_heads(shape)
         if len(dims) == 3 and shape.lead is None and str(dims[1].substitute(self.renamed)) in ("S", "T"):
             self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
         if len(dims) == 4 and shape.lead is None and str(dims[2]) == "h" and str(dims[3]) != "w":
@@ -233,6 +249,8 @@ class Sizes:
         places = BY_RANK.get(len(dims) if shape.lead is None else 3, ())
         if len(dims) == 4 and _is_image(dims):
             places = IMAGE
+        if len(dims) == SPLIT and (shape.lead or "").endswith("[:-1]"):
+            places = ("group", "features")  # the last axis of what had rows
         places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
         for d, place in zip(dims, places, strict=True):
             size = d.substitute(self.renamed)
@@ -242,6 +260,18 @@ class Sizes:
                 alone, grid = True, False  # a length of each of a batch
             for name in sorted(size.names):  # letters are given in this order
                 self.roles.setdefault(name, role(name, place if alone else "side" if grid else "other"))
+
+    def _note_widths_of_heads(self, shape: Shape) -> None:
+        """`k_dim` and `v_dim` of (batch, heads, k_dim, v_dim) are no widths of the model."""
+        roles = [role(next(iter(d.names))) if len(d.names) == 1 else "" for d in shape.dims]
+        at = (
+            roles.index("heads")
+            if shape.lead is None and len(roles) >= HEADED_RANK and "heads" in roles
+            else len(roles)
+        )
+        for d, said in zip(shape.dims[at:], roles[at:], strict=True):
+            if said == "features":
+                self.roles.setdefault(next(iter(d.names)), "head")
 
     def _note_heads(self, shape: Shape) -> None:
         """`(y.shape[0], L, y.shape[1], y.shape[3])`: beside a length, the inner axis of another array is its heads."""
@@ -332,7 +362,7 @@ class Sizes:
             said = said.substitute({n: size for n, size in self.meanings.items() if n in said.names and n != name})
             return name if "%" in str(said) else str(said)
         whose = self.rows if self.rows.isidentifier() else "an activation"
-        if name == ROWS and self.roles.get(ROWS) == "rows" and self.rows != "":
+        if name == ROWS and self.roles.get(ROWS) in ("rows", "head rows") and self.rows != "":
             return f"rows of {whose}"
         if name == FEATURES and self.rows and self.features is None:
             return f"last axis of {whose}"
@@ -460,8 +490,10 @@ def _times(size: Expr, part: Expr) -> Expr | None:
 
 def _is_image(dims: Sequence[Expr]) -> bool:
     """Whether four axes are those of an image: the last has a name that says channels, those before it have none."""
-    last = next(iter(dims[3].names), "")
-    return role(last) == "features" and all(".shape[" in n for d in dims[1:3] for n in d.names)
+    last = next(iter(dims[3].names), ".shape[-1]")
+    return (
+        ".shape[" not in last and role(last) == "features" and all(".shape[" in n for d in dims[1:3] for n in d.names)
+    )
 
 
 def _cut_off(shape: Shape) -> int:

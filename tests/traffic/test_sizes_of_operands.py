@@ -657,3 +657,56 @@ def test_slices_that_name_all_axes_tell_the_rank_and_differences_have_a_letter(t
     sizes = {"B": 2, "H": 3, "L": 5, "N": 8}
     assert evaluate(t.bytes_now, sizes) == moved((q, table, q), (q, table, q), (q, q, q))
     assert evaluate(t.bytes_fused, sizes) == moved((q, table, q, table, q))
+
+
+TURNED = """
+def f(k, turned, cos: mx.array, sin: mx.array, batch: int, length: int):
+    cos = cos.reshape(batch, 1, length, -1).astype(mx.float32)
+    sin = sin.reshape(batch, 1, length, -1).astype(mx.float32)
+    return k.astype(mx.float32) * cos + turned.astype(mx.float32) * sin
+"""
+
+
+def test_what_meets_a_row_for_all_heads_has_heads(tmp_path: Path) -> None:
+    (t,) = [t for t in costs(tmp_path / "a.py", TURNED) if "D" in t.at]
+    assert (t.at["T"], t.at["D"]) == (2048 * 32, 128)
+    k, table = mx.zeros((1, 32, 2048, 128)), mx.zeros((2048, 128))
+    assert evaluate(t.bytes_fused, t.at) - 4 * table.nbytes < 4 * k.nbytes
+
+
+STREAMS = """
+def mixed(projected: mx.array, count: int, width: int):
+    return mx.tanh(mx.sigmoid(projected).reshape(*projected.shape[:-1], count, width)) * 2 + 1
+"""
+
+
+def test_parts_of_a_row_are_no_length(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", STREAMS)
+    assert t.at == {"T": 2048, "D": 4096, "count": 4}
+    x = mx.zeros((2048, 4, 4096), mx.bfloat16)
+    assert evaluate(t.bytes_now, t.at) == moved(*[(x, x)] * 3)
+
+
+def test_halves_of_an_array_that_meets_four_axes_are_of_heads(tmp_path: Path) -> None:
+    text = "def f(x, cos: mx.array, sin: mx.array):\n    even, odd = x[..., 0::2], x[..., 1::2]\n"
+    text += "    cos, sin = cos[None, :, None, :], sin[None, :, None, :]\n    return even * sin + odd * cos\n"
+    (t,) = costs(tmp_path / "a.py", text)
+    assert (t.at["T"], t.at["N"], t.at["L"]) == (2048 * 32, 128, 2048)
+    half, table = mx.zeros((32, 2048, 64), mx.bfloat16), mx.zeros((2048, 64), mx.bfloat16)
+    assert evaluate(t.bytes_now, t.at) == moved((half, table, half), (half, table, half), (half, half, half))
+
+
+def test_widths_behind_heads_are_those_of_heads(tmp_path: Path) -> None:
+    text = (
+        "def f(x: mx.array, state: mx.array):\n    batch, heads, length, k_dim = x.shape\n    v_dim = state.shape[-1]\n"
+    )
+    text += "    state = state.reshape(batch, heads, k_dim, v_dim)\n    return mx.tanh(state) * mx.sin(state) + state\n"
+    (t,) = costs(tmp_path / "a.py", text)
+    assert sorted(t.at.values()) == [1, 32, 128, 128]
+
+
+def test_a_last_axis_without_a_name_makes_no_image(tmp_path: Path) -> None:
+    text = "def f(x: mx.array, sin: mx.array):\n    y = x[..., 0::2]\n"
+    text += "    return y * sin.transpose(0, 2, 1, 3) + mx.tanh(y)\n"
+    (t,) = costs(tmp_path / "a.py", text)
+    assert {n for name, n in t.at.items() if ".size" not in name} <= {1, 32, 128, 2048}

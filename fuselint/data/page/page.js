@@ -78,7 +78,8 @@
     for (const r of f.related) lines.push(`${r.path}:${r.line}: ${r.message}`);
     if (f.traffic) {
       const at = Object.entries(f.traffic.at).map(([name, value]) => `${name} = ${value}${f.traffic.assumed.includes(name) ? " (assumed)" : ""}`);
-      lines.push(`${f.traffic.bytes_now} bytes now, ${f.traffic.bytes_fused} fused${at.length ? `, at ${at.join(", ")}` : ""}`);
+      const other = f.traffic.otherwise, also = other ? `, or in ${other.dtype} ${other.bytes_now} and ${other.bytes_fused}` : "";
+      lines.push(`${f.traffic.bytes_now} bytes now, ${f.traffic.bytes_fused} fused${also}${at.length ? `, at ${at.join(", ")}` : ""}`);
     }
     const v = f.verification;
     if (v) {
@@ -89,7 +90,7 @@
   };
 
   for (const f of data.findings) {
-    const saves = f.traffic && f.traffic.saved_at ? `saves ${bytes(f.traffic.saved_at)} ` : "";
+    const saves = f.traffic && f.traffic.saved_at ? `saves ${f.traffic.otherwise ? "at least " : ""}${bytes(f.traffic.saved_at)} ` : "";
     const element = make("details", { id: `finding-${f.id}`, "data-rule": f.code }, make("summary", {},
       make("span", { class: "code", text: `${f.code} ` }), make("span", { class: "saves", text: saves }),
       make("span", { class: "place", text: `${f.place}:${f.line} ${f.function} ` }), f.message));
