@@ -477,7 +477,8 @@ class _Gate:
         size = f"a head dimension of {self.heads.size}{where}"
         if self.decodes:
             return f"; for {size} MLX chooses its fused kernel on Metal where there are few queries"
-        return f"; no fused kernel on Metal takes {size}: padded with zeros to {self.room}, one does"
+        padded = f": padded with zeros to {self.room}, one does" if self.room else ""
+        return f"; no fused kernel on Metal takes {size}{padded}"
 
     @property
     def problem(self) -> str:

@@ -12,7 +12,7 @@ import ast
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
 
@@ -455,7 +455,6 @@ class Frequencies:
         for path, m in self.named(name, among):
             if m.role in PASSIVE or m.role == "base" or self._is_off(path, m):
                 continue
-            head = m.text.partition(".")[0]
             if m.text in (f"self.{name}", f"cls.{name}", f"super.{name}"):
                 by = Definition(path, m.by)
                 if by != at and self._is_of_line(self.owner(by), owner):
@@ -463,13 +462,13 @@ class Frequencies:
             elif m.role == "text":
                 if name != "__call__":
                     yield UNKNOWN
-            elif "." in m.text and name != "__call__" and not self._is_of_another(path, m, owner, head):
+            elif "." in m.text and name != "__call__" and not self._is_of_another(path, m, owner):
                 yield self._edge(path, m, at)
 
-    def _is_of_another(self, path: str, m: Mention, owner: Definition, head: str) -> bool:
-        """Whether `mx.where`, `self.model.encode` is no method of the class."""
-        summary = self.modules.summary(path)
-        if summary is None:
+    def _is_of_another(self, path: str, m: Mention, owner: Definition | None) -> bool:
+        """Whether `mx.where`, `self.model.encode` is no method or attribute of the class."""
+        summary, head = self.modules.summary(path), m.text.partition(".")[0]
+        if summary is None or owner is None:
             return False
         if summary.resolve(head, m.by) is not None:
             found = summary.resolve(m.text, m.by) or ""
@@ -508,9 +507,17 @@ class Frequencies:
         for at, m in self._reads_of_kept(path, made):
             if not self._is_off(at, m):
                 found = True
-                yield self._edge(at, m, Definition(path, made.by))
+                for call in self._once_each(at, m) if made.inside == "many" else [m]:
+                    yield self._edge(at, call, Definition(path, made.by))
         if not found:
             yield UNKNOWN
+
+    def _once_each(self, path: str, read: Mention) -> Iterator[Mention]:
+        """The calls of one of several objects that are kept together, in a loop that goes through them: it is no loop
+        for the one."""
+        for _, m in self._calls_of_elements(path, read):
+            inner = [loop for loop in m.loops if loop not in read.loops]
+            yield m if m is ANY else replace(m, loops=(*read.loops, *inner[1:]))
 
     def _reads_of_kept(self, path: str, made: Mention) -> Iterator[tuple[str, Mention]]:
         """The places that read what is kept in an attribute: methods of that class, and others of the same file."""
@@ -525,7 +532,7 @@ class Frequencies:
                     and self._is_of_line(self.owner(Definition(at, m.by)), holder)
                 ):
                     yield at, m
-            elif at == path and not self._is_function(at, m):
+            elif at == path and not self._is_function(at, m) and not self._is_of_another(at, m, holder):
                 yield at, m
 
     def _is_function(self, path: str, m: Mention) -> bool:

@@ -307,7 +307,7 @@ class _Walker:
         last = name.rpartition(".")[2]
         if name:
             self._mention(node.func, name, at, "kept" if at.kept else "call", _given(node))
-            self._prefix(node.func, at)
+            self._prefix(node.func, at, called=True)
         else:
             self.visit(node.func, replace(at, kept="", inside=""))
         arguments = [*node.args, *(k.value for k in node.keywords)]
@@ -338,17 +338,20 @@ class _Walker:
             self.stored.setdefault(last, []).append((at.by, None))
         self._prefix(node, at)
 
-    def _prefix(self, node: ast.expr, at: _At) -> None:
-        """What a dotted name goes through."""
+    def _prefix(self, node: ast.expr, at: _At, called: bool = False) -> None:
+        """What a dotted name goes through. `a[0].b` only asks about an element of a, unless it is called."""
         if isinstance(node, ast.Attribute):
             inner = node.value
             if isinstance(inner, (ast.Name, ast.Attribute)):
                 name = _name(inner)
                 if name and name not in ("self", "cls"):
                     self._mention(inner, name, at, "through")
-                self._prefix(inner, at)
+                self._prefix(inner, at, called)
                 if isinstance(inner, ast.Attribute) and not name:
                     return
+            elif isinstance(inner, ast.Subscript) and not called:
+                self.visit(inner.value, replace(at, kept="", inside="", role="type"))
+                self.visit(inner.slice, replace(at, kept="", inside=""))
             else:
                 self.visit(inner, replace(at, kept="", inside=""))
 

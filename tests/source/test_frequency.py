@@ -780,3 +780,52 @@ def test_a_call_where_control_never_comes_gives_nothing(package: Path, given: st
     write(package, flows=FLOWS.format(given=given), user="from .flows import Voice\n")
     found, silent = told(package, "flows")
     assert (found, silent) == (["Flow.__call__"] * count, 1 - count)
+
+
+MIXED = """
+    from .layers import Block
+    from .projector import Projector
+
+
+    class Join(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.parts = {parts}
+
+        def __call__(self, x):
+            {loop}
+            return x
+
+
+    class Whole(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.join = Join(d)
+            self.layers = [Block(d) for _ in range(d)]
+
+        def __call__(self, x):
+            x = self.join({given})
+            for layer in self.layers:
+                x = layer(x)
+            return x
+"""
+LOOP = "for part in self.parts: x = part(x)"
+
+
+@pytest.mark.parametrize(
+    ("parts", "loop", "given", "expected"),
+    [
+        ("[nn.RMSNorm(d), Projector(d), nn.Linear(d, d)]", LOOP, "x", "seldom"),
+        ("[nn.RMSNorm(d), Projector(d)]", LOOP, "x.astype(self.join.parts[0].weight.dtype)", "seldom"),
+        ("[Projector(d), nn.Linear(d, d), Projector(d)]", LOOP, "x", "often"),
+        ("[nn.RMSNorm(d), Projector(d)]", "for _ in range(3): x = self.parts[1](x)", "x", "often"),
+        ("[nn.RMSNorm(d), Projector(d)]", f"for _ in x:\n                {LOOP}", "x", "often"),
+        ("[nn.RMSNorm(d), Projector(d)]", LOOP, "run(self.join.parts, x)", "often"),
+    ],
+)
+def test_one_of_several_that_are_called_in_turn(
+    package: Path, parts: str, loop: str, given: str, expected: str
+) -> None:
+    model(package, "nn.Linear(d, d)")
+    write(package, whole=MIXED.format(parts=parts, loop=loop, given=given))
+    assert how(package, "projector", "Projector.__call__") == expected
