@@ -75,10 +75,10 @@ class Region:
         """Launches that the fix spares."""
         return launched(self.before) - launched(self.after)
 
-    def saved(self, known: Known) -> int | None:
-        """Bytes that the fix spares."""
+    def saved(self, known: Known, at: Mapping[str, int]) -> int | None:
+        """Bytes that the fix spares, at these sizes, and for others at what is known of them."""
         now, fused = (self.bytes.sizes.leading(f) for f in self.formulas)
-        return (now - fused).substitute(_numbers(now + fused, self.bytes.sizes, known)).value()
+        return (now - fused).substitute({**_numbers(now + fused, self.bytes.sizes, known), **at}).value()
 
     def cached(self, known: Known, chip: chips.Chip) -> float:
         """The bytes that a kernel before the fix writes and another reads, where they fit the last-level cache."""
@@ -165,7 +165,9 @@ def count(graph: Graph, match: Match, settings: Settings, known: Known) -> Regio
         region = wide  # all that is unstated is beside what is float32
     others = [wide, *([_count(graph, match, settings, known, narrow=True)[0]] if _meets_wide(traced, match) else [])]
     others = [r for r in others if not _moves_like(r, region)]
-    return replace(region, otherwise=min(others, key=lambda r: r.saved(known) or 0, default=None))
+    now, fused = region.formulas
+    at = _numbers(now + fused, region.bytes.sizes, known)
+    return replace(region, otherwise=min(others, key=lambda r: r.saved(known, at) or 0, default=None))
 
 
 def _moves_like(a: Region, b: Region) -> bool:
@@ -452,8 +454,9 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
     sizes = region.bytes.sizes
     now, fused = map(sizes.leading, region.formulas)
     numbers = sizes.numbers(now + fused, known)
-    other = None if region.otherwise is None else _in_other_dtype(region.otherwise, known)
-    saved, fewer = region.saved(known), region.fewer
+    at = {name: n for name, (n, _) in numbers.items()}
+    other = None if region.otherwise is None else _in_other_dtype(region.otherwise, known, at)
+    saved, fewer = region.saved(known, at), region.fewer
     least, fewest = saved, fewer
     if other is not None:
         least = min((s for s in (saved, other.saved_at) if s is not None), default=None)
@@ -466,7 +469,7 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
         kernels_now=len(region.before),
         kernels_fused=len(region.after),
         dtype=region.dtype,
-        at={name: n for name, (n, _) in numbers.items()},
+        at=at,
         saved_at=least,
         launches_fewer=fewest,
         assumed=(
@@ -481,7 +484,7 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
     )
 
 
-def _in_other_dtype(region: Region, known: Known) -> InDtype:
+def _in_other_dtype(region: Region, known: Known, at: Mapping[str, int]) -> InDtype:
     now, fused = map(region.bytes.sizes.leading, region.formulas)
     return InDtype(
         dtype=region.dtype,
@@ -490,7 +493,7 @@ def _in_other_dtype(region: Region, known: Known) -> InDtype:
         kernels_now=len(region.before),
         kernels_fused=len(region.after),
         launches_fewer=region.fewer,
-        saved_at=region.saved(known),
+        saved_at=region.saved(known, at),
     )
 
 

@@ -593,3 +593,23 @@ def test_the_width_of_a_rotation_is_that_of_a_head() -> None:
     assert sizes.number("dims", Known()) == (128, "assumed")  # beside those pairs, not a model's width
     assert Sizes().number("dims", Known()) == (4096, "assumed")
     assert sizes.number("config.rotary_dim", Known()) == (128, "assumed")
+
+
+PAIRS = """def rotate(q: mx.array, cos: mx.array, sin: mx.array):
+    *shape, d = q.shape
+    pairs = q.astype(mx.float32).reshape(*shape, d // 2, 2)
+    a, b = pairs[..., 0], pairs[..., 1]
+    c = cos.reshape(1, 1, -1, cos.shape[-1])
+    s = sin.reshape(1, 1, -1, sin.shape[-1])
+    return mx.stack([a * c - b * s, a * s + b * c], axis=-1).reshape(*shape, d).astype(q.dtype)
+"""
+
+
+def test_what_is_saved_is_what_the_formulas_say() -> None:
+    """In both dtypes, at the sizes that are named."""
+    for t in savings(PAIRS, "FUS301", "rotate"):
+        assert t.otherwise is not None
+        for one in (t, t.otherwise):
+            saved = eval(f"({one.bytes_now}) - ({one.bytes_fused})", {}, dict(t.at))
+            assert t.saved_at is not None and saved >= t.saved_at
+        assert t.saved_at == 16 * t.at["T"] * (t.at["d"] // 2)
