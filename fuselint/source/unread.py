@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -201,14 +202,18 @@ class Leftovers:
         return dead_statements(source.node, lambda n: n not in before and deletable(n), (), {}, {node})
 
     def _stores(self, name: str) -> int:
-        return sum(
-            isinstance(n, ast.Attribute) and n.attr == name and not isinstance(n.ctx, ast.Load)
-            for n in ast.walk(parsed(self.graph.source.file))
-        )
+        return _stored_attributes(self.graph.source.file)[name]
 
 
 WITHOUT_EFFECT = frozenset({"functools", "math"})
 """Modules whose import does nothing else, and whose names nobody imports from another module."""
+
+
+@lru_cache(maxsize=4)
+def _stored_attributes(file: FileText) -> Counter[str]:
+    """How often a file assigns or deletes an attribute of each name."""
+    attributes = (n for n in ast.walk(parsed(file)) if isinstance(n, ast.Attribute))
+    return Counter(n.attr for n in attributes if not isinstance(n.ctx, ast.Load))
 
 
 @lru_cache(maxsize=4)
