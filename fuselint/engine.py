@@ -33,7 +33,7 @@ POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
 
 MOST_ROUNDS = 10
-COLLECT_EVERY, ENOUGH = 200_000, 50_000
+COLLECT_EVERY, ENOUGH = 400_000, 200_000
 """New objects after which garbage is looked for: during a file's analysis, and after it."""
 
 ALL_AFTER = 16

@@ -270,14 +270,27 @@ class _Positions(CodegenState):
         self.inner.setdefault(node, (begun, self.at))
 
     def record_syntactic_position(self, node: cst.CSTNode, *, start_node: Any = None, end_node: Any = None) -> Any:
-        return self._record(node, start_node, end_node)
+        return _Recording(self, node, start_node, end_node)
 
-    @contextlib.contextmanager
-    def _record(self, node: cst.CSTNode, first: cst.CSTNode | None, last: cst.CSTNode | None) -> Iterator[None]:
-        begun = self.at
-        yield
-        start = begun if first is None else self.inner[first][0]
-        self.inner[node] = (start, self.at if last is None else self.inner[last][1])
+
+class _Recording:
+    """Notes a node that begins where another one does, or ends so. Half of all nodes do: no generator for each."""
+
+    __slots__ = ("begun", "first", "last", "node", "positions")
+
+    def __init__(
+        self, positions: _Positions, node: cst.CSTNode, first: cst.CSTNode | None, last: cst.CSTNode | None
+    ) -> None:
+        self.positions, self.node, self.first, self.last = positions, node, first, last
+
+    def __enter__(self) -> None:
+        self.begun = self.positions.at
+
+    def __exit__(self, *error: object) -> None:
+        positions, first, last = self.positions, self.first, self.last
+        if error[0] is None:
+            start = self.begun if first is None else positions.inner[first][0]
+            positions.inner[self.node] = (start, positions.at if last is None else positions.inner[last][1])
 
 
 @contextlib.contextmanager

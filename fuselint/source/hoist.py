@@ -6,12 +6,12 @@ import ast
 import builtins
 import itertools
 import sys
-import warnings
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 from fuselint.finding import Edit
 from fuselint.rulebook import HoistedHelper
+from fuselint.source import guard
 from fuselint.source.layout import Page, has_spaced_powers, width_of
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.removal import above, blank_before, line_end
@@ -24,11 +24,9 @@ class Refused(Exception):
     """A replacement can't be placed; the message says why."""
 
 
-@lru_cache(maxsize=4)
 def parsed(file: FileText) -> ast.Module:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(file.text)
+    """The tree of a file, which nobody changes."""
+    return guard.parsed(file.text)
 
 
 def start_of(file: FileText, stmt: ast.stmt) -> int:

@@ -432,11 +432,14 @@ class Modules:
         return self._index(folder).words.get(word, [])
 
     def may_be_half(self, path: str) -> bool:
-        """Whether the package of a file, tests apart, says anything of half precision. What is no package may be used
-        by anything."""
-        top = package_folder(os.path.dirname(path))
+        """Whether the files of a folder of a package, tests apart, say anything of half precision: one of many models
+        says nothing of another. What is no package may be used by anything."""
+        own = os.path.dirname(path)
+        top = package_folder(own)
         answer = not os.path.isfile(os.path.join(top, "__init__.py")) or any(
-            not is_test(found, top) for word in HALF_WORDS for found in self.with_word(top, word)
+            found.startswith(own + os.sep) and not is_test(found, top)
+            for word in HALF_WORDS
+            for found in self.with_word(top, word)
         )
         self._note(f"{HALF}{path}", str(answer))
         return answer
