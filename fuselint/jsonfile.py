@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +67,8 @@ class Value:
 def load(path: Path, advice: str = "") -> Value:
     """A file's whole content. Raises ConfigError where there is none that can be read."""
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # a device or a pipe may have no end
+            raise ConfigError(f"{path}: can't be read: not a regular file")
         return Value(path, json.loads(path.read_text(encoding="utf-8-sig")), advice=advice)
     except OSError as e:
         raise ConfigError(f"{path}: can't be read: {e.strerror}") from e

@@ -16,6 +16,7 @@ from typing import Any
 
 from fuselint import jsonfile
 from fuselint.jsonfile import Value
+from fuselint.source.text import content
 
 FOLDER, FILE = ".fuselint", "facts.json"
 VERSION = 1
@@ -73,10 +74,8 @@ class Recording:
         found = self.files.get(os.path.realpath(path))
         if found is None:
             return False
-        try:
-            return found.sha256 != hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        except OSError:
-            return True
+        data = content(path)
+        return data is None or found.sha256 != hashlib.sha256(data).hexdigest()
 
 
 def _number(signature: Mapping[str, Any], name: str) -> Any:

@@ -304,3 +304,22 @@ def f(x: mx.array, y: mx.array, n={value}):
     for command in ("check", "explain", "fix", "budget", "report"):
         ran = fuselint(command, f"big.py{':8' * (command == 'explain')}")
         assert ran.code in (0, 1) and "internal error" not in ran.out + ran.err, ran.err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.parametrize(
+    "name", ["a.py", ".gitignore", "pyproject.toml", "fuselint.toml", "__init__.py", ".fuselint-baseline.json"]
+)
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path: Path, good: Path, name: str) -> None:
+    os.mkfifo(tmp_path / name)
+    command = [sys.executable, "-m", "fuselint", "check", "--output-format", "concise"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "zz_good.py:14:16: FUS201" in done.stdout and ("a.py:1:1: FUS000" in done.stdout) == (name == "a.py")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs a device without an end")
+@pytest.mark.parametrize("key", ["facts", "model-config", "extend"])
+def test_a_device_that_a_configuration_names_is_not_read(fuselint: Run, tmp_path: Path, good: Path, key: str) -> None:
+    (tmp_path / "fuselint.toml").write_text(f'{key} = "/dev/zero"\n')
+    ran = fuselint("check")
+    assert ran.code == 2 and "/dev/zero" in ran.err and len(ran.err.splitlines()) == 1

@@ -120,8 +120,9 @@ def _spec(base: str, lines: Sequence[str]) -> Ignore:
 
 
 def _gitignore(folder: str) -> Ignore | None:
+    path = Path(folder, ".gitignore")
     try:
-        text = Path(folder, ".gitignore").read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     except OSError:
         return None
     return _spec(folder, text.splitlines()) if text.strip() else None
