@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-import libcst as cst
-
 from fuselint import chips
 from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import InDtype, Traffic
@@ -19,7 +17,7 @@ from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
 from fuselint.graph.likely import likely
-from fuselint.graph.model import Graph, Node, Statement, region
+from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import ACTIVATION, FUSABLE, Array
@@ -27,6 +25,7 @@ from fuselint.graph.trace import Trace, trace
 from fuselint.graph.unstated import counted, merged
 from fuselint.rulebook import Synthesised
 from fuselint.traffic.apart import apart
+from fuselint.traffic.branches import one_way
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known
@@ -182,7 +181,7 @@ def _count(
     given = {**given_dtypes(graph), **_dtypes_of_holes(graph, match), **known.dtypes}
     gates = replace(gates_of(settings, known), given=given, narrow=narrow)
     absent = absent_arguments(graph)
-    traced = trace(_one_way(graph, match, absent), facts, eager=True, gates=gates)
+    traced = trace(one_way(graph, match, absent), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
     before, after = _kernels(graph, match, facts, traced)
     others = (a for k in (*before, *after) for a in k.reads)
@@ -238,42 +237,6 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
         return before, before
     still = trace(needed, facts, eager=True, gates=gates)
     return before, [*_fused(match, traced, places, absent_arguments(graph)), *launches(still)]
-
-
-def _one_way(graph: Graph, match: Match, absent: Collection[Node]) -> set[Node]:
-    """The region without what another branch of an `if` computes: of each, the one that computes more stays; where the
-    test asks for an argument that the package never gives, the one without it. What is found stays."""
-    arms: dict[Statement, dict[str, set[Node]]] = {}
-    for node in match.region:
-        stmt = node.top_stmt
-        at = None if stmt is None else stmt.block
-        while at is not None:
-            if at.kind in ("then", "else") and at.owner is not None:
-                arms.setdefault(at.owner, {}).setdefault(at.kind, set()).add(node)
-            at = at.parent
-    kept = set(match.region)
-    for owner, ways in arms.items():
-        never = _never_taken(graph, owner, absent)
-        if never in ways and match.root not in ways[never]:
-            kept -= ways[never]
-        elif len(ways) > 1:
-            then, other = (ways[kind] & kept for kind in ("then", "else"))
-            kept -= other if len(then) >= len(other) else then
-    return kept
-
-
-def _never_taken(graph: Graph, owner: Statement, absent: Collection[Node]) -> str:
-    """The branch of `if mask is not None` that an argument which is always None leaves out; "" where that isn't so."""
-    test = owner.cst.test if isinstance(owner.cst, cst.If) else None
-    asked = test.left if isinstance(test, cst.Comparison) and len(test.comparisons) == 1 else None
-    if not absent or not isinstance(test, cst.Comparison) or not isinstance(asked, cst.Name):
-        return ""
-    compared = test.comparisons[0]
-    if not isinstance(compared.comparator, cst.Name) or compared.comparator.value != "None":
-        return ""
-    if graph.lookup(asked.value, owner) not in absent:
-        return ""
-    return {cst.IsNot: "then", cst.Is: "else"}.get(type(compared.operator), "")
 
 
 def gates_of(settings: Settings, known: Known) -> Gates:

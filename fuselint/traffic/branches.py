@@ -1,0 +1,49 @@
+"""Which of a function's branches costs count: one of each `if`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import libcst as cst
+
+from fuselint.graph.model import Graph, Node, Statement
+
+if TYPE_CHECKING:
+    from fuselint.rulebook import Match
+
+
+def one_way(graph: Graph, match: Match, absent: Collection[Node]) -> set[Node]:
+    """The region without what another branch of an `if` computes: of each, the one that computes more stays; where the
+    test asks for an argument that the package never gives, the one without it. What is found stays."""
+    arms: dict[Statement, dict[str, set[Node]]] = {}
+    for node in match.region:
+        stmt = node.top_stmt
+        at = None if stmt is None else stmt.block
+        while at is not None:
+            if at.kind in ("then", "else") and at.owner is not None:
+                arms.setdefault(at.owner, {}).setdefault(at.kind, set()).add(node)
+            at = at.parent
+    kept = set(match.region)
+    for owner, ways in arms.items():
+        never = _never_taken(graph, owner, absent)
+        if never in ways and match.root not in ways[never]:
+            kept -= ways[never]
+        elif len(ways) > 1:
+            then, other = (ways[kind] & kept for kind in ("then", "else"))
+            kept -= other if len(then) >= len(other) else then
+    return kept
+
+
+def _never_taken(graph: Graph, owner: Statement, absent: Collection[Node]) -> str:
+    """The branch of `if mask is not None` that an argument which is always None leaves out; "" where that isn't so."""
+    test = owner.cst.test if isinstance(owner.cst, cst.If) else None
+    asked = test.left if isinstance(test, cst.Comparison) and len(test.comparisons) == 1 else None
+    if not absent or not isinstance(test, cst.Comparison) or not isinstance(asked, cst.Name):
+        return ""
+    compared = test.comparisons[0]
+    if not isinstance(compared.comparator, cst.Name) or compared.comparator.value != "None":
+        return ""
+    if graph.lookup(asked.value, owner) not in absent:
+        return ""
+    return {cst.IsNot: "then", cst.Is: "else"}.get(type(compared.operator), "")
