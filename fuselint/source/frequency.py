@@ -438,7 +438,18 @@ class Frequencies:
     def _plain_edges(self, at: Definition) -> Iterator[_Edge]:
         for path, m in self.mentioned(at):
             if m.role not in PASSIVE - {"alias"} and m.by != at.name and not self._is_off(path, m):
-                yield self._edge(path, m, at)
+                for call in self._by_local_name(path, m) or [m]:
+                    yield self._edge(path, call, at)
+
+    def _by_local_name(self, path: str, m: Mention) -> Sequence[Mention]:
+        """The calls of a local name that is given a function, and only called: `mix = soft if smooth else hard`."""
+        held = self.modules.mentions(path)
+        bound = held.bound.get(m.by, {}) if held is not None and m.role == "named" and m.by != MODULE else {}
+        for name, values in bound.items():
+            if any(v is not None and _is_or_chooses(v, m) for v in values):
+                uses = [u for u in held.by_function[m.by] if u.text == name] if held is not None else []
+                return uses if all(u.role in CALLS for u in uses) else ()
+        return ()
 
     def _edge(self, path: str, m: Mention, at: Definition, own: bool = False) -> _Edge:
         if m.role not in CALLS:
@@ -838,6 +849,13 @@ class Frequencies:
         if not uses:
             yield path, ANY
         yield from ((path, m if m.role in CALLS else ANY) for m in uses if m.role != "type")
+
+
+def _is_or_chooses(value: ast.expr, m: Mention) -> bool:
+    """Whether an expression is what a mention names, or that or another."""
+    if isinstance(value, ast.IfExp):
+        return _is_or_chooses(value.body, m) or _is_or_chooses(value.orelse, m)
+    return isinstance(value, ast.Name) and (value.id, value.lineno) == (m.text, m.line)
 
 
 def _hands_on(by: Definition, name: str, path: str, m: Mention) -> bool:

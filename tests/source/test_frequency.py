@@ -829,3 +829,20 @@ def test_one_of_several_that_are_called_in_turn(
     model(package, "nn.Linear(d, d)")
     write(package, whole=MIXED.format(parts=parts, loop=loop, given=given))
     assert how(package, "projector", "Projector.__call__") == expected
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("f = soften if x.flag else mx.exp\n            return f(x)", "seldom"),
+        ("f = soften\n            return [f(x) for _ in x]", "often"),
+        ("f = soften\n            return run(f, x)", "often"),
+        ("f = soften\n            f = mx.compile(f)\n            return f(x)", "often"),
+    ],
+)
+def test_a_function_by_a_local_name(package: Path, body: str, expected: str) -> None:
+    write(package, helpers="def soften(x):\n    return mx.tanh(x) * mx.sigmoid(x)\n")
+    model(package, "nn.Linear(d, d)", body)
+    path = package / "model.py"
+    path.write_text("from .helpers import soften\n" + path.read_text())
+    assert how(package, "helpers", "soften") == expected
