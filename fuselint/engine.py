@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -303,13 +303,14 @@ def _cpus() -> int:
 
 @dataclass(slots=True)
 class _Work:
-    """A file being fixed: `now` changes from round to round, `file` is as it was read."""
+    """A file being fixed: `now` changes from round to round, `file` is as it was read. seen: the round of `latest`."""
 
     file: FileText
     now: FileText
     latest: FileResult
     settings: Settings
     done: bool = False
+    seen: int = 0
     applied: list[Finding] = field(default_factory=list)
     withheld: dict[str, Finding] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
@@ -334,17 +335,26 @@ def _work(file: FileText, settings: Settings) -> _Work:
 
 
 def _rounds(work: Sequence[_Work], verify: bool, judge: Judge | None, jobs: int | None) -> None:
-    for _ in range(MOST_ROUNDS):
-        busy = [w for w in work if not w.done]
+    changed: dict[str, int] = {}  # files by the round that changed them last
+    for number in range(MOST_ROUNDS):
+        busy = [w for w in work if not w.done] or _overtaken(work, changed)
         if not busy:
             return
         chosen = _round(busy, work, jobs)
         for w, proposals in zip(busy, _verified(busy, chosen) if verify else chosen, strict=True):
+            before, w.seen = w.now, number
             _make(w, proposals if judge is None else _judged(w, proposals, judge))
+            if w.now.text != before.text:
+                changed[os.path.abspath(w.file.path)] = number
     _round([w for w in work if not w.done], work, jobs)
     for w in work:
         if not w.done:
             w.errors.append(f"{w.file.path}: still changing after {MOST_ROUNDS} rounds; fix it again")
+
+
+def _overtaken(work: Sequence[_Work], changed: Mapping[str, int]) -> list[_Work]:
+    """Files whose analysis read another file as it was before its last change."""
+    return [w for w in work if any(changed.get(note, -1) >= w.seen for note, _ in w.latest.reads)] if changed else []
 
 
 def _round(busy: Sequence[_Work], work: Sequence[_Work], jobs: int | None) -> list[list[Proposal]]:

@@ -655,6 +655,32 @@ def test_a_fix_waits_for_the_file_that_its_facts_come_from() -> None:
     assert engine._apart([a, b], [[both[0]], [both[1]]]) == [[both[0]], []]
 
 
+def test_a_fix_of_one_file_may_make_one_of_another_possible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file whose analysis read another one is looked at again once that has changed, and no other file is."""
+    for name in ("first", "second", "third"):
+        (tmp_path / f"{name}.py").write_text(NORM)
+    seen: list[str] = []
+
+    def waiting(file: FileText, *rest: object) -> tuple[object, list[Proposal]]:
+        """Nothing is found in the first file before the second is fixed."""
+        seen.append(Path(file.path).stem)
+        result, proposals = analyse(file, *rest)  # type: ignore[arg-type]
+        if seen[-1] != "first":
+            return result, proposals
+        other = os.path.abspath(tmp_path / "second.py")
+        changed: dict[str, str] = rest[-1]._overlay  # type: ignore[attr-defined]
+        done = "rms_norm" in changed.get(other, Path(other).read_text())
+        result = replace(result, reads=((other, "hash"),), findings=result.findings if done else ())
+        return result, proposals if done else []
+
+    monkeypatch.setattr(engine, "analyse", waiting)
+    paths = [str(tmp_path / f"{name}.py") for name in ("first", "second", "third")]
+    fixed = fix_paths(paths, Settings(), write=True, jobs=1)
+    assert [[f.code for f in file.applied] for file in fixed] == [["FUS201"]] * 3
+    assert seen == ["first", "second", "third", "second", "third", "first", "first"]
+    assert not [f.applied for f in fix_paths(paths, Settings(), write=True, jobs=1) if f.applied]
+
+
 def test_an_attribute_that_is_made_of_itself_is_no_fault() -> None:
     text = """\
 import mlx.core as mx
