@@ -158,6 +158,17 @@ def test_a_package_that_says_nothing_of_half_precision(tmp_path: Path, more: str
     assert len(promoted(tmp_path, TOWER.format(read="self._table", more=more), package)) == count
 
 
+@pytest.mark.parametrize(("folder", "count"), [("tower", 1), ("other", 0), (".", 0)])
+def test_a_model_says_nothing_of_another(tmp_path: Path, folder: str, count: int) -> None:
+    """Of many models in a package, each takes inputs of its own: spectrograms and noise are float32."""
+    for name in ("tower", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / folder / "options.py").write_text("import mlx.core as mx\n\n" + HALF)
+    assert len(promoted(tmp_path / "tower", TOWER.format(read="self._table", more=""))) == count
+
+
 def test_several_operands_that_are_float32_are_counted() -> None:
     text = HEAD + "    return mx.concatenate([x, mx.zeros((4, 8)), mx.ones((4, 8)), mx.zeros((4, 8))])\n"
     result, _ = analyse(FileText("m.py", text), Settings(select=("FUS105",)), None)
