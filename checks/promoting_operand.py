@@ -13,9 +13,9 @@ Traffic: x * 0.5 moves 4 bytes an element (half precision), x * mx.array(0.5) 14
 much as before.
 
 When not to: where float32 is meant. A value that is cast to float32 in the function, or cast back, is not reported, nor
-is one that isn't known to be an activation of the network, or where no file of its package folder says anything of half precision, nor
-one that another method casts, nor a lookup in an argument, nor the window of a Fourier
-transform. Integer arrays don't promote.
+is one that isn't known to be an activation of the network, or where no file of its package folder says anything of half
+precision, nor one that another method casts, nor a lookup in an argument, nor the window of a Fourier transform.
+Integer arrays don't promote.
 
 Fix safety: unsafe, always: the dtype of the result changes. Where activations are float32 nothing changes.
 """
