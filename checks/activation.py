@@ -16,6 +16,7 @@ the code divides by `1 + exp(-x)` for SiLU (float16 is a little more exact so), 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -142,11 +143,8 @@ def find(graph: Graph) -> Iterator[Match]:
                 yield match
 
 
-SHOWING = EXPONENTIALS | frozenset(
-    n
-    for n in TABLE
-    if any(part in n.lower() for part in "erf tanh log max min relu abs sqrt square power clip where".split())
-)
+_SHOWING = re.compile("erf|tanh|log|max|min|elu|mish|soft|abs|sqrt|square|power|clip|where")
+SHOWING = EXPONENTIALS | frozenset(n for n in TABLE if _SHOWING.search(n.lower()))
 """Operations of which one is in every activation."""
 
 ARITHMETIC = frozenset("multiply divide reciprocal power square log log1p negative".split())

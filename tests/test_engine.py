@@ -23,6 +23,7 @@ from fuselint.finding import Applicability, Edit, Finding, Fix, Traffic, Verific
 from fuselint.graph.canonical import Canonical
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.known import KnownFacts
+from fuselint.graph.leftovers import taken_apart
 from fuselint.graph.program import Program
 from fuselint.rulebook import NoFix
 from fuselint.source.project import summarise
@@ -749,6 +750,20 @@ def test_outside_an_analysis_nothing_is_taken_apart() -> None:
     facts = graph.facts
     check_file(file, Settings())
     assert facts.kind(facts.graph.params["x"]) == "array"
+
+
+def test_a_graph_that_is_kept_is_asked_again() -> None:
+    """Other files share the graphs of a file: what one analysis learns of them goes, and the next learns it anew."""
+    file = FileText("m.py", CHAIN)
+    program = Program(file, summarise(file, parse(file)))
+    graph = program.graph("f")
+    assert graph is not None
+    kinds = []
+    for _ in range(2):
+        with taken_apart():
+            kinds.append(graph.facts.kind(graph.params["x"]))
+            assert graph.canonical.of(graph.nodes[-1]).op and program.elsewhere.root is program
+    assert kinds == ["array", "array"]
 
 
 CHAIN = """import mlx.core as mx

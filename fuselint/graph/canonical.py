@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 from fuselint.graph import identities
-from fuselint.graph.leftovers import leave
+from fuselint.graph.leftovers import forget, leave
 from fuselint.graph.model import FOREIGN, Graph, Node, Slice, operands, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.symbols import Apply, Expr
@@ -49,6 +49,7 @@ class Canonical:
 
     def take_apart(self) -> None:
         """Nobody asks any more."""
+        forget(self.graph, self)
         self.algebra.take_apart()
         self.__dict__.clear()
 

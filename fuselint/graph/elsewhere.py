@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from fuselint.graph.fact import Place
-from fuselint.graph.leftovers import leave
+from fuselint.graph.leftovers import forget, leave
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.source.modules import Definition, Modules, is_test, package_folder
@@ -51,6 +51,7 @@ class Elsewhere:
 
     def take_apart(self) -> None:
         """Nobody asks any more."""
+        forget(self.root, self)
         self.__dict__.clear()
 
     def is_test(self, graph: Graph) -> bool:

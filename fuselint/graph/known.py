@@ -16,7 +16,7 @@ from fuselint.graph import dtypes
 from fuselint.graph.across import MARK, Across, Inside, Instance, Reach
 from fuselint.graph.dtypes import DType
 from fuselint.graph.fact import FLOATING, MISSING, Default, Fact, Kind, scalar_fact
-from fuselint.graph.leftovers import leave
+from fuselint.graph.leftovers import forget, leave
 from fuselint.graph.model import FOREIGN, Graph, Node, operands
 from fuselint.graph.op import Call, Op
 from fuselint.graph.shapes import SCALAR, Shape
@@ -62,6 +62,7 @@ class KnownFacts:
 
     def take_apart(self) -> None:
         """Nobody asks any more."""
+        forget(self.graph, self)
         self.__dict__.clear()
 
     # -- what others ask ----------------------------------------------------------------------------------------------

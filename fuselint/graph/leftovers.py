@@ -38,6 +38,13 @@ def taken_apart() -> Iterator[None]:
             one.take_apart()
 
 
+def forget(holder: object, one: object) -> None:
+    """Drop what an object knows of something else that goes: it may be asked again."""
+    held = vars(holder)
+    for name in [n for n, value in held.items() if value is one]:
+        del held[name]
+
+
 def leave(one: Leftover) -> None:
     """Have it taken apart at the end of the analysis that runs, if one does."""
     if _open.left is not None:
