@@ -9,6 +9,7 @@ Each line is a shape, CPU seconds by size, and the exponent between the two larg
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -144,6 +145,7 @@ Times = list[tuple[int, float, bool]]
 
 def seconds(text: str) -> tuple[float, bool]:
     """CPU seconds of checking a text, and whether all of it was analysed."""
+    gc.collect()  # what others left behind is not this one's
     begun = time.process_time()
     result = check_file(FileText("f.py", HEAD + text), Settings())
     given_up = result.not_understood or any(f.code == UNREADABLE for f in result.findings)

@@ -70,3 +70,8 @@ def test_findings_depend_on_neither_seed_nor_jobs_nor_cache(tmp_path: Path) -> N
     for options in (["--no-cache", "-j", "2"], ["--no-cache", "-j", "3"], ["-j", "1"], []):
         assert outcome(tmp_path, ".", *options, seed=str(len(options))) == first
     assert outcome(tmp_path, ".", "--no-cache", seed="7") == first
+    named = sorted(p.name for p in tmp_path.glob("*.py"))
+    for paths in (named[::-1], ["m3.py", "./", "m0.py"], [f"./{name}" for name in named], ["./."]):
+        assert outcome(tmp_path, *paths, "--no-cache") == first
+    (tmp_path.parent / "link").symlink_to(tmp_path)
+    assert outcome(tmp_path.parent / "link", ".", "--no-cache") == first
