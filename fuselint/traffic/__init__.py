@@ -36,6 +36,7 @@ from fuselint.traffic.sizes import Pair, Sizes
 from fuselint.traffic.views import places_of_views
 
 if TYPE_CHECKING:
+    from fuselint.graph.known import KnownFacts
     from fuselint.rulebook import FusedKernel, Made, Match
 
 WIDE = "f32"
@@ -189,10 +190,27 @@ def _count(
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a).own is None]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     spelled = {n: text for s in shapes if s is not None for n, text in _spelled(traced, s)}
-    sizes = Sizes.of(shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own, spelled)
+    sizes = Sizes.of(
+        shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own, spelled, _batches(facts)
+    )
     sizes.meanings.update(letters)
     sizes.renamed.update(renamed)
     return Region(before, after, Bytes(sizes, DTYPES[settings.activation]), settings.activation), traced
+
+
+def _batches(facts: KnownFacts) -> Iterator[str]:
+    """The second axis of what a recurrence takes step by step: `for t in range(x.shape[0]): h = f(x[t], h)`."""
+    nodes = facts.graph.nodes
+    if not any(n.op == "loop" and facts.kind(n) == "array" for n in nodes):
+        return
+    for node in nodes:
+        step = node.inputs[1] if node.op == "index" and len(node.inputs) > 1 else None
+        steps = step.inputs[0] if step is not None and step.op == "item" else None
+        if steps is None or steps.attrs.get("target") != "builtins.range" or len(steps.inputs) != 1:
+            continue
+        name = facts.name_of(node.inputs[0])
+        if facts.size(steps.inputs[0]) == Expr.name(f"{name}.shape[0]"):
+            yield f"{name}.shape[1]"
 
 
 def _spelled(traced: Trace, shape: Shape) -> Iterator[tuple[str, str]]:

@@ -59,10 +59,11 @@ class Sizes:
         summed: Iterable[Pair] = (),
         apart: Apart | None = None,
         spelled: Mapping[str, str] | None = None,
+        batches: Iterable[str] = (),
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
-        `spelled`: how the code spells sizes that it gives no name.
+        `spelled`: how the code spells sizes that it gives no name. `batches`: sizes that are those of a batch.
         """
         out = cls(same=list(same), apart=apart)
         out.renamed.update((name, Expr.name(text)) for name, text in (spelled or {}).items())
@@ -82,6 +83,7 @@ class Sizes:
             if out.renamed == before:
                 break
         out._note_outer_axes_apart(listed)
+        out.roles.update(dict.fromkeys(batches, "batch"))
         out._note_last_axes_of_heads()
         out._note_sides({n for s in listed if s is not None for d in s.dims for n in d.names})
         for shape in listed:

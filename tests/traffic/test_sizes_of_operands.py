@@ -710,3 +710,24 @@ def test_a_last_axis_without_a_name_makes_no_image(tmp_path: Path) -> None:
     text += "    return y * sin.transpose(0, 2, 1, 3) + mx.tanh(y)\n"
     (t,) = costs(tmp_path / "a.py", text)
     assert {n for name, n in t.at.items() if ".size" not in name} <= {1, 32, 128, 2048}
+
+
+CELL = """
+class Cell(nn.Module):
+    def __init__(self, width: int):
+        super().__init__()
+        self.width = width
+
+    def __call__(self, x: mx.array):
+        h = mx.zeros((x.shape[1], self.width), dtype=x.dtype)
+        for t in range(x.shape[0]):
+            h = mx.tanh(h) * mx.sigmoid(h) + x[t]
+        return h
+"""
+
+
+def test_what_a_recurrence_goes_through_step_by_step_has_a_batch_behind_its_length(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", CELL)
+    named = {t.symbols[name]: n for name, n in t.at.items()}
+    assert named["x.shape[1]"] == 1
+    assert t.saved_at is not None and t.saved_at < 1 << 20
