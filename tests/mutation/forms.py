@@ -38,7 +38,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "q: B H L D, k: B G S D, v: B G S D, n: =H//G, scale: =0.3, mask: B 1 L S",
     ),
     "FUS102": (
-        *["q: B H L D, k: B H L D, v: B H L D, scale: =0.3"] * 2,
+        *["q: B H L D, k: B H L D, v: B H L D, scale: =0.3"] * 3,
         *[f"{HEADS}, window: =2, scale: =0.3"] * 2,
         "",
     ),
@@ -232,6 +232,17 @@ def f(q, k, v, mask):
 def f(q, k, v):
     s = mx.einsum("bhqd,bhkd->bhqk", q, k) / math.sqrt(q.shape[-1])
     return mx.matmul(mx.softmax(s.astype(mx.float32), axis=-1).astype(q.dtype), v).transpose(0, 2, 1, 3)
+
+# FUS211 q: B L H D, k: B S H D, v: B S H D
+def f(q, k, v):
+    s = mx.einsum("blhd,bmhd->bhlm", q, k) * 0.3
+    return mx.einsum("bhlm,bmhd->blhd", mx.softmax(s, axis=-1), v)
+
+# FUS102 q: B H L D, k: B H L D, v: B H L D
+def f(q, k, v):
+    n = q.shape[2]
+    hidden = 1 - mx.tril(mx.ones((n, n)))
+    return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=(hidden * -1e9).astype(q.dtype))
 
 # FUS211 q: B H L D, k: B H S D, v: B H S D, mask: mask L S
 def f(q, k, v, mask):
