@@ -14,6 +14,9 @@ from dataclasses import dataclass
 BLACK = 88
 """Columns of a line, unless the file is written wider."""
 
+DEEPEST = 30
+"""Brackets in brackets that are broken."""
+
 _OPEN, _CLOSE = "([{", ")]}"
 _NAME = r"[^\W\d]\w*(?:\.[^\W\d]\w*)*"
 _POWER = re.compile(rf"(?<![\w.)\]}}])({_NAME}|\d[\w.]*) \*\* (-?\d[\w.]*|{_NAME})(?![\w.(\[])")
@@ -208,7 +211,7 @@ def _parsed(text: str) -> ast.expr | None:
     """The expression that a text is by itself; None for a formula's part, an argument with its name."""
     try:
         return ast.parse(text, mode="eval").body
-    except SyntaxError:
+    except (SyntaxError, RecursionError, MemoryError):
         return None
 
 
@@ -240,10 +243,11 @@ class Page:
     def value(self, before: str, text: str, after: str, indent: str) -> str:
         """A statement's value on one line, or else broken in its own brackets or in parentheses of its own.
 
-        before, after: the rest of the first and last line. indent: of the statement.
+        before, after: the rest of the first and last line. indent: of the statement. What is nested too deeply for any
+        line to fit stays on one.
         """
         text = self.spelled(text)
-        if "\n" in text or "\r" in text or self.fits(before + text + after):
+        if self._stays(text) or self.fits(before + text + after):
             return text
         cut, pairs = pieces(text), brackets(text)
         if len(cut) == 1:
@@ -258,6 +262,11 @@ class Page:
             if all(map(self.fits, (before + done + after).split(self.newline))):
                 return done
         return self.parenthesised(text, indent)
+
+    @staticmethod
+    def _stays(text: str) -> bool:
+        depth = itertools.accumulate((c in _OPEN) - (c in _CLOSE) for c in text)
+        return "\n" in text or "\r" in text or max(depth, default=0) > DEEPEST
 
     def spelled(self, text: str) -> str:
         return text if self.spaced else _POWER.sub(r"\1**\2", text)
@@ -274,7 +283,7 @@ class Page:
     def fit(self, before: str, text: str, after: str, indent: str) -> str:
         """As `value`, of code in the middle of an expression: nothing else on its lines is broken."""
         text = self.spelled(text)
-        if "\n" in text or "\r" in text or self.fits(before + text + after):
+        if self._stays(text) or self.fits(before + text + after):
             return text
         if isinstance(_parsed(text), ast.IfExp) and len(pieces(text)) > 1:
             return self.parenthesised(text, indent)

@@ -169,3 +169,9 @@ def test_powers_are_spelled_as_the_file_spells_them() -> None:
     assert Page("    ", 88, "\n", spaced=True).fit("", text, "", "") == text
     assert has_spaced_powers("y = x ** 2\n")
     assert not has_spaced_powers('"""x ** 2"""\ny = x**2 + f(x) ** 2  # x ** 2\n')
+
+
+@pytest.mark.parametrize("text", ["f(" * 290 + "a + b" + ")" * 290, " + ".join(map("a{}".format, range(3000)))])
+def test_what_is_too_deep_stays_on_its_line(text: str) -> None:
+    assert Page("    ", 88, "\n").value("x = ", text, "", "") == text
+    assert Page("    ", 88, "\n").fit("x = ", text, "", "") == text
