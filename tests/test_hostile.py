@@ -200,6 +200,9 @@ def again_and_again(first: str, line: str, last: str, times: int = 60) -> str:
         again_and_again("y = x * 3", "y = y * y", "mx.exp(y) * x"),
         again_and_again("y = x * 3", "y = y ** 9", "mx.exp(y) * x"),
         again_and_again("y = x", "y = mx.concatenate([y, y], axis=0)", "mx.exp(y) * y"),
+        again_and_again(
+            "y = x", "a, b = mx.split(x, 2, -1); x = x * y + mx.concatenate([-b, a], -1) * y", "mx.exp(x) * y"
+        ),
         again_and_again("t = [x, x]", "t = t + t", "mx.exp(t[0]) * x"),
         again_and_again("t = (x, x)", "t = (*t, *t)", "mx.exp(t[0]) * x"),
         again_and_again("s = 'ij'", "s = s + s", "mx.einsum(s, x) * mx.exp(x)"),
@@ -209,7 +212,19 @@ def again_and_again(first: str, line: str, last: str, times: int = 60) -> str:
         + again_and_again("pass", "pass", "mx.exp(x) * x * N60", 1),
         again_and_again("t = [x] * 10**9", "x = x.reshape(2**10**9, -1)", "x * t[5] * (9**9**9) * (1 << 10**12)", 1),
     ],
-    ids=["number", "array", "power", "axis", "list", "tuple", "text", "rebound constant", "constants", "literals"],
+    ids=[
+        "number",
+        "array",
+        "power",
+        "axis",
+        "halves",
+        "list",
+        "tuple",
+        "text",
+        "rebound constant",
+        "constants",
+        "literals",
+    ],
 )
 def test_what_doubles_again_and_again_has_an_end(text: str) -> None:
     """In a process of its own, of a gigabyte at most: where it had none, it took all memory."""
