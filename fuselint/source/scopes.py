@@ -150,6 +150,11 @@ class _Walker:
         elif isinstance(target, ast.Name) and not class_name:
             # `_name` will add a plain "value": this one says which
             scope.bind(target.id, "is", value)
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+            if not any(isinstance(e, ast.Starred) for e in (*target.elts, *value.elts)):
+                for name, each in zip(target.elts, value.elts, strict=True):
+                    if not isinstance(name, ast.Attribute):
+                        self._target(name, each, scope, class_name)
 
     def _aug_assign(self, node: ast.AugAssign, scope: Scope, class_name: str) -> None:
         if isinstance(node.target, ast.Attribute):

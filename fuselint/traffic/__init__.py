@@ -334,7 +334,7 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     own = {r: e for r, e in axes.items() if is_readable(e)}
     given = dict(_scalars(graph, match))
     own.update((r, e) for r, e in given.items() if r.isidentifier() and r not in axes and e.bare is not None)
-    taken = {n for e in axes.values() for n in e.names}
+    taken = {n for e in axes.values() for n in e.names} | graph.module.constants.keys()
     letters = {r for shape in stated.values() for d in shape.dims for r in d.names if r not in own}
     called = {r: WORDS.get(r, r) if r in taken or r in graph.bindings else r for r in letters}
     names = {**own, **{r: Expr.name(n) for r, n in called.items()}}

@@ -331,9 +331,19 @@ def test_constants_are_literals_that_are_bound_once() -> None:
         zero = 1 / 0
         text = "a" * 10 ** 9
         items = [1, 2]
+        heads, width = 16, 64
+        again, again = 1, 2
+        one, (two, three) = 1, (2, 3)
+        first, *rest = 1, 2
+        left, right = pair()
         """
     )
     assert module.constants == {
+        "heads": 16,
+        "width": 64,
+        "one": 1,
+        "two": 2,
+        "three": 3,
         "A": 8,
         "B": -1.5,
         "C": 8 * 2**0.5 + (2 / 3.141592653589793) ** 0.5,

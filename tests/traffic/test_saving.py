@@ -613,3 +613,28 @@ def test_what_is_saved_is_what_the_formulas_say() -> None:
             saved = eval(f"({one.bytes_now}) - ({one.bytes_fused})", {}, dict(t.at))
             assert t.saved_at is not None and saved >= t.saved_at
         assert t.saved_at == 16 * t.at["T"] * (t.at["d"] // 2)
+
+
+CONSTANTS = """
+NH, HD = 16, 64
+H = 1024
+
+
+def attend(q: mx.array, k: mx.array, v: mx.array):
+    B, T, _ = q.shape
+    q = q.reshape(B, T, {heads}).transpose(0, 2, 1, 3)
+    k = k.reshape(B, T, {heads}).transpose(0, 2, 1, 3)
+    v = v.reshape(B, T, {heads}).transpose(0, 2, 1, 3)
+    return (mx.softmax(q @ k.swapaxes(-1, -2) * 0.125, axis=-1) @ v).transpose(0, 2, 1, 3).reshape(B, T, H)
+"""
+
+
+def test_constants_of_a_module_are_sizes() -> None:
+    (t,) = savings(CONSTANTS.format(heads="NH, HD"), "FUS211", "attend")
+    assert (t.bytes_fused, t.at["T"]) == ("8192*B*T", 2048)
+    assert t.saved_at == 6 * 2 * 16 * 2048 * 2048
+
+
+def test_no_letter_of_a_rule_is_a_constant_of_the_module() -> None:
+    (t,) = savings(CONSTANTS.format(heads="-1, 64"), "FUS211", "attend")
+    assert "H" not in t.at and t.at["heads"] == 32
