@@ -150,11 +150,10 @@ class _Walker:
         elif isinstance(target, ast.Name) and not class_name:
             # `_name` will add a plain "value": this one says which
             scope.bind(target.id, "is", value)
-        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
-            if not any(isinstance(e, ast.Starred) for e in (*target.elts, *value.elts)):
-                for name, each in zip(target.elts, value.elts, strict=True):
-                    if not isinstance(name, ast.Attribute):
-                        self._target(name, each, scope, class_name)
+        elif _are_alike(target, value):
+            for name, each in zip(target.elts, value.elts, strict=True):  # type: ignore[attr-defined]
+                if not isinstance(name, ast.Attribute):
+                    self._target(name, each, scope, class_name)
 
     def _aug_assign(self, node: ast.AugAssign, scope: Scope, class_name: str) -> None:
         if isinstance(node.target, ast.Attribute):
@@ -282,3 +281,11 @@ def dotted(node: ast.expr) -> str | None:
         return None
     parts.append(node.id)
     return ".".join(reversed(parts))
+
+
+def _are_alike(target: ast.expr, value: ast.expr) -> bool:
+    """`a, b = 1, 2`: each name is one value."""
+    if not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
+        return False
+    starred = any(isinstance(e, ast.Starred) for e in (*target.elts, *value.elts))
+    return not starred and len(target.elts) == len(value.elts)
