@@ -325,11 +325,6 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
-        HEAD + "def shown(x: mx.array, hidden: int):\n"
-        "    x = x.reshape(-1, 8)\n    return mx.where(x == hidden, mx.zeros_like(x), x)\n",
-        why="what is told apart by a number are tokens",
-    ),
-    Example(
         HEAD + "def f(x: mx.array):\n    B, L, D = x.shape\n    x[0] += 1.0\n    return mx.exp(x)\n",
         why="an entry that is assigned to",
     ),
@@ -389,5 +384,10 @@ COUNTEREXAMPLES = [
         "    def __call__(self, embeds: mx.array):\n        for layer in self.layers:\n"
         "            embeds = layer(embeds)\n        return embeds\n",
         why="a model's method beside its layers: it makes the input, once for each prompt",
+    ),
+    Example(
+        HEAD + "def shown(x: mx.array, hidden: int):\n"
+        "    x = x.reshape(-1, 8)\n    return mx.where(x == hidden, mx.zeros_like(x), x)\n",
+        why="what is told apart by a number are tokens",
     ),
 ]

@@ -44,6 +44,7 @@ from fuselint.traffic import saves_where_compiled, saving
 from fuselint.traffic.known import PHASE, Known
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.model import Model
+from fuselint.traffic.sizes import ROWS
 from fuselint.unused import unused
 
 MOST_PLACING = 10_000
@@ -54,6 +55,9 @@ OTHER_FILES = "other files of the package stay as they are"
 
 LITTLE = 1 << 20
 """Bytes that a chip moves in the time of one launch: one number for each head and token of a prompt."""
+
+ELEMENTWISE = frozenset({"FUS106", "FUS301"})
+"""Rules whose findings spare few launches each, of work that may be on few numbers."""
 
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
@@ -302,9 +306,11 @@ class Analysis:
         return traffic.saved_at < self.settings.min_saving
 
     def is_little(self, code: str, traffic: Traffic) -> bool:
-        """Whether elementwise work spares one launch, and next to no bytes even with a whole prompt."""
+        """Whether elementwise work spares one launch, and next to no bytes even with a whole prompt, or of a vector."""
         asked = self.settings.hot or self.settings.model_config or self.settings.phase not in ("", "prefill")
-        if code != "FUS301" or asked or PHASE["prefill"].length not in traffic.at.values():
+        rows, sizes = PHASE["prefill"].length in traffic.at.values(), list(traffic.at)
+        vector = len(sizes) == 1 and sizes[0] != ROWS and ".size" not in sizes[0]
+        if code not in ELEMENTWISE or asked or not (rows or vector):
             return False  # nothing says that the rows of a prompt are among the sizes
         return traffic.launches_fewer <= 1 and 0 < (traffic.saved_at or 0) < LITTLE
 

@@ -808,6 +808,28 @@ def test_one_launch_for_a_few_numbers_is_not_shown(width: str, shape: str, work:
         assert len(check_file(FileText("m.py", text), Settings(**asked, **more)).findings) == 1  # type: ignore[arg-type]
 
 
+VECTOR = """import mlx.core as mx
+
+
+def decayed(x: mx.array, decay: mx.array):
+    (heads,) = decay.shape
+    return mx.softmax(x, axis=-1) @ {work}
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "shown"),
+    [
+        ("(-mx.exp(decay))", 0),  # a number for each head
+        ("mx.tanh(-mx.exp(decay) * 2)", 1),  # three launches
+        ("(-mx.exp(x))", 1),
+    ],
+)
+def test_one_launch_for_a_vector_is_not_shown(work: str, shown: int) -> None:
+    result = check_file(FileText("m.py", VECTOR.format(work=work)), Settings(select=("FUS301",), min_kernels=2))
+    assert (len(result.findings), result.below_min_saving) == (shown, 1 - shown)
+
+
 def test_sizes_that_may_be_anything_hide_nothing() -> None:
     """A convolution whose kernel counts as long as what it goes over leaves nothing, in the sizes that are assumed."""
     body = "    y = mx.tanh(mx.conv1d(x, w)) * 2\n    return mx.softmax(y)\n"

@@ -15,10 +15,10 @@ from fuselint.source.text import FileText
 HEAD = "import math\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
 NO_NEAR_MISS = {
-    "FUS102": {4: "nothing says what it is for", 5: "too little to pay"},
+    "FUS102": {4: "nothing says what it is for", 5: "too little to pay", 6: "too little to pay"},
     "FUS104": {5: "right"},
     "FUS106": {0: "changed in place", 1: "kept", 2: "kept", 3: "right", 4: "right", 6: "compiled", 8: "right",
-               11: "returned", 12: "returned", 14: "work between", 17: "too small", 18: "right"},
+               11: "returned", 12: "returned", 14: "work between", 17: "too small", 18: "right", 19: "too small"},
     "FUS107": {1: "right"},
     "FUS201": {10: "FUS202's finding"},
     "FUS203": {8: "rows too short to pay", 9: "FUS201's finding"},
