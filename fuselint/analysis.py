@@ -41,10 +41,9 @@ from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saves_where_compiled, saving
-from fuselint.traffic.known import PHASE, Known
+from fuselint.traffic.known import PHASE, Known, role
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.model import Model
-from fuselint.traffic.sizes import ROWS
 from fuselint.unused import unused
 
 MOST_PLACING = 10_000
@@ -306,11 +305,11 @@ class Analysis:
         return traffic.saved_at < self.settings.min_saving
 
     def is_little(self, code: str, traffic: Traffic) -> bool:
-        """Whether elementwise work spares one launch, and next to no bytes even with a whole prompt, or of a vector."""
+        """Whether elementwise work spares one launch, and next to no bytes with a whole prompt or for all heads."""
         asked = self.settings.hot or self.settings.model_config or self.settings.phase not in ("", "prefill")
-        rows, sizes = PHASE["prefill"].length in traffic.at.values(), list(traffic.at)
-        vector = len(sizes) == 1 and sizes[0] != ROWS and ".size" not in sizes[0]
-        if code not in ELEMENTWISE or asked or not (rows or vector):
+        rows = PHASE["prefill"].length in traffic.at.values()
+        few = [role(name) for name in traffic.at] in (["heads"], ["kv_heads"])
+        if code not in ELEMENTWISE or asked or not (rows or few):
             return False  # nothing says that the rows of a prompt are among the sizes
         return traffic.launches_fewer <= 1 and 0 < (traffic.saved_at or 0) < LITTLE
 

@@ -812,21 +812,24 @@ VECTOR = """import mlx.core as mx
 
 
 def decayed(x: mx.array, decay: mx.array):
-    (heads,) = decay.shape
+    ({size},) = decay.shape
     return mx.softmax(x, axis=-1) @ {work}
 """
 
 
 @pytest.mark.parametrize(
-    ("work", "shown"),
+    ("size", "work", "shown"),
     [
-        ("(-mx.exp(decay))", 0),  # a number for each head
-        ("mx.tanh(-mx.exp(decay) * 2)", 1),  # three launches
-        ("(-mx.exp(x))", 1),
+        ("heads", "(-mx.exp(decay))", 0),
+        ("hidden_size", "(-mx.exp(decay))", 1),  # one token, of maybe many that follow
+        ("heads", "mx.tanh(-mx.exp(decay) * 2)", 1),  # three launches
+        ("heads", "(-mx.exp(x))", 1),
     ],
 )
-def test_one_launch_for_a_vector_is_not_shown(work: str, shown: int) -> None:
-    result = check_file(FileText("m.py", VECTOR.format(work=work)), Settings(select=("FUS301",), min_kernels=2))
+def test_one_launch_for_a_number_a_head_is_not_shown(size: str, work: str, shown: int) -> None:
+    result = check_file(
+        FileText("m.py", VECTOR.format(size=size, work=work)), Settings(select=("FUS301",), min_kernels=2)
+    )
     assert (len(result.findings), result.below_min_saving) == (shown, 1 - shown)
 
 
