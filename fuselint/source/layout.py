@@ -14,6 +14,8 @@ from dataclasses import dataclass
 BLACK = 88
 """Columns of a line, unless the file is written wider."""
 
+LONGEST = 10_000
+"""Characters of a value that is laid out: how long a formula Python's own parser takes differs by its version."""
 DEEPEST = 30
 """Brackets in brackets that are broken."""
 
@@ -266,7 +268,7 @@ class Page:
     @staticmethod
     def _stays(text: str) -> bool:
         depth = itertools.accumulate((c in _OPEN) - (c in _CLOSE) for c in text)
-        return "\n" in text or "\r" in text or max(depth, default=0) > DEEPEST
+        return len(text) > LONGEST or "\n" in text or "\r" in text or max(depth, default=0) > DEEPEST
 
     def spelled(self, text: str) -> str:
         return text if self.spaced else _POWER.sub(r"\1**\2", text)
