@@ -23,6 +23,7 @@ ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
 ANY_LETTER = "NMKPQRUVW"
 
 SPLIT = 2
+"""Axes that an array's last one was split into."""
 HEADED_RANK = 4
 """Of what attention computes with: a batch of heads."""
 
@@ -30,6 +31,7 @@ NEGLIGIBLE = 1000
 """A term this many times smaller than one that contains it isn't worth printing."""
 
 SIDES = (frozenset({"H", "W"}), frozenset({"h", "w"}))
+"""What code calls the sides of an image, where both stand together."""
 
 Pair = tuple[Expr, Expr]
 
