@@ -12,7 +12,7 @@ that is most of what attention moves. `mx.fast.scaled_dot_product_attention` kee
 When not to: where the weights are returned or used again, where something other than a mask stands between the two
 matmuls (a soft cap, dropout). Where MLX has no fused kernel for the head dimension, as far as the code, defaults of
 configurations and the calls that make the layer say it, it runs the same steps: there padding to the next size is
-advice, or nothing is said.
+advice, or nothing is said. One head that is as wide as the input is left alone where nothing says how wide that is.
 
 Fix safety: safe where operands are of rank 4 and of one dtype, and there is no mask or one of their dtype. Unsafe where
 the mask's dtype is not known (a float32 mask on half-precision queries raises) and where the result's dtype changes.
@@ -36,7 +36,7 @@ from fuselint.graph.heads import Heads, of_operands, padded_to, target_of, witho
 from fuselint.graph.identities import none_test
 from fuselint.graph.identities_linear import composed, permuted, swap
 from fuselint.graph.identities_views import FULL
-from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.model import PROPERTIES, Graph, Node, region
 from fuselint.graph.ops import EXPONENTIALS
 from fuselint.graph.shapes import Shape
 from fuselint.graph.values import ONE, Value
@@ -200,7 +200,10 @@ class _Reader:
             return transposed.args[0], composed(swap(-1, -2), transposed.param("perm"))
         if transposed.op == "swapaxes" and transposed.param("pair") == (2, 3):  # of rank 4, as the fused op asks
             return transposed.args[0], None
-        return None, None
+        node = self.written(transposed)
+        if node is None or self.graph.facts.rank(node) != 4:
+            return None, None
+        return transposed, swap(-1, -2)  # kept as (batch, heads, head dimension, length): in a cache, too
 
     def joined(self, value: Value, first: bool) -> tuple[Value, Node] | None:
         """(scores, sinks) of a column that is joined to the scores, in front of them or behind."""
@@ -397,6 +400,8 @@ def _match(graph: Graph, found: Attention) -> Match | None:
         graph, lambda known: of_operands(known, arrays, length), lambda known: [known.shape(n) for n in arrays[:1]]
     )
     obligations = [_rank(graph, arrays, rank), _unread(graph, root, inside, [*arrays, *masks])]
+    if heads is None and rank == 3 and _is_one_head_of_all_channels(graph, found.q):
+        return None
     gate = _Gate(heads, target_of(graph))
     obligations += gate.obligations
     numerics, dtype, cast_back = _dtypes(graph, found, root, inside)
@@ -441,6 +446,16 @@ def _match(graph: Graph, found: Attention) -> Match | None:
             "cast_sinks": cast_sinks,
         },
     )
+
+
+def _is_one_head_of_all_channels(graph: Graph, q: Node) -> bool:
+    """Whether queries are as wide as the images that the function is given: only its caller knows how wide that is, and
+    in image models it is more than any fused kernel takes."""
+    queries = graph.facts.shape(q)
+    batch, width = (None, None) if queries is None else (queries.axis(-3), queries.axis(-1))
+    given = (graph.facts.shape(n) for n in graph.nodes if n.op == "param")
+    whole = ((s.axis(0), s.axis(-1)) for s in given if s is not None and s.lead is None and len(s.dims) > 3)
+    return None not in (batch, width) and (batch, width) in whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,7 +588,7 @@ def _unread(graph: Graph, root: Node, inside: list[Node], holes: list[Node]) -> 
         if any(i in hot or i in holes for i in n.inputs) and graph.facts.kind(n) in ("array", "unknown"):
             hot.add(n)
     for n in hot - {root}:
-        read = n in graph.escaping or any(u not in own and _keeps(u) for u in graph.users.get(n, ()))
+        read = n in graph.escaping or any(u not in own and u.op not in PROPERTIES for u in graph.users.get(n, ()))
         if read and not _is_prepared_operand(n, own):
             return Obligation(claim, "contradicted", f"`{n.op}` is also used outside")
     return Obligation(claim, "proven", "every value between the operands and the result has one reader")
@@ -591,11 +606,6 @@ def _is_prepared_operand(node: Node, own: set[Node]) -> bool:
             return False
         stack.extend(n.inputs)
     return True
-
-
-def _keeps(user: Node) -> bool:
-    """Whether a reader needs the array itself: its shape and dtype are known without it."""
-    return user.op not in ("shape", "dim", "dtype", "ndim", "size")
 
 
 def _dtypes(graph: Graph, found: Attention, root: Node, inside: list[Node]) -> tuple[Numerics, Obligation, bool]:

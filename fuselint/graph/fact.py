@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -147,11 +148,15 @@ _ANNOTATIONS: dict[str, Kind] = {
 }  # fmt: skip
 
 
+_WRAPPER = re.compile(r"\b(\w+\.)+(?=(Optional|Union)\[)")
+"""The module of a wrapper: typing, typing_extensions, beartype.typing, or what one of them is imported as."""
+
+
 def members(annotation: Any) -> list[str]:
     """The types that an annotation allows; Optional counts as what it wraps."""
     if not isinstance(annotation, str) or not annotation:
         return []
-    text = annotation.replace("typing.", "").replace(" ", "").strip("\"'")
+    text = _WRAPPER.sub("", annotation.replace(" ", "").strip("\"'"))
     for wrapper in ("Optional[", "Union["):
         if text.startswith(wrapper) and text.endswith("]"):
             text = text[len(wrapper) : -1]

@@ -17,7 +17,7 @@ from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
 from fuselint.graph.likely import likely
-from fuselint.graph.model import Graph, Node, region
+from fuselint.graph.model import PROPERTIES, Graph, Node, region
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import ACTIVATION, FUSABLE, Array
@@ -523,8 +523,13 @@ def _read_elsewhere(graph: Graph, match: Match) -> list[Node]:
     return [
         n
         for n in sorted(inside, key=lambda n: n.id)
-        if n not in written and (n in graph.escaping or any(u not in inside for u in graph.users.get(n, ())))
+        if n not in written and (n in graph.escaping or any(_needs(u, inside) for u in graph.users.get(n, ())))
     ]
+
+
+def _needs(user: Node, inside: Collection[Node]) -> bool:
+    """Whether a reader outside the region needs the array itself: MLX never computes what only the shape is read of."""
+    return user not in inside and user.op not in PROPERTIES
 
 
 def _still_needed(graph: Graph, match: Match) -> list[Node]:

@@ -40,7 +40,7 @@ assert set(PHASE) == set(PHASES)
 ASSUMED: dict[str, int] = {
     "features": 4096, "heads": 32, "kv_heads": 8, "group": 4, "head": 128, "inner": 14336, "vocabulary": 128256,
     "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "span": 128, "rank": 8, "ratio": 4, "side": 32, "patch": 8,
-    "other": 1,
+    "state": 16, "other": 1,
 }  # fmt: skip
 """Where nothing says a size: those of Llama 3 8B, and one of anything else."""
 
@@ -64,7 +64,8 @@ NAMES: tuple[tuple[str, str], ...] = (
     (r"(window|chunk|block|context|segment)_?size|^chunk(_len(gth)?)?$", "span"),
     (r"kernel|conv.*(size|width|dim)|(patch|group|buffer|cache|image|grid)_?size|stride", "other"),
     (r"shared_?heads?$", "group"),
-    (r"kv.*heads?$|key_value_heads|heads?_kv|^n?_?kv$", "kv_heads"),
+    (r"kv.*heads?$|key_value_heads|heads?_kv|^n?_?kv$|^n(um)?_?[kv]_?heads?$", "kv_heads"),
+    (r"^d_state$|state_?(size|dims?)$", "state"),
     (
         r"rot(ary)?_?(n?dims?|dimensions?)$|head_?([kvq]k?_)?(dim|width|size)|dim_head|\bd_head|^head$|^hd$|qk_.*dim|v_head|per_head|kv_?channels|^d_kv$",
         "head",

@@ -282,7 +282,7 @@ class Sizes:
         dims = [str(d).strip("()") for d in shape.dims]
         if shape.lead is not None or len(dims) != 4 or not any(role(d) == "length" for d in dims if ".shape[" not in d):
             return
-        for name in dims:
+        for name in dims[1:3]:
             if re.search(r"\.shape\[[12]\]$", name):
                 self.roles.setdefault(name, "heads")
 
@@ -399,9 +399,10 @@ class Sizes:
         said = said or known.likely(name) or self._met(name, known) or self._of_operand(name, known, within)
         if said is not None:
             return said
-        if meaning is not None and LETTERS.get(name) in (*HEADED, "pairs") and ".shape[" in str(meaning):
+        what = LETTERS.get(name, name)  # a rule's axis is called by its letter, or by what it is for
+        if meaning is not None and what in (*HEADED, "pairs", "keys") and ".shape[" in str(meaning):
             # The rule knows what the axis is for, the code has no name for it.
-            return _evaluated(meaning, known) or known.of_role(LETTERS[name])
+            return _evaluated(meaning, known) or known.of_role(what)
         pairs = self._of_pairs(name, known)
         if pairs is not None:
             return pairs

@@ -365,3 +365,91 @@ def test_a_triangle_of_ones(mask: str, causal: bool) -> None:
     after, _ = fixed(before)
     assert ('"causal"' in after) is causal
     same(before, after, *arrays((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8)))
+
+
+STORED = """
+class Attention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.heads = config.num_heads
+
+    def __call__(self, q, k, v, mask=None, cache=None):
+        B, L, _ = q.shape
+        _, S, _ = k.shape
+        q = q.reshape(B, L, self.heads, -1).transpose(0, 2, 1, 3)
+        k = k.reshape(B, S, self.heads, -1).transpose(0, 2, 3, 1)
+        v = v.reshape(B, S, self.heads, -1).transpose(0, 2, 1, 3)
+        if cache is not None:
+            k = mx.concatenate([cache[0], k], axis=3)
+            v = mx.concatenate([cache[1], v], axis=2)
+        scores = q @ k
+        if mask is not None:
+            scores = scores + mask.astype(scores.dtype)
+        weights = mx.softmax(scores.astype(mx.float32), axis=-1).astype(scores.dtype)
+        return (weights @ v).transpose(0, 2, 1, 3).reshape(B, L, -1), (k, v)
+"""
+
+
+def test_keys_that_a_cache_keeps_transposed() -> None:
+    mx = pytest.importorskip("mlx.core")
+    before = HEAD + STORED.strip() + "\n"
+    after, (found,) = fixed(before)
+    assert "k.transpose(0, 1, 3, 2)" in after and "softmax" not in after
+    assert found.traffic is not None
+    assert next(n for name, n in found.traffic.at.items() if name in ("S", "keys")) == 2048
+    q, k, v, mask = arrays((2, 5, 24), (2, 3, 24), (2, 3, 24), (5, 7))
+    cache = tuple(arrays((2, 4, 6, 4), (2, 4, 4, 6)))
+
+    def attended(text: str) -> Any:
+        names: dict[str, Any] = {}
+        exec(compile(text, "m.py", "exec"), names)
+        config = type("Config", (), {"num_heads": 4})()
+        return names["Attention"](config)(q, k, v, mask, cache)[0]
+
+    assert mx.allclose(attended(before), attended(after), rtol=1e-4, atol=1e-5).item()
+
+
+@pytest.mark.parametrize("keys", ["self.memory", "self.memory.T"])
+def test_rows_of_a_memory_are_no_keys(keys: str) -> None:
+    text = (
+        f"{HEAD}class Reads(nn.Module):\n    def __init__(self, dims, n):\n        super().__init__()\n"
+        "        self.memory = mx.zeros((dims, n))\n        self.values = mx.zeros((n, dims))\n\n"
+        f"    def __call__(self, x):\n        return mx.softmax(x @ {keys}, axis=-1) @ self.values\n"
+    )
+    assert fixed(text)[0] == text
+
+
+ONE_HEAD = """
+class Attention(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.q = nn.Linear(dims, dims)
+
+    def __call__(self, x):
+        B, H, W, C = x.shape
+        q = self.q(x).reshape(B, H * W, {width})
+        scores = (q * C ** -0.5) @ x.reshape(B, H * W, {width}).transpose(0, 2, 1)
+        return mx.softmax(scores, axis=-1) @ x.reshape(B, H * W, {width})
+"""
+
+
+@pytest.mark.parametrize(("width", "reported"), [("C", False), ("64", True)])
+def test_one_head_of_all_channels_has_a_kernel_only_where_they_are_known_to_be_few(width: str, reported: bool) -> None:
+    _, findings = fixed(HEAD + ONE_HEAD.format(width=width).strip() + "\n")
+    assert bool(findings) == reported
+
+
+SHAPE_CHECKED = """
+def f(q, k, v, mask):
+    B, H, L, D = q.shape
+    scores = (q @ k.transpose(0, 1, 3, 2)) * 0.125
+    if scores.shape != (B, H, L, k.shape[2]):
+        raise ValueError(f"weights should be otherwise than {scores.shape}")
+    scores = scores + mask
+    return mx.softmax(scores, axis=-1) @ v
+"""
+
+
+def test_scores_of_which_only_the_shape_is_read_are_never_computed() -> None:
+    _, (found,) = fixed(HEAD + SHAPE_CHECKED.strip() + "\n")
+    assert found.traffic is not None and found.traffic.kernels_fused == 1

@@ -55,6 +55,8 @@ def dtype(graph: Graph) -> str:
         ("x: mx.array", "return x", "array"),
         ("x: Optional[mx.array] = None", "return x", "array"),
         ("x: 'mx.array | None' = None", "return x", "array"),
+        ("x: typing_extensions.Optional[mx.array] = None", "return x", "array"),
+        ("x: checked.typing.Union[mx.array, None] = None", "return x", "array"),
         ("x: int", "return x", "scalar"),
         ("x: float = 1.0", "return x", "scalar"),
         ("x: str", "return x", "str"),
