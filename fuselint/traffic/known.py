@@ -100,6 +100,10 @@ PAST = re.compile(r"(.*[._])?((k|v|keys?|values?)(_\w+)?|.*cache.*|past.*|.*cont
 """Arrays that queries attend to, by their names."""
 
 
+WEIGHT = re.compile(r"(^|[._])(weight|kernel)'*\.shape\[")
+"""Arrays that are multiplied with activations, or convolve them: as long as what comes out and what goes in."""
+
+
 def role(name: str, at: str = "other") -> str:
     """What a name's size is for. at: what its place in a shape says."""
     name = unmarked(name)
@@ -122,7 +126,9 @@ def _of_axis(name: str, at: str) -> str:
     past = axis in ("2", "-2") and PAST.match(name) is not None
     if past and at == "head":
         return "keys"  # the scores of what is attended to
-    if at in (*HEADED, "side"):
+    if WEIGHT.search(name) is not None:
+        return "features" if axis in ("0", "-1") or at == "features" else "other"
+    if at == "head" or (at in (*HEADED, "side") and axis != "-1"):
         return at
     if past:
         return "keys"

@@ -30,8 +30,11 @@ HEADED_RANK = 4
 NEGLIGIBLE = 1000
 """A term this many times smaller than one that contains it isn't worth printing."""
 
-SIDES = (frozenset({"H", "W"}), frozenset({"h", "w"}))
-"""What code calls the sides of an image, where both stand together."""
+TOGETHER: dict[frozenset[str], str] = {
+    frozenset({"H", "W"}): "side", frozenset({"h", "w"}): "side", frozenset({"height", "width"}): "side",
+    frozenset({"K", "V"}): "head", frozenset({"Dk", "Dv"}): "head", frozenset({"dk", "dv"}): "head",
+}  # fmt: skip
+"""What two names stand for in one shape: sides of an image, and widths of keys and values in a recurrent state."""
 
 Pair = tuple[Expr, Expr]
 
@@ -87,7 +90,7 @@ class Sizes:
         out._note_outer_axes_apart(listed)
         out.roles.update(dict.fromkeys(batches, "batch"))
         out._note_last_axes_of_heads()
-        out._note_sides({n for s in listed if s is not None for d in s.dims for n in d.names})
+        out._note_pairs({n for s in listed if s is not None for d in s.dims for n in d.names})
         for shape in listed:
             if shape is not None:
                 out._note_roles(shape)
@@ -223,11 +226,11 @@ class Sizes:
         heads = (f"{base}.shape[-1]" for base, rank in self.ranks.items() if rank >= HEADED_RANK)
         self.roles.update((name, "head") for name in heads if self.renamed.get(name) != Expr.name(FEATURES))
 
-    def _note_sides(self, names: Set[str]) -> None:
+    def _note_pairs(self, names: Set[str]) -> None:
         """H is the height of an image where W stands beside it, and no number of heads."""
-        for sides in SIDES:
-            if names >= sides:
-                self.roles.update(dict.fromkeys(sides, "side"))
+        for pair, what in TOGETHER.items():
+            if names >= pair:
+                self.roles.update(dict.fromkeys(pair, what))
 
     def _note_outer_axes_apart(self, shapes: Iterable[Shape | None]) -> None:
         """Nothing says how long an axis is that only a table or a weight of unknown shape has: it counts as little."""

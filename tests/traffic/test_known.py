@@ -30,7 +30,9 @@ n, m, k = (Expr.name(x) for x in "nmk")
         ("args.hidden_size", "features"), ("dims", "features"), ("x.shape[-1]", "features"),
         ("args.intermediate_size", "inner"), ("hidden_dim", "inner"),
         ("args.vocab_size", "vocabulary"), ("num_experts", "experts"), ("num_experts_per_tok", "chosen"),
-        ("d_kv", "head"), ("x.shape[0]", "batch"), ("foo", "other"),
+        ("d_kv", "head"), ("x.shape[0]", "batch"), ("foo", "other"), ("self.num_v_heads", "kv_heads"),
+        ("args.ssm_state_size", "state"), ("d_state", "state"), ("n_state", "features"),
+        ("linear.weight.shape[0]", "features"), ("conv.weight.shape[1]", "other"),
     ],
 )  # fmt: skip
 def test_what_a_name_is_for(name: str, what: str) -> None:
@@ -43,6 +45,8 @@ def test_a_place_decides_where_a_name_says_nothing() -> None:
     assert role("D", "head") == "head"
     assert role("keys'.shape[2]", "head") == "keys"  # scores
     assert role("keys.shape[2]", "heads") == "heads"  # keys that are not transposed yet
+    assert role("linear.weight.shape[1]", "features") == "features"
+    assert role("x.shape[-1]", "group") == "features"  # the last axis is none of several that it was split into
 
 
 @pytest.mark.parametrize(
@@ -169,3 +173,23 @@ def test_names_that_mean_each_other_have_the_number_of_their_role() -> None:
     sizes = Sizes.plain([Shape.of(Expr.name("a"), Expr.name("b"))])
     sizes.meanings.update({"a": Expr.name("b") * 2, "b": Expr.name("a") // 2})
     assert sizes.number("a", Known())[0] >= 1
+
+
+PAIRS = {
+    "sides": ("batch height width channels", "height width", 32),
+    "letters": ("B H W C", "H W", 32),
+    "a recurrent state": ("B H K V", "K V", 128),
+}
+
+
+@pytest.mark.parametrize(("axes", "pair", "number"), PAIRS.values(), ids=PAIRS)
+def test_two_names_that_stand_together(axes: str, pair: str, number: int) -> None:
+    sizes = Sizes.of([Shape(None, tuple(map(Expr.name, axes.split())))])
+    assert [sizes.number(name, Known())[0] for name in pair.split()] == [number, number]
+
+
+def test_keys_beside_the_heads_of_scores_are_keys() -> None:
+    axes = "B heads L k'.shape[2]".split()
+    sizes = Sizes.of([Shape(None, tuple(map(Expr.name, axes)))])
+    (letter,) = (name for name in sizes.elements(Shape(None, (Expr.name("k'.shape[2]"),))).names)
+    assert (letter, sizes.number(letter, Known())[0]) == ("S", 2048)
