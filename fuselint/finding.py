@@ -170,8 +170,9 @@ class InDtype:
 class Traffic:
     """Bytes of DRAM traffic and kernel launches of a region, before and after its fix.
 
-    Formulas are text in the names of the user's code. `at` holds the sizes that `saved_at` (bytes) was computed
-    with, `sources` where each comes from, `assumed` those of them that nobody stated, and "dtype" for that of arrays.
+    Formulas are text in the names of the user's code, all of which `symbols` has with their meanings. `at` holds the
+    sizes that `saved_at` (bytes) depends on, and others only where they are known; `sources` has where each comes from,
+    `assumed` those of them that nobody stated, and "dtype" for that of arrays.
     Where `dtype` is assumed, `otherwise` is the same region in the other width, and `saved_at`, `launches_fewer` and
     what is made of them are the smaller ones of both.
     `seconds` is what the fix saves in one call on `chip`. `model` is there where the model's configuration is known,
@@ -195,6 +196,11 @@ class Traffic:
     model: ModelSaving | None = None
     calls: int | None = None
     otherwise: InDtype | None = None
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """`at`, and 1 for the names that make no difference to what is saved: numbers for all that formulas name."""
+        return {**dict.fromkeys(self.symbols, 1), **self.at}
 
     @property
     def least(self) -> str:

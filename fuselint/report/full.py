@@ -133,7 +133,7 @@ def _amount(t: Traffic, launches: int) -> str:
     assert t.saved_at is not None
     if not t.saved_at and not launches and t.otherwise is None:
         return "saves nothing"
-    own = evaluate(t.bytes_now, t.at) - evaluate(t.bytes_fused, t.at) if t.otherwise is not None else 0
+    own = evaluate(t.bytes_now, t.numbers) - evaluate(t.bytes_fused, t.numbers) if t.otherwise is not None else 0
     if t.otherwise is not None and t.saved_at <= 0 < own:
         less = f"costs {size(-t.saved_at)}" if t.saved_at else "saves nothing"
         return f"saves {size(own)} in {t.dtype}, {less} in {t.otherwise.dtype}"

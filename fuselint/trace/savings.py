@@ -94,17 +94,17 @@ def _runs(tracing: Tracing, finding: Finding) -> Iterator[int]:
 
 
 def sizes(tracing: Tracing, activation: int, traffic: Traffic) -> tuple[Mapping[str, int], set[str]]:
-    """Numbers for the names of a finding's formulas in one run, and which of them the run didn't show."""
-    asked = {name: expressions(name, traffic.symbols) for name in traffic.at}
+    """Numbers for the names of a finding's formulas in one run, and which of those that matter it didn't show."""
+    asked = {name: expressions(name, traffic.symbols) for name in traffic.symbols}
     flat = list(dict.fromkeys(e for listed in asked.values() for e in listed))
     known = dict(zip(flat, tracing.sizes(activation, flat), strict=True))
-    at, unknown = dict(traffic.at), set()
+    at, unknown = dict(traffic.numbers), set()
     for name, listed in asked.items():
         found = next((n for e in listed if (n := known[e]) is not None), None)
-        if found is None:
-            unknown.add(name)
-        else:
+        if found is not None:
             at[name] = found
+        elif name in traffic.at:
+            unknown.add(name)
     return at, unknown
 
 

@@ -28,7 +28,7 @@ from fuselint.traffic.apart import apart
 from fuselint.traffic.branches import one_way
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
-from fuselint.traffic.known import Known
+from fuselint.traffic.known import Known, Number
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.layout import Place
 from fuselint.traffic.rewritten import kernels_around, small_array
@@ -434,9 +434,12 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
     """A region as data. What it saves is the least that it saves in either dtype, where nobody states one."""
     sizes = region.bytes.sizes
     now, fused = map(sizes.leading, region.formulas)
-    numbers = sizes.numbers(now + fused, known)
+    every = sizes.numbers(now + fused, known)
+    other = None
+    if region.otherwise is not None:
+        other = _in_other_dtype(region.otherwise, known, {name: n for name, (n, _) in every.items()})
+    numbers = _worth_saying(region, every, known)
     at = {name: n for name, (n, _) in numbers.items()}
-    other = None if region.otherwise is None else _in_other_dtype(region.otherwise, known, at)
     saved, fewer = region.saved(known, at), region.fewer
     least, fewest = saved, fewer
     if other is not None:
@@ -444,7 +447,7 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
         fewest = min(fewer, other.launches_fewer)
     chip, _ = chips.chosen(settings.chip)
     return Traffic(
-        symbols={name: sizes.meaning(name) for name in numbers},
+        symbols={name: sizes.meaning(name) for name in every},
         bytes_now=readable(now),
         bytes_fused=readable(fused),
         kernels_now=len(region.before),
@@ -463,6 +466,15 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
         seconds=None if least is None else band(chips.seconds(least, fewest, chip, region.cached(known, chip))),
         otherwise=other,
     )
+
+
+def _worth_saying(region: Region, numbers: Mapping[str, Number], known: Known) -> Mapping[str, Number]:
+    """Without those that nothing says of names that make no difference to what is saved: an operand that is read once
+    before the fix and once after may be as large as it likes."""
+    formulas = [[r.bytes.sizes.leading(f) for f in r.formulas] for r in (region, region.otherwise) if r is not None]
+    counts = {name for now, fused in formulas for name in (now - fused).names}
+    said = {name for name, (_, source) in numbers.items() if source != "assumed" or known.likely(name) is not None}
+    return {name: n for name, n in numbers.items() if name in counts | said}
 
 
 def _in_other_dtype(region: Region, known: Known, at: Mapping[str, int]) -> InDtype:

@@ -35,7 +35,7 @@ def run(x: mx.array, n: int):
 """
 
 
-def costs(path: Path, code: str, **settings: dict[str, int]) -> list[Traffic]:
+def costs(path: Path, code: str, **settings: str | dict[str, int]) -> list[Traffic]:
     (result,) = check_paths([path], select=[code], cache=False, **settings)  # type: ignore[arg-type]
     return [f.traffic for f in result.findings if f.traffic is not None]
 
@@ -63,9 +63,33 @@ def test_a_table_has_a_size_of_its_own(tmp_path: Path) -> None:
     x, table = mx.zeros((4, 6, 16), mx.bfloat16), mx.zeros((6, 8), mx.bfloat16)
     half = x[..., :8]
     want = moved((half, table, half), (half, table, half), (half, half, half))
-    numbers = {name: 0 for name in t.at} | {"T": 24, "N": 16, "cos.size": 48, "sin.size": 48}
+    numbers = {name: 0 for name in t.symbols} | {"T": 24, "N": 16, "cos.size": 48, "sin.size": 48}
     assert evaluate(t.bytes_now, numbers) == want
-    assert "cos.size" in t.assumed
+
+
+def test_an_operand_that_makes_no_difference_gets_no_number(tmp_path: Path) -> None:
+    """cos is read once before the fix and once after: of any size, what is saved is the same."""
+    path = tmp_path / "tables.py"
+    path.write_text(HEAD + ROTATE)
+    (t,) = costs(path, "FUS301", dtype="bf16")
+    assert {"cos.size", "sin.size"} <= t.symbols.keys()
+    assert (sorted(t.at), t.assumed, sorted(t.sources)) == (["N", "T"], ("N", "T"), ["N", "T"])
+    sizes = {"T": 24, "N": 16}
+    x, table = mx.zeros((4, 6, 16), mx.bfloat16), mx.zeros((4, 6, 8), mx.bfloat16)
+    half = x[..., :8]
+    now = moved((half, table, half), (half, table, half), (half, half, half))
+    saved = now - moved((half, half, table, table, half))
+    small, large = ({**t.numbers, **sizes, "cos.size": n, "sin.size": n} for n in (1, table.size))
+    assert {evaluate(t.bytes_now, n) - evaluate(t.bytes_fused, n) for n in (small, large)} == {saved}
+    (said,) = costs(path, "FUS301", dtype="bf16", shape=sizes)
+    assert said.saved_at == saved
+
+
+def test_an_operand_that_is_read_again_keeps_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "again.py"
+    path.write_text(HEAD + "def f(x: mx.array, sigma):\n    return mx.tanh(x * sigma) * sigma\n")
+    (t,) = costs(path, "FUS301", dtype="bf16")
+    assert t.at["sigma.size"] == 1 and "sigma.size" in t.assumed
 
 
 def test_an_own_size_can_be_stated(tmp_path: Path) -> None:
@@ -108,7 +132,7 @@ def test_a_nested_function_has_the_dtype_of_what_it_is_called_with(tmp_path: Pat
     t, _ = costs(path, "FUS301")
     x = mx.zeros((4, 8), mx.float32)
     want = moved((x, x, x), (x, x), (x, x, x), (x, x, x))
-    numbers = {name: 0 for name in t.at} | {"T": 4, "D": 8, "cos.size": 32, "sin.size": 32}
+    numbers = {name: 0 for name in t.symbols} | {"T": 4, "D": 8, "cos.size": 32, "sin.size": 32}
     assert evaluate(t.bytes_now, numbers) == want
 
 
@@ -186,7 +210,7 @@ def test_tables_of_lists_tuples_and_attributes_are_float32(tmp_path: Path) -> No
     x, table = mx.ones((n,), dtype=mx.bfloat16), mx.cos(mx.arange(n, dtype=mx.float32))
     mx.eval(x, table)  # what is computed already is no kernel of the call
     assert cost.kernels_now == kernels_of(lambda a, c, s: a * c - mx.abs(a) * s, x, table, table) == 6
-    at = {name: n for name in cost.at} | {"T": 1, "D": n}
+    at = {name: n for name in cost.symbols} | {"T": 1, "D": n}
     wide = x.astype(mx.float32)
     products = [(wide, table, wide)] * 2
     assert evaluate(cost.bytes_now, at) == moved((x, x), (x, wide), (x, wide), *products, (wide, wide, wide))
@@ -254,7 +278,7 @@ def test_a_call_that_is_not_followed_makes_float32_of_float32(tmp_path: Path) ->
     path.write_text(HEAD + f"class Scores(nn.Module):\n    def __call__(self, x: mx.array):\n{text}")
     (cost,) = [t for t in costs(path, "FUS301") if t.kernels_now == 4]
     logits = mx.zeros((4, 8), mx.float32)
-    numbers = {name: {"T": 4, "D": 8}.get(name, 32) for name in cost.at}
+    numbers = {name: {"T": 4, "D": 8}.get(name, 32) for name in cost.symbols}
     assert evaluate(cost.bytes_now, numbers) == moved(*[(logits, logits)] * 3, (logits,) * 3)
 
 
@@ -265,7 +289,7 @@ def test_what_is_computed_twice_is_no_operand_of_the_fused_kernel(tmp_path: Path
     )
     (cost,) = costs(path, "FUS301")
     x = mx.zeros((4, 8), mx.bfloat16)
-    numbers = {name: {"T": 4, "D": 8, "b.size": 32}[name] for name in cost.at}
+    numbers = {name: {"T": 4, "D": 8, "b.size": 32}[name] for name in cost.symbols}
     assert evaluate(cost.bytes_fused, numbers) == moved((x, x, x))
 
 
@@ -292,7 +316,7 @@ def test_a_weight_that_is_made_float32_in_so_many_words_is_float32(tmp_path: Pat
 def test_a_table_of_four_axes_has_a_length(tmp_path: Path) -> None:
     path = tmp_path / "tables.py"
     body = (
-        "    cos = mx.tile(mx.expand_dims(mx.cos(freqs), axis=1), (1, 1, 2))[None]\n    return nn.silu(x) * cos + x\n"
+        "    cos = mx.tile(mx.expand_dims(mx.cos(freqs), axis=1), (1, 1, 2))[None]\n    return nn.silu(x) * cos + cos\n"
     )
     path.write_text(HEAD + "def f(x: mx.array, freqs: mx.array):\n" + body)
     (cost,) = costs(path, "FUS301")
