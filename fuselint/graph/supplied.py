@@ -91,11 +91,19 @@ class Supplied:
             if not isinstance(init, Node) or frame.facts.kind(init) == "array":
                 return None  # loading may replace it
             return self.of(frame, init, path)
+        if node.op == "astype":
+            return self._cast(frame, node.attrs.get("dtype"))
         if node.op == "call":
             return self._returned(frame, node, path)
         if op is not None and op.kind in ("unary", "binary", "ternary", "layer"):
             return self._promoted(frame, node)
         return None
+
+    def _cast(self, frame: Frame, dtype: object) -> str | None:
+        """`table.astype(x.dtype)`: that of x, and where nothing says it, what activations have."""
+        if not isinstance(dtype, Node) or dtype.op != "dtype":
+            return None
+        return self.of(frame, dtype.inputs[0]) or MODEL
 
     def _contents(self, frame: Frame, node: Node, path: Path) -> str | None:
         """Of one of several values, or of what a list holds."""

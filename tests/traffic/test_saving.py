@@ -638,3 +638,73 @@ def test_constants_of_a_module_are_sizes() -> None:
 def test_no_letter_of_a_rule_is_a_constant_of_the_module() -> None:
     (t,) = savings(CONSTANTS.format(heads="-1, 64"), "FUS211", "attend")
     assert "H" not in t.at and t.at["heads"] == 32
+
+
+GIVEN_CAST = """
+class Tables:
+    def __init__(self, dims: int):
+        self._freq = 1.0 / 1e4 ** (mx.arange(0, dims, 2).astype(mx.float32) / dims)
+
+    def __call__(self, x, positions):
+        angles = positions.astype(mx.float32)[..., None] * self._freq
+        angles = mx.concatenate([angles, angles], axis=-1)
+        return mx.cos(angles).astype(x.dtype), mx.sin(angles).astype(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, paired: bool):
+        super().__init__()
+        self.q = nn.Linear(1536, 1536)
+        self.tables = Tables(128)
+        self.paired = paired
+
+    def __call__(self, x, tables=None):
+        B, L, _ = x.shape
+        q = self.q(x).reshape(B, L, 12, 128).transpose(0, 2, 1, 3)
+        if tables is None:
+            tables = self.tables(x, mx.arange(L)[None])
+        return self._rotated(q, tables)
+
+    def _rotated(self, q, tables):
+        cos, sin = tables
+        return rotated(q, cos, sin, self.paired)
+
+
+def turned_pairs(x):
+    a, b = x[..., ::2], x[..., 1::2]
+    return mx.stack([-b, a], axis=-1).flatten(-2)
+
+
+def turned_halves(x):
+    a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
+    return mx.concatenate([-b, a], axis=-1)
+
+
+def rotated(q, cos, sin, paired):
+    cos, sin = mx.expand_dims(cos, axis=1), mx.expand_dims(sin, axis=1)
+    turned = turned_pairs if paired else turned_halves
+    return (q * cos + turned(q) * sin).astype(q.dtype)
+"""
+
+
+def test_tables_that_are_cast_where_they_are_made_are_not_wider() -> None:
+    (t,) = savings(GIVEN_CAST, "FUS301", "rotated")
+
+    def rotated(q: mx.array, turned: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
+        return (q * cos + turned * sin).astype(q.dtype)
+
+    q, table = mx.zeros((1, 2, 3, 8), mx.bfloat16), mx.zeros((1, 1, 3, 8), mx.bfloat16)
+    assert t.kernels_now == kernels_of(rotated, q, q, table, table) == 3
+    assert (t.dtype, t.bytes_now, t.bytes_fused) == ("bf16", "14*T*D", "6*T*D")
+
+
+def test_a_call_of_one_of_several_functions_gives_what_they_all_give() -> None:
+    graph = graph_of(HEAD + GIVEN_CAST, "rotated")
+    (call,) = [n for n in graph.nodes if n.op == "call"]
+    assert graph.facts.kind(call) == "array" and graph.facts.dtype(call) == {"q.dtype"}
+    other = GIVEN_CAST.replace(
+        "mx.concatenate([-b, a], axis=-1)", "mx.concatenate([-b, a], axis=-1).astype(mx.float32)"
+    )
+    graph = graph_of(HEAD + other, "rotated")
+    (call,) = [n for n in graph.nodes if n.op == "call"]
+    assert graph.facts.kind(call) == "array" and graph.facts.dtype(call).name is None
