@@ -382,9 +382,9 @@ class Across:
             return [i for i in found if i is not None] if all(found) else []
         chosen = _one_of(node.attrs.get("callee"))
         if chosen is not None:
-            functions = [Definition(self.elsewhere.path_of(self.graph), n.attrs["qualname"]) for n in chosen]
-            inside = [self._plain(f, given) for f in functions] if len(functions) <= OBJECTS else []
-            return [i for i in inside if i is not None] if all(inside) else []
+            names = [n.attrs["qualname"] for n in chosen] if len(chosen) <= OBJECTS else []
+            found = [self._plain(Definition(self.elsewhere.path_of(self.graph), n), given) for n in names]
+            return [i for i in found if i is not None] if all(found) else []
         target = node.attrs.get("target") or ""
         function = None if not target or target.startswith(OUTSIDE) else self.elsewhere.resolve(self.graph, target)
         summary = None if function is None else self.elsewhere.function(function)

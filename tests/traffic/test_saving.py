@@ -9,6 +9,8 @@ import mlx.core as mx
 
 from fuselint.config import Settings
 from fuselint.finding import Traffic
+from fuselint.graph.callers import given_dtypes
+from fuselint.graph.supplied import MODEL
 from fuselint.graph.symbols import Expr, evaluate
 from fuselint.rulebook import rules
 from fuselint.traffic import saving
@@ -708,3 +710,58 @@ def test_a_call_of_one_of_several_functions_gives_what_they_all_give() -> None:
     graph = graph_of(HEAD + other, "rotated")
     (call,) = [n for n in graph.nodes if n.op == "call"]
     assert graph.facts.kind(call) == "array" and graph.facts.dtype(call).name is None
+
+
+ROUNDED_TABLES = """
+class Rotation(nn.Module):
+    def __init__(self, head_dim: int, base: float, longest: int):
+        super().__init__()
+        freqs = 1.0 / (base ** (mx.arange(0, head_dim, 2, dtype=mx.float32)[: head_dim // 2] / head_dim))
+        angles = mx.arange(longest, dtype=mx.float32)[:, None] * freqs[None, :]
+        self._cos = mx.cos(angles).astype(mx.bfloat16)
+        self._sin = mx.sin(angles).astype(mx.bfloat16)
+
+    def __call__(self, x: mx.array, offset: int = 0) -> mx.array:
+        length = x.shape[2]
+        cos = self._cos[offset : offset + length][None, None, :, :]
+        sin = self._sin[offset : offset + length][None, None, :, :]
+        wide = x.astype(mx.float32).reshape(*x.shape[:-1], -1, 2)
+        a, b = wide[..., 0], wide[..., 1]
+        out = mx.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
+        return out.reshape(x.shape).astype(x.dtype)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(32000, 1536)
+        self.q = nn.Linear(1536, 1536)
+        self.rotation = Rotation(128, 1e4, 4096)
+
+    def __call__(self, tokens):
+        x = self.words(tokens.astype(mx.int32))
+        rows = [self.q(x)]
+        return self.rotation(mx.concatenate(rows).reshape(1, 12, -1, 128))
+"""
+
+
+def test_what_is_rounded_is_widened_where_activations_are_float32() -> None:
+    """13 kernels in bfloat16: x is cast, and back. In float32 it isn't, but the tables are, each of four times."""
+    (t,) = savings(ROUNDED_TABLES, "FUS221", "Rotation.__call__")
+
+    def rotated(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
+        a, b = mx.split(x.astype(mx.float32), 2, axis=-1)
+        return mx.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+
+    table = mx.zeros((3, 4), mx.bfloat16)
+    ran = {d: kernels_of(rotated, mx.zeros((1, 2, 3, 8), d), table, table) for d in (mx.bfloat16, mx.float32)}
+    assert t.otherwise is not None
+    assert (t.kernels_now, t.otherwise.kernels_now) == (ran[mx.bfloat16], ran[mx.float32]) == (13, 11)
+    assert (t.bytes_now, t.bytes_fused) == ("96*B*T*H*F + 40*T*F", "8*B*T*H*F")
+    assert (t.otherwise.bytes_now, t.otherwise.bytes_fused) == ("72*B*T*H*F + 40*T*F", "16*B*T*H*F")
+
+
+def test_tokens_that_are_looked_up_are_no_activation() -> None:
+    """The dtype of a list's elements is asked for where no fact has it."""
+    graph = graph_of(HEAD + ROUNDED_TABLES, "Rotation.__call__")
+    assert given_dtypes(graph).get("x.dtype") in (MODEL, None)
