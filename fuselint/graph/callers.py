@@ -69,6 +69,7 @@ class Callers:
 
     def _dtypes(self, graph: Graph, facts: KnownFacts, depth: int) -> dict[str, str]:
         found: dict[str, set[str]] = {}
+        cast, silent = set[str](), set[str]()
         for caller, pairs in self.calls(graph):
             frame = self._frame(caller, depth + 1)
             outer, known = frame.facts, frame.symbols
@@ -79,6 +80,11 @@ class Callers:
                     said = said or _said(dtype.bound(known), partial(self._free, caller))
                     if said:
                         found.setdefault(symbol, set()).add(said)
+                        cast.update({symbol} if argument.op == "astype" else ())
+                    else:
+                        silent.add(symbol)
+        for symbol in cast & silent:
+            del found[symbol]  # that one call casts it says nothing of the others
         for node in graph.nodes:
             if node.op == "attr" and facts.kind(node) == "unknown" and self._is_made_a_number(graph, node):
                 found.update((symbol, {"weak float"}) for symbol in _symbol(facts, node))

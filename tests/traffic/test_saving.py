@@ -765,3 +765,28 @@ def test_tokens_that_are_looked_up_are_no_activation() -> None:
     """The dtype of a list's elements is asked for where no fact has it."""
     graph = graph_of(HEAD + ROUNDED_TABLES, "Rotation.__call__")
     assert given_dtypes(graph).get("x.dtype") in (MODEL, None)
+
+
+CAST_BY_ONE = """
+def wide(q, k, v):
+    return mixed(q.astype(mx.float32), k, v)
+
+
+def plain(q, k, v):
+    return mixed(q, k, v)
+
+
+def mixed(q, k, v):
+    scores = mx.softmax(q @ k.swapaxes(-1, -2), axis=-1)
+    return (scores @ v + q @ v).astype(q.dtype)
+"""
+
+
+def test_a_cast_by_one_caller_says_nothing_of_the_others() -> None:
+    """Nor does the cast back say that what is multiplied as matrices is wider."""
+    (t,) = savings(CAST_BY_ONE, "FUS231", "mixed")
+    assert (t.dtype, t.bytes_now[:6]) == ("bf16", "6*T*D ")
+    assert t.otherwise is not None and t.otherwise.bytes_now[:6] == "12*T*D"
+    alone = CAST_BY_ONE.replace("def plain(q, k, v):\n    return mixed(q, k, v)", "")
+    assert given_dtypes(graph_of(HEAD + alone, "mixed")) == {"q.dtype": "float32"}
+    assert given_dtypes(graph_of(HEAD + CAST_BY_ONE, "mixed")) == {}
