@@ -380,6 +380,11 @@ class Across:
             name = self._method_name(node)
             found = [self._method(c, name, given) for c in callees if c.op is None]
             return [i for i in found if i is not None] if all(found) else []
+        chosen = _one_of(node.attrs.get("callee"))
+        if chosen is not None:
+            names = [n.attrs["qualname"] for n in chosen] if len(chosen) <= OBJECTS else []
+            found = [self._plain(Definition(self.elsewhere.path_of(self.graph), n), given) for n in names]
+            return [i for i in found if i is not None] if all(found) else []
         target = node.attrs.get("target") or ""
         function = None if not target or target.startswith(OUTSIDE) else self.elsewhere.resolve(self.graph, target)
         summary = None if function is None else self.elsewhere.function(function)
@@ -388,6 +393,13 @@ class Across:
         is_bound = isinstance(node.attrs.get("callee"), Node)  # a value that is called is the method's first argument
         inside = self._follow(function, summary, self.own() if is_super(node) else None, *given, is_bound=is_bound)
         return [] if inside is None else [inside]
+
+    def _plain(self, function: Definition, given: tuple[list[Node], dict[str, Node]]) -> Inside | None:
+        """A function of a module, which no other encloses."""
+        summary = self.elsewhere.function(function)
+        if summary is None or summary.kind != "function" or "." in function.name:
+            return None
+        return self._follow(function, summary, None, *given)
 
     def callees(self, node: Node) -> tuple[Instance, ...]:
         """The objects that a call may be of, or whose method it calls."""
@@ -541,6 +553,14 @@ def bind(
     out.update((k, n) for k, n in keywords.items() if k in names)
     needed = (p.name for p in parameters if p.kind in ("positional", "plain", "keyword") and not p.has_default)
     return out if all(name in out for name in needed) else None
+
+
+def _one_of(callee: Any) -> list[Node] | None:
+    """The functions of the file that `turn = turn_pairs if paired else turn_halves` may be; None of anything else."""
+    if not isinstance(callee, Node) or callee.op != "phi":
+        return None
+    found = [_one_of(n) if n.op == "phi" else [n] if n.op == "function" else None for n in callee.inputs]
+    return None if None in found else [n for ns in found if ns is not None for n in ns]
 
 
 def is_super(node: Node) -> bool:

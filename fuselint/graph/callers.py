@@ -2,7 +2,8 @@
 
 A table made of `mx.cos` is float32 wherever it comes from, though the function that multiplies by it doesn't say so.
 So the calls of the function in the package are looked at, in turn with their own callers, and also the places where a
-helper is inlined. An argument has the dtype, and as many axes, as all calls of which something is known give it.
+helper is inlined. An argument has the dtype, and as many axes, as all calls of which something is known give it,
+or the dtype that its docstring states.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fuselint.graph.across import Reach, bind, call_arguments
+from fuselint.graph.documented import documented
 from fuselint.graph.dtypes import UNKNOWN, DType
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.facts import Facts
@@ -60,7 +62,7 @@ class Callers:
         self._outside: dict[Graph, frozenset[str]] = {}
 
     def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
-        """By the symbol of an argument's dtype: the dtype that the package's calls give it, or MODEL."""
+        """By the symbol of an argument's dtype: what the package's calls give it or the docstring, or MODEL."""
         if depth >= DEEPEST:
             return {}
         if (graph, depth) not in self._given:
@@ -69,6 +71,7 @@ class Callers:
 
     def _dtypes(self, graph: Graph, facts: KnownFacts, depth: int) -> dict[str, str]:
         found: dict[str, set[str]] = {}
+        cast, silent = set[str](), set[str]()
         for caller, pairs in self.calls(graph):
             frame = self._frame(caller, depth + 1)
             outer, known = frame.facts, frame.symbols
@@ -79,10 +82,16 @@ class Callers:
                     said = said or _said(dtype.bound(known), partial(self._free, caller))
                     if said:
                         found.setdefault(symbol, set()).add(said)
+                        cast.update({symbol} if argument.op == "astype" else ())
+                    else:
+                        silent.add(symbol)
+        for symbol in cast & silent:
+            del found[symbol]  # that one call casts it says nothing of the others
         for node in graph.nodes:
             if node.op == "attr" and facts.kind(node) == "unknown" and self._is_made_a_number(graph, node):
                 found.update((symbol, {"weak float"}) for symbol in _symbol(facts, node))
-        return {symbol: next(iter(said)) for symbol, said in found.items() if len(said) == 1}
+        one = {symbol: next(iter(said)) for symbol, said in found.items() if len(said) == 1}
+        return {**dict(documented(graph, facts)), **one}
 
     def _is_made_a_number(self, graph: Graph, attribute: Node) -> bool:
         """Whether every call that makes the object in the package gives a number for an attribute."""

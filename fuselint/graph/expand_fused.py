@@ -11,7 +11,7 @@ from fuselint.graph.expand_views import arange, take, triangle
 from fuselint.graph.gates import Gates
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import ACTIVATION, Array, Scalar, Tracer, promote
+from fuselint.graph.tape import ACTIVATION, Array, Scalar, Tracer
 from fuselint.graph.tape_views import ONE, ZERO, known
 
 # -- norms -------------------------------------------------------------------------------------------------------------
@@ -26,7 +26,7 @@ def _row_mean(t: Tracer, a: Array) -> Array:
 
 
 def rms_norm(t: Tracer, gates: Gates, x: Array, weight: Array | None) -> Array:
-    dtype = x.dtype if weight is None else promote(x.dtype, weight.dtype)
+    dtype = x.dtype if weight is None else t.promote(x.dtype, weight.dtype)
     passed = t.constant(1, dtype) if weight is None else t.astype(weight, dtype)
     if gates.fuses_norms:
         return t.make("RMSNorm", (t.astype(x, dtype), passed), x.shape, dtype, t.arguments)
@@ -39,8 +39,8 @@ def rms_norm(t: Tracer, gates: Gates, x: Array, weight: Array | None) -> Array:
 def layer_norm(t: Tracer, gates: Gates, x: Array, weight: Array | None, bias: Array | None) -> Array:
     dtype = x.dtype
     if weight is not None:
-        dtype = promote(dtype, weight.dtype)
-        dtype = dtype if bias is None else promote(dtype, bias.dtype)
+        dtype = t.promote(dtype, weight.dtype)
+        dtype = dtype if bias is None else t.promote(dtype, bias.dtype)
     scale = t.constant(1, dtype) if weight is None else t.astype(weight, dtype)
     shift = t.constant(0, dtype) if bias is None else t.astype(bias, dtype)
     if gates.fuses_norms:
@@ -153,7 +153,7 @@ class Attention:
 
 def attention(t: Tracer, gates: Gates, x: Attention, shape: Shape | None = None, *, forced: bool = False) -> Array:
     """shape: of the result, where its operands don't say it."""
-    dtype = promote(promote(x.q.dtype, x.k.dtype), x.v.dtype)
+    dtype = t.promote(x.q.dtype, x.k.dtype, x.v.dtype)
     q, k, values = (t.astype(a, dtype) for a in (x.q, x.k, x.v))
     mask = x.mask
     if isinstance(mask, Array):
@@ -260,7 +260,7 @@ def _quantised_matmul(w: Applied, rows: Expr | None, columns: Expr | None) -> Ar
         return None
     t, x = w.t, w.a
     weight, *scales = given
-    dtype = promote(x.dtype, scales[0].dtype) if scales[0].dtype != "uint8" else x.dtype
+    dtype = t.promote(x.dtype, scales[0].dtype) if scales[0].dtype != "uint8" else x.dtype
     if dtype != x.dtype or scales[0].dtype not in (dtype, "uint8"):
         scales = [t.astype(s, dtype) for s in scales]
     return t.make("QuantizedMatmul", (t.astype(x, dtype), weight, *scales), w.shape, dtype, t.arguments)

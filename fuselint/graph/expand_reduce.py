@@ -8,7 +8,7 @@ from fuselint.graph.expand_views import arange, gather
 from fuselint.graph.primitives import isinf
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import Array, Scalar, at_least_float, promote
+from fuselint.graph.tape import Array, Scalar, at_least_float
 from fuselint.graph.tape_views import ONE, known
 
 
@@ -270,7 +270,7 @@ def _minmax(w: Applied) -> Result:
 
 def _divmod(w: Applied) -> Result:
     a, b = w.t.pair(*w.given[:2])
-    dtype = promote(a.dtype, b.dtype)
+    dtype = w.t.promote(a.dtype, b.dtype)
     a, b = w.t.broadcast_arrays((w.t.astype(a, dtype), w.t.astype(b, dtype)))
     return v.together(w.t.make("DivMod", (a, b), a.shape, dtype, (w.t.arguments, i)) for i in range(2))
 
@@ -284,7 +284,7 @@ def _all_close(w: Applied) -> Result:
 
 def _array_equal(w: Applied) -> Result:
     a, b = w.arrays[0], w.t.array(w.given[1])
-    dtype = promote(a.dtype, b.dtype)
+    dtype = w.t.promote(a.dtype, b.dtype)
     equal = w.t.make("Equal", (w.t.astype(a, dtype), w.t.astype(b, dtype)), a.shape, "bool_")
     return _everything(w, equal)
 

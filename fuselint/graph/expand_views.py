@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from functools import reduce
 from typing import Any
 
 from fuselint.graph import tape_views as v
 from fuselint.graph.expand import Applied, Expand, Result
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import Array, Scalar, Tracer, promote
+from fuselint.graph.tape import Array, Scalar, Tracer
 from fuselint.graph.tape_views import ONE, ZERO, known
 
 # -- views -------------------------------------------------------------------------------------------------------------
@@ -332,7 +331,7 @@ def gather(t: Tracer, a: Array, indices: list[Array], axes: list[int], key: obje
     """MLX's gather: the indices' axes, then a's with those taken as 1."""
     dims = known(a)
     assert dims is not None
-    dtype = reduce(promote, (i.dtype for i in indices))
+    dtype = t.promote(*(i.dtype for i in indices))
     given = t.broadcast_arrays(indices) if len(indices) > 1 else indices
     front = None if given[0].shape is None or given[0].shape.lead is not None else given[0].shape.dims
     taken = tuple(ONE if i in axes else d for i, d in enumerate(dims))

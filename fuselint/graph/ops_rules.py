@@ -468,6 +468,10 @@ def promoted_float(c: Call) -> DType:
     return promoted(c).floated()
 
 
+FLOATING = (floated, promoted_float)
+"""dtype rules of ops that turn integers into float32 before they compute."""
+
+
 def constant_dtype(name: str) -> DTypeOf:
     value = DType({name})
     return lambda c: value

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from fuselint.graph import ops_rules
 from fuselint.graph.across import bind, call_arguments
-from fuselint.graph.dtypes import promote_names
+from fuselint.graph.dtypes import BOOL, INTEGER, promote_names
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node
@@ -25,6 +26,8 @@ FARTHEST = 60
 
 SAME = frozenset({"view", "copy", "gather", "scan", "sort"})
 """Kinds of operations whose result has the dtype of the first operand."""
+
+WHOLE = frozenset((*BOOL, *INTEGER))
 
 JOINS = frozenset({"phi", "loop", "list"})
 CONTAINER = "a container after "
@@ -91,11 +94,23 @@ class Supplied:
             if not isinstance(init, Node) or frame.facts.kind(init) == "array":
                 return None  # loading may replace it
             return self.of(frame, init, path)
+        if node.op == "astype":
+            return self._cast(frame, node.attrs.get("dtype"))
         if node.op == "call":
             return self._returned(frame, node, path)
-        if op is not None and op.kind in ("unary", "binary", "ternary", "layer"):
-            return self._promoted(frame, node)
+        if op is not None and op.kind == "layer":
+            said = self._promoted(frame, node)
+            return MODEL if said in WHOLE else said  # no layer gives whole numbers: of tokens it looks up weights
+        if op is not None and op.kind in ("unary", "binary", "ternary"):
+            said = self._promoted(frame, node)
+            return "float32" if said in WHOLE and op.dtype in ops_rules.FLOATING else said
         return None
+
+    def _cast(self, frame: Frame, dtype: object) -> str | None:
+        """`table.astype(x.dtype)`: that of x, and where nothing says it, what activations have."""
+        if not isinstance(dtype, Node) or dtype.op != "dtype":
+            return None
+        return self.of(frame, dtype.inputs[0]) or MODEL
 
     def _contents(self, frame: Frame, node: Node, path: Path) -> str | None:
         """Of one of several values, or of what a list holds."""

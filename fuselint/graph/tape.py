@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
-from fuselint.graph.dtypes import BOOL, CONCRETE, INTEGER, DType, promote_names
+from fuselint.graph.dtypes import BOOL, CONCRETE, HALF, INTEGER, DType, promote_names
 from fuselint.graph.model import Node
 from fuselint.graph.shapes import SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr, product
@@ -165,22 +166,23 @@ def _same_size(a: Expr, b: Expr) -> bool:
     return m != 1 and n != 1
 
 
-def concrete(dtype: DType) -> str:
-    """The one dtype to count with: where only symbols are known, an activation's."""
+def concrete(dtype: DType, activation: str = "") -> str:
+    """The one dtype to count with: where only symbols are known, an activation's. activation: see Tracer."""
     if dtype.name is not None:
         return dtype.name
     if dtype.weak:
         return next(iter(dtype.settle()), "float32")
     stated = [n for n in sorted(dtype) if n in CONCRETE]
-    return stated[0] if stated else ACTIVATION
+    return _promote(ACTIVATION, stated[0], activation) if stated else ACTIVATION
 
 
-def promote(a: str, b: str) -> str:
-    """The dtype of a op b: an activation yields to any stated floating dtype, and absorbs integers."""
+def _promote(a: str, b: str, activation: str) -> str:
+    """The dtype of a op b: an activation yields to any stated floating dtype not narrower, and absorbs integers."""
     if ACTIVATION not in (a, b):
         return promote_names(a, b)
     other = b if a == ACTIVATION else a
-    return ACTIVATION if other in INTEGER or other in BOOL else other
+    narrower = other in HALF and activation == "float32"
+    return ACTIVATION if narrower or other in INTEGER or other in BOOL else other
 
 
 def at_least_float(dtype: str) -> str:
@@ -206,6 +208,10 @@ class Tracer:
         a = Array(primitive, list(inputs), shape, dtype, self.node, key)
         self.arrays.append(a)
         return a
+
+    def promote(self, *dtypes: str) -> str:
+        """The dtype in which an operation computes with operands of several."""
+        return reduce(lambda a, b: _promote(a, b, self.activation), dtypes)
 
     def input(self, shape: Shape | None, dtype: str) -> Array:
         """A value from outside."""
@@ -236,7 +242,7 @@ class Tracer:
 
     def binary(self, primitive: str, x: Operand, y: Operand, *, floating: bool = False, dtype: str = "") -> Array:
         a, b = self.pair(x, y)
-        common = promote(a.dtype, b.dtype)
+        common = self.promote(a.dtype, b.dtype)
         if floating:
             common = at_least_float(common)
         a, b = self.astype(a, common), self.astype(b, common)
@@ -251,7 +257,7 @@ class Tracer:
 
     def select(self, condition: Operand, x: Operand, y: Operand) -> Array:
         a, b = self.pair(x, y)
-        common = promote(a.dtype, b.dtype)
+        common = self.promote(a.dtype, b.dtype)
         arrays = (self.astype(self.array(condition), "bool_"), self.astype(a, common), self.astype(b, common))
         c, a, b = self.broadcast_arrays(arrays)
         return self.make("Select", (c, a, b), c.shape, common)

@@ -6,12 +6,11 @@ Axes count from the end where a rank isn't known; a result's shape is None where
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from functools import reduce
 from itertools import pairwise
 
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product
-from fuselint.graph.tape import Array, Tracer, joined, promote
+from fuselint.graph.tape import Array, Tracer, joined
 
 ONE = Expr.of(1)
 ZERO = Expr.of(0)
@@ -197,7 +196,7 @@ def concatenate(t: Tracer, arrays: Sequence[Array], axis: int | None, shape: Sha
         arrays, axis = [flatten(t, a) for a in arrays], 0
     if len(arrays) == 1:
         return arrays[0]
-    dtype = reduce(promote, (a.dtype for a in arrays))
+    dtype = t.promote(*(a.dtype for a in arrays))
     dims = known(arrays[0])
     sizes = [a.shape.axis(axis) if a.shape is not None else None for a in arrays]
     if shape is None and dims is not None and None not in sizes:
@@ -256,7 +255,7 @@ def matmul(t: Tracer, a: Array, b: Array, shape: Shape | None = None) -> Array:
         a = expand_dims(t, a, [0])
     if rank_b == 1:
         b = expand_dims(t, b, [1])
-    dtype = promote(a.dtype, b.dtype)
+    dtype = t.promote(a.dtype, b.dtype)
     a, b = t.astype(a, dtype), t.astype(b, dtype)
     many_a, many_b = rank_a is None or rank_a > 2, rank_b is None or rank_b > 2
     folds = many_a and not many_b and not t.shapeless
@@ -302,7 +301,7 @@ def _with_front(a: Shape | None, b: Shape | None) -> Shape | None:
 
 def addmm(t: Tracer, c: Array, a: Array, b: Array, shape: Shape | None = None) -> Array:
     rank_a, rank_b, rank_c = (None if d is None else len(d) for d in (known(a), known(b), known(c)))
-    dtype = promote(promote(a.dtype, b.dtype), c.dtype)
+    dtype = t.promote(a.dtype, b.dtype, c.dtype)
     if rank_a == 1:
         a = expand_dims(t, a, [0])
     if rank_b == 1:

@@ -49,9 +49,6 @@ OPAQUE = "Opaque"
 PARAMETERS = frozenset({"weight", "bias"})
 """Attributes that are arrays, whatever they are of."""
 
-FLOATING = (rules.floated, rules.promoted_float)
-"""dtype rules of ops that turn integers into float32 before they compute."""
-
 Traced = Array | Scalar | tuple[Array, ...] | None
 
 
@@ -87,7 +84,7 @@ class Trace:
 
     def dtype(self, node: Node) -> str:
         """The dtype to count the node's value with."""
-        return concrete(self.facts.dtype(node).bound(self.counted))
+        return concrete(self.facts.dtype(node).bound(self.counted), self.gates.dtype)
 
     # -- operands -----------------------------------------------------------------------------------------------------
 
@@ -270,7 +267,7 @@ class Trace:
             a = t.astype(a, "bool_")
         dtype = "float32" if is_complex and op.name in ("real", "imag") else ""
         key = op.name if op.primitives[0] in SHARED else None
-        out = t.unary(op.primitives[0], a, floating=op.dtype in FLOATING, dtype=dtype, key=key)
+        out = t.unary(op.primitives[0], a, floating=op.dtype in rules.FLOATING, dtype=dtype, key=key)
         return t.astype(out, "float32") if is_complex and op.name == "abs" else out
 
     def settled(self, w: Applied, found: Result) -> Result:
@@ -321,7 +318,7 @@ class Trace:
         if op.name in ("logical_and", "logical_or"):
             return t.logical(primitive, given[0], given[1])
         dtype = "bool_" if op.dtype is rules.BOOLEAN else ""
-        out = t.binary(primitive, given[0], given[1], floating=op.dtype in FLOATING, dtype=dtype)
+        out = t.binary(primitive, given[0], given[1], floating=op.dtype in rules.FLOATING, dtype=dtype)
         out.key = op.name if primitive == "BitwiseBinary" else None
         return out
 
@@ -330,7 +327,7 @@ class Trace:
         node, op = w.node, w.op
         results = self.facts.of(node).parts if op.result == "arrays" else None
         if results and len(op.primitives) == 1:
-            dtypes = (concrete(r.dtype.bound(self.counted)) for r in results)
+            dtypes = (concrete(r.dtype.bound(self.counted), self.gates.dtype) for r in results)
             parts = zip(results, dtypes, strict=True)
             keys = ((w.t.arguments, i) for i in range(len(results)))
             made = (w.t.make(op.primitives[0], arrays, r.shape, d, k) for (r, d), k in zip(parts, keys, strict=True))

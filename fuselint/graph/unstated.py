@@ -23,6 +23,7 @@ FROM_OUTSIDE = frozenset({"param", "call", "item", "loop", "phi", "global", "opa
 
 ARRAYS = ("array", "unknown")
 MEETING = frozenset({"binary", "ternary", "matmul"})
+TAKING = frozenset({"view", "copy", "gather"})
 STATED = (*HALF, "float32", "complex64")
 
 FARTHEST = 60
@@ -183,11 +184,26 @@ def _follow_calls(facts: KnownFacts, unstated: frozenset[str], out: dict[str, st
 
 def _wider(facts: KnownFacts, unstated: frozenset[str]) -> Iterator[tuple[str, str]]:
     """Two dtypes of which the second is wider, since the code casts back to the first: `(x * cos).astype(x.dtype)` says
-    of cos that it is float32."""
+    of cos that it is float32. It says nothing of what is multiplied as matrices: keys, values."""
+    factors = _factors(facts.graph) if unstated else set()
+    unstated = unstated.difference(*(new for n, new in _firsts(facts.graph, facts) if n in factors))
     for node in facts.graph.nodes:
         before, after = (facts.dtype(n) for n in (node.inputs[0], node)) if node.op == "astype" else (UNKNOWN, UNKNOWN)
         if len(after) == 1 and after < before and before.symbols == before:
             yield from ((next(iter(after)), wide) for wide in (before - after) & unstated)
+
+
+def _factors(graph: Graph) -> set[Node]:
+    """What is multiplied as matrices, and what that is taken from."""
+    found: set[Node] = set()
+    waiting = [x for n in graph.nodes if n.op in TABLE and TABLE[n.op].kind == "matmul" for x in n.inputs]
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            taken = node.op == "index" or (node.op in TABLE and TABLE[node.op].kind in TAKING)
+            waiting += node.inputs if node.op == "phi" else node.inputs[:1] if taken else ()
+    return found
 
 
 def _defaults(facts: KnownFacts) -> Iterator[tuple[str, str]]:

@@ -9,6 +9,8 @@ import mlx.core as mx
 
 from fuselint.config import Settings
 from fuselint.finding import Traffic
+from fuselint.graph.callers import given_dtypes
+from fuselint.graph.supplied import MODEL
 from fuselint.graph.symbols import Expr, evaluate
 from fuselint.rulebook import rules
 from fuselint.traffic import saving
@@ -638,3 +640,153 @@ def test_constants_of_a_module_are_sizes() -> None:
 def test_no_letter_of_a_rule_is_a_constant_of_the_module() -> None:
     (t,) = savings(CONSTANTS.format(heads="-1, 64"), "FUS211", "attend")
     assert "H" not in t.at and t.at["heads"] == 32
+
+
+GIVEN_CAST = """
+class Tables:
+    def __init__(self, dims: int):
+        self._freq = 1.0 / 1e4 ** (mx.arange(0, dims, 2).astype(mx.float32) / dims)
+
+    def __call__(self, x, positions):
+        angles = positions.astype(mx.float32)[..., None] * self._freq
+        angles = mx.concatenate([angles, angles], axis=-1)
+        return mx.cos(angles).astype(x.dtype), mx.sin(angles).astype(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, paired: bool):
+        super().__init__()
+        self.q = nn.Linear(1536, 1536)
+        self.tables = Tables(128)
+        self.paired = paired
+
+    def __call__(self, x, tables=None):
+        B, L, _ = x.shape
+        q = self.q(x).reshape(B, L, 12, 128).transpose(0, 2, 1, 3)
+        if tables is None:
+            tables = self.tables(x, mx.arange(L)[None])
+        return self._rotated(q, tables)
+
+    def _rotated(self, q, tables):
+        cos, sin = tables
+        return rotated(q, cos, sin, self.paired)
+
+
+def turned_pairs(x):
+    a, b = x[..., ::2], x[..., 1::2]
+    return mx.stack([-b, a], axis=-1).flatten(-2)
+
+
+def turned_halves(x):
+    a, b = x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]
+    return mx.concatenate([-b, a], axis=-1)
+
+
+def rotated(q, cos, sin, paired):
+    cos, sin = mx.expand_dims(cos, axis=1), mx.expand_dims(sin, axis=1)
+    turned = turned_pairs if paired else turned_halves
+    return (q * cos + turned(q) * sin).astype(q.dtype)
+"""
+
+
+def test_tables_that_are_cast_where_they_are_made_are_not_wider() -> None:
+    (t,) = savings(GIVEN_CAST, "FUS301", "rotated")
+
+    def rotated(q: mx.array, turned: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
+        return (q * cos + turned * sin).astype(q.dtype)
+
+    q, table = mx.zeros((1, 2, 3, 8), mx.bfloat16), mx.zeros((1, 1, 3, 8), mx.bfloat16)
+    assert t.kernels_now == kernels_of(rotated, q, q, table, table) == 3
+    assert (t.dtype, t.bytes_now, t.bytes_fused) == ("bf16", "14*T*D", "6*T*D")
+
+
+def test_a_call_of_one_of_several_functions_gives_what_they_all_give() -> None:
+    graph = graph_of(HEAD + GIVEN_CAST, "rotated")
+    (call,) = [n for n in graph.nodes if n.op == "call"]
+    assert graph.facts.kind(call) == "array" and graph.facts.dtype(call) == {"q.dtype"}
+    other = GIVEN_CAST.replace(
+        "mx.concatenate([-b, a], axis=-1)", "mx.concatenate([-b, a], axis=-1).astype(mx.float32)"
+    )
+    graph = graph_of(HEAD + other, "rotated")
+    (call,) = [n for n in graph.nodes if n.op == "call"]
+    assert graph.facts.kind(call) == "array" and graph.facts.dtype(call).name is None
+
+
+ROUNDED_TABLES = """
+class Rotation(nn.Module):
+    def __init__(self, head_dim: int, base: float, longest: int):
+        super().__init__()
+        freqs = 1.0 / (base ** (mx.arange(0, head_dim, 2, dtype=mx.float32)[: head_dim // 2] / head_dim))
+        angles = mx.arange(longest, dtype=mx.float32)[:, None] * freqs[None, :]
+        self._cos = mx.cos(angles).astype(mx.bfloat16)
+        self._sin = mx.sin(angles).astype(mx.bfloat16)
+
+    def __call__(self, x: mx.array, offset: int = 0) -> mx.array:
+        length = x.shape[2]
+        cos = self._cos[offset : offset + length][None, None, :, :]
+        sin = self._sin[offset : offset + length][None, None, :, :]
+        wide = x.astype(mx.float32).reshape(*x.shape[:-1], -1, 2)
+        a, b = wide[..., 0], wide[..., 1]
+        out = mx.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
+        return out.reshape(x.shape).astype(x.dtype)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(32000, 1536)
+        self.q = nn.Linear(1536, 1536)
+        self.rotation = Rotation(128, 1e4, 4096)
+
+    def __call__(self, tokens):
+        x = self.words(tokens.astype(mx.int32))
+        rows = [self.q(x)]
+        return self.rotation(mx.concatenate(rows).reshape(1, 12, -1, 128))
+"""
+
+
+def test_what_is_rounded_is_widened_where_activations_are_float32() -> None:
+    """13 kernels in bfloat16: x is cast, and back. In float32 it isn't, but the tables are, each of four times."""
+    (t,) = savings(ROUNDED_TABLES, "FUS221", "Rotation.__call__")
+
+    def rotated(x: mx.array, cos: mx.array, sin: mx.array) -> mx.array:
+        a, b = mx.split(x.astype(mx.float32), 2, axis=-1)
+        return mx.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
+
+    table = mx.zeros((3, 4), mx.bfloat16)
+    ran = {d: kernels_of(rotated, mx.zeros((1, 2, 3, 8), d), table, table) for d in (mx.bfloat16, mx.float32)}
+    assert t.otherwise is not None
+    assert (t.kernels_now, t.otherwise.kernels_now) == (ran[mx.bfloat16], ran[mx.float32]) == (13, 11)
+    assert (t.bytes_now, t.bytes_fused) == ("96*B*T*H*F + 40*T*F", "8*B*T*H*F")
+    assert (t.otherwise.bytes_now, t.otherwise.bytes_fused) == ("72*B*T*H*F + 40*T*F", "16*B*T*H*F")
+
+
+def test_tokens_that_are_looked_up_are_no_activation() -> None:
+    """The dtype of a list's elements is asked for where no fact has it."""
+    graph = graph_of(HEAD + ROUNDED_TABLES, "Rotation.__call__")
+    assert given_dtypes(graph).get("x.dtype") in (MODEL, None)
+
+
+CAST_BY_ONE = """
+def wide(q, k, v):
+    return mixed(q.astype(mx.float32), k, v)
+
+
+def plain(q, k, v):
+    return mixed(q, k, v)
+
+
+def mixed(q, k, v):
+    scores = mx.softmax(q @ k.swapaxes(-1, -2), axis=-1)
+    return (scores @ v + q @ v).astype(q.dtype)
+"""
+
+
+def test_a_cast_by_one_caller_says_nothing_of_the_others() -> None:
+    """Nor does the cast back say that what is multiplied as matrices is wider."""
+    (t,) = savings(CAST_BY_ONE, "FUS231", "mixed")
+    assert (t.dtype, t.bytes_now[:6]) == ("bf16", "6*T*D ")
+    assert t.otherwise is not None and t.otherwise.bytes_now[:6] == "12*T*D"
+    alone = CAST_BY_ONE.replace("def plain(q, k, v):\n    return mixed(q, k, v)", "")
+    assert given_dtypes(graph_of(HEAD + alone, "mixed")) == {"q.dtype": "float32"}
+    assert given_dtypes(graph_of(HEAD + CAST_BY_ONE, "mixed")) == {}
