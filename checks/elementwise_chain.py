@@ -18,7 +18,9 @@ Fix safety: the compiled helper runs the same operations in the same order and d
 bit-identical but for `x**2` and `x**-1` in float32, which a compiler writes as a product and a quotient: at most the
 last digit changes, for the better. A GPU's compiler may contract a product and a sum into one operation that rounds
 once. Safe where every operand is known to be an array or a number that stays; unsafe where an argument may be a number
-that changes from call to call. Advice only where a number does, where an operand is changed in place between
+that changes from call to call. An operand that a helper makes is taken out of the helper where it always makes it, in
+one expression; else the operations of the caller alone are compiled. So are those before an assignment in place
+(`x += ...`). Advice only where a number does, where an operand is changed in place between
 the operations, where a dtype that comes from outside would have to be an argument, and for a literal -0.0, which
 compiled kernels print as 0.
 
@@ -42,12 +44,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph import ops
-from fuselint.graph.chains import Chain, before_cast, chains, may_chain
+from fuselint.graph.chains import Chain, before_cast, chains, may_chain, parts
 from fuselint.graph.compiling import both_ways
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
@@ -95,8 +97,19 @@ def find(graph: Graph) -> Iterator[Match]:
         if match is not None:
             chained.update(chain.nodes)
             match.obligations += both_ways(graph)
+            match.narrower = partial(_narrower, graph, origins, chain)
             yield match
     yield from _given_gates(graph, origins, chained)
+
+
+def _narrower(graph: Graph, origins: Origins, chain: Chain) -> Match | None:
+    """A match on what is left of a chain whose helper can't be written, if that is worth one."""
+    for part in parts(graph, chain):
+        match = _match(graph, origins, part)
+        if match is not None and not match.data["no_fix"] and _is_enough(match):
+            match.obligations += both_ways(graph)
+            return match
+    return None
 
 
 def _given_gates(graph: Graph, origins: Origins, chained: set[Node]) -> Iterator[Match]:
@@ -153,9 +166,13 @@ def _match(graph: Graph, origins: Origins, chain: Chain) -> Match | None:
     inner = before_cast(graph, chain)
     if inner is not None:
         match = _Reading(graph, origins, inner).match()
-        if match is not None and (match.data["kernels"] >= LEAST or match.data["gated"]):
+        if match is not None and _is_enough(match):
             return match
     return _Reading(graph, origins, chain).match()
+
+
+def _is_enough(match: Match) -> bool:
+    return bool(match.data["kernels"] >= LEAST or match.data["gated"])
 
 
 def _is_a_loss(graph: Graph) -> bool:
@@ -441,7 +458,7 @@ class _Reading:
         return any(
             first <= e.stmt.index <= last and (e.kind == "unknown" or touched & set(e.targets))
             for e in self.graph.effects
-            if e.kind != "store"
+            if e.kind != "store" and not (e.stmt.index == last and e.at > self.chain.root.id)  # `x += ...` of the chain
         )
 
     def numerics(self) -> Numerics:

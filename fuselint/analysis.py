@@ -169,6 +169,7 @@ class Analysis:
         contradicted = [(g, m) for g, matches in found for m in matches if m.contradicted]
         suppressions = Suppressions.of(self.file)
         stands = standing(claimed, contradicted, self.program, self.is_fixed)
+        stands = [(g, self.narrowed(g, m)) for g, m in stands]
         kept = list(self.chosen(stands, suppressions))
         idle = {m for g, m in kept if self.is_idle(g, m)}
         kept = [(g, m) for g, m in kept if m not in idle]
@@ -321,6 +322,22 @@ class Analysis:
             return False
         found = self.fixed(graph, match)
         return found is not None and found[0].applicability != "none"
+
+    def narrowed(self, graph: Graph, match: Match) -> Match:
+        """The match, or the part of it that can be rewritten where it can't."""
+        if match.narrower is None or self.is_fixed(graph, match):
+            return match
+        try:
+            part = match.narrower()
+        except Exception as e:
+            self.fault(f"a part of {match.code} on {graph.context.qualname}", e)
+            return match
+        if part is None or part.contradicted:
+            return match
+        part.obligations += stay_as_they_are(graph, part)
+        if self.ran is not None:
+            self.ran.settle(graph, part, self.by_code[part.code], span_of(graph, part.root))
+        return part if not part.contradicted and self.is_fixed(graph, part) else match
 
     def fixed(self, graph: Graph, match: Match) -> Fixed | None:
         if match not in self.fixes:

@@ -118,6 +118,7 @@ class Match:
     has_traffic: whether the finding is about bytes and kernels; a fault of correctness is not.
     launches: the kernels now and after, where the region and `fused` don't say them.
     is_shared: advice on a change of several functions: it owns nothing, so that others may mend parts meanwhile.
+    narrower: makes a match on a part of the region, reported instead where that can be rewritten and this can't.
     """
 
     code: str
@@ -138,6 +139,7 @@ class Match:
     has_traffic: bool = True
     launches: Launches | None = None
     is_shared: bool = False
+    narrower: Callable[[], Match | None] | None = None
 
     @property
     def contradicted(self) -> bool:

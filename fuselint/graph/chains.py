@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import libcst as cst
+
 from fuselint.graph.fuse import Group, compiled, grouped
 from fuselint.graph.model import Block, Graph, Node
 from fuselint.graph.ops import TABLE, function_of
@@ -103,6 +105,22 @@ def before_cast(graph: Graph, chain: Chain) -> Chain | None:
     if base is not None and any(base is n or base in n.inputs for n in inner):
         return None
     return Chain(inner, _kernels(graph, inner))
+
+
+def parts(graph: Graph, chain: Chain) -> Iterator[Chain]:
+    """What is left of a chain without a last step that changes an array in place, and without what helpers do."""
+    root = chain.root
+    if isinstance(root.cst, cst.AugAssign) and root.inputs:
+        yield from _ending_in(graph, chain, root.inputs[-1], set(chain.nodes))
+    own = {n for n in chain.nodes if n.frame is root.frame}
+    if len(own) < len(chain.nodes):
+        yield from _ending_in(graph, chain, root, own)
+
+
+def _ending_in(graph: Graph, chain: Chain, root: Node, within: set[Node]) -> Iterator[Chain]:
+    nodes = _closed(graph, within, root) if root in within else ()
+    if len(nodes) > 1:
+        yield Chain(nodes, _kernels(graph, nodes))
 
 
 def _sink(graph: Graph, traced: Trace, candidates: set[Node]) -> Array:

@@ -52,8 +52,7 @@ class Expressions(Inline):
         out = self.other(node) if handler is None else handler(self, node)
         if out.id == DETACHED:
             return self.attach(out)
-        if len(self.scopes) == 1:
-            self.graph.values[node] = out
+        self.remember(node, out)
         return out
 
     def other(self, node: cst.CSTNode) -> Node:
@@ -123,8 +122,8 @@ class Expressions(Inline):
         while chain:
             at = chain.pop()
             left = self.arithmetic(BINARY[type(at.operator)], left, self.value(at.right), at)
-            if chain and len(self.scopes) == 1:
-                self.graph.values[at] = left
+            if chain:
+                self.remember(at, left)
         return left
 
     def arithmetic(self, operator: str, left: Node, right: Node, at: cst.CSTNode) -> Node:
@@ -229,8 +228,7 @@ class Expressions(Inline):
             return self.detached(kind, elements, node)
         if type(node) is cst.Call:
             out = self.call(node)
-            if len(self.scopes) == 1:  # also a tuple that is taken apart at once: its elements are values
-                self.graph.values[node] = out
+            self.remember(node, out)  # also a tuple that is taken apart at once: its elements are values
             return out
         return self.value(node)
 

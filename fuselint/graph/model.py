@@ -106,6 +106,8 @@ class Frame:
     parent: Frame | None = None
     site: libcst.CSTNode | None = None
     stmt: Statement | None = None
+    values: dict[libcst.CSTNode, Node] = field(default_factory=dict, repr=False)
+    """Of an inlined frame: expression of the helper -> its value in this call."""
 
     @property
     def depth(self) -> int:
@@ -241,6 +243,8 @@ class Graph:
         """Nobody needs the graph any more."""
         for n in self.nodes:
             n.inputs, n.attrs = (), {}
+        for f in self.frames:
+            f.values.clear()
         self.__dict__.clear()
 
     def lookup(self, name: str, at: Statement, without: Iterable[Statement] = ()) -> Node | None:

@@ -282,11 +282,15 @@ class State:
         if node.op in DISPLAYS and self.heap:
             inputs = tuple(map(self.current, inputs))
         out = self.emit(node.op, [self.attach(n) for n in inputs], node.attrs, node.cst)
-        if len(self.scopes) == 1 and node.cst is not None:
-            self.graph.values[node.cst] = out
+        if node.cst is not None:
+            self.remember(node.cst, out)
         if node.op == "opaque":
             self.already[node] = out
         return out
+
+    def remember(self, expr: cst.CSTNode, value: Node) -> None:
+        """What an expression computes, in the function itself or in the call that is being lowered."""
+        (self.graph.values if len(self.scopes) == 1 else self.scope.frame.values)[expr] = value
 
     def settled(self, node: Node) -> Node:
         """The node in the graph of an opaque value that has been read, or the node itself."""

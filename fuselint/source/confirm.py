@@ -39,7 +39,7 @@ def is_impure(node: Node) -> bool:
         target = node.attrs.get("target") or ""
         return not (target in PURE or (target.startswith(PURE_MODULES) and not target.startswith(RANDOM)))
     if node.op == "opaque":
-        return node.attrs.get("reason") != "f-string"
+        return node.attrs.get("reason") != "f-string" and "join" not in node.attrs
     return node.op == "new" or node.op.startswith(("random.", "nn.Dropout"))
 
 
@@ -437,7 +437,7 @@ def _bound(graph: Graph, stmt: Statement) -> dict[str, list[Node]]:
         return out  # its own bindings are joins: what reads them is compared
     for name, bindings in graph.bindings.items():
         for b in bindings:
-            if b.stmt is stmt:
+            if b.stmt is stmt and "join" not in b.node.attrs:  # what reads that is compared too
                 out.setdefault(name, []).append(b.node)
     return out
 

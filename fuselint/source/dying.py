@@ -46,13 +46,24 @@ class Dying:
     def _closure(self) -> set[Node]:
         """The holes and all that they are computed from; what the new code computes around a loop is not."""
         seen = {s.part.root for s in self.sites}.difference(self.operands)
-        stack = list(self.operands)
+        stack = [*self.operands, *self._called()]
         while stack:
             n = stack.pop()
             if n not in seen:
                 seen.add(n)
                 stack.extend([uncast(n.inputs[0])] if n.op in SIZES else operands(n))
         return seen
+
+    def _called(self) -> Iterator[Node]:
+        """The nested functions whose calls make an operand."""
+        for node in self.operands:
+            frame = node.frame
+            while frame.parent is not None:
+                values = frame.parent.values if frame.parent.parent is not None else self.graph.values
+                called = values.get(frame.site.func) if isinstance(frame.site, cst.Call) else None
+                if called is not None:
+                    yield called
+                frame = frame.parent
 
     @cached_property
     def _holding(self) -> set[cst.CSTNode]:

@@ -26,6 +26,9 @@ OPERATORS = {
     "remainder": "%",
     "power": "**",
 }
+LONGEST_TAKEN = 80
+"""Characters of an expression that is taken out of a helper."""
+
 COMPARISONS = {
     "less": "<",
     "less_equal": "<=",
@@ -38,11 +41,15 @@ COMPARISONS = {
 
 @dataclass(frozen=True)
 class Written:
-    """Text for a value. names: what it reads. moved: expressions that it evaluates here, and not where they stood."""
+    """Text for a value. names: what it reads. moved: expressions that it evaluates here, and not where they stood.
+
+    made: values of inlined helpers that it evaluates here, and not where the helper is called.
+    """
 
     text: str
     names: frozenset[str] = frozenset()
     moved: tuple[cst.CSTNode, ...] = ()
+    made: tuple[Node, ...] = ()
 
     @property
     def atom(self) -> str:
@@ -114,12 +121,13 @@ class Writer:
                 self._moved,
                 self._scalar,
                 self._chosen,
+                self._taken_out,
             ):
                 found = attempt(node, place, depth)
                 if found is not None:
                     return found
         if node.frame.depth > 0:
-            raise Refused(f"{self._shown(node)} is made inside `{node.frame.qualname}`")
+            raise Refused(f"{self._shown(node)} is made inside `{node.frame.qualname}`: let that return it")
         raise Refused(f"no name holds {self._shown(node)} where the new call stands")
 
     def _shown(self, node: Node) -> str:
@@ -228,7 +236,7 @@ class Writer:
             found = self.write(node, place, depth + 1)
         except Refused:
             return None
-        return None if found.moved else found
+        return None if found.moved or found.made else found
 
     def _changed(self, node: Node, at: Statement) -> bool:
         """Whether an attribute may be assigned between where it was read and the place."""
@@ -301,7 +309,7 @@ class Writer:
                     return None
                 names.add(n.value)
                 continue
-            value = self.graph.values.get(n)
+            value = self.graph.values.get(n) or self._called(n, e)
             if self.holds(n, value, place) or self._holds_sizes(n, value, place):
                 names.add(n.value)
                 continue
@@ -315,6 +323,12 @@ class Writer:
         pieces.append(self.source.file.text[at:end])
         text = "".join(pieces)
         return Written(one_line(text) or text, frozenset(names))
+
+    def _called(self, name: cst.Name, e: cst.CSTNode) -> Node | None:
+        """The nested function that a name is called by, which is no value of the graph."""
+        at = self._statement(e) if name.value in self.local else None
+        held = None if at is None else self.graph.lookup(name.value, at)
+        return held if held is not None and held.op == "function" else None
 
     @staticmethod
     def _comp_targets(comp: cst.BaseComp) -> set[str]:
@@ -350,6 +364,65 @@ class Writer:
             else:
                 stack += reversed(children(n))
         return out
+
+    # Values of helpers
+
+    def _taken_out(self, node: Node, place: Place, depth: int) -> Written | None:
+        """The expression of a helper that makes the value, on what the call hands to the helper."""
+        source, e = node.frame.source, node.cst
+        if source is None or not isinstance(e, cst.BaseExpression) or isinstance(e, cst.Name):
+            return None
+        if any(isinstance(n, (*SCOPES, cst.NamedExpr, cst.Await, cst.Yield)) for n in walk(e)):
+            return None
+        if not self._is_sure(node, place):
+            return None
+        start, end = source.span(e)
+        pieces: list[str] = []
+        parts: list[Written] = []
+        at = start
+        for n in self._name_nodes(e):
+            value = node.frame.values.get(n)
+            if value is None or value.op in ("global", "function", "const"):
+                if n.value in self._locals_of(node) or not self._same_name(n.value, node, place):
+                    return None
+                parts.append(Written(n.value, frozenset({n.value})))
+                continue
+            try:
+                found = self.write(value, place, depth + 1)
+            except Refused:
+                return None
+            a, b = source.span(n)
+            pieces += [source.file.text[at:a], found.atom]
+            parts.append(found)
+            at = b
+        text = one_line("".join([*pieces, source.file.text[at:end]]))
+        if text is None or len(text) > LONGEST_TAKEN:
+            return None
+        return Written(
+            text,
+            frozenset().union(*(p.names for p in parts)),
+            tuple(e for p in parts for e in p.moved),
+            (node, *(n for p in parts for n in p.made)),
+        )
+
+    def _is_sure(self, node: Node, place: Place) -> bool:
+        """Whether a helper always makes the value, once, and the new call stands for the call of the helper."""
+        frame, e, stmt = node.frame, node.cst, node.stmt
+        while frame.parent is not None:
+            if frame.source is None or e is None or stmt is None or stmt.block.kind != "function":
+                return False
+            tree = Tree(frame.source)
+            definition = next((n for n in tree.up(e) if isinstance(n, cst.FunctionDef)), None)
+            if definition is None or tree.between(e, stmt.cst, CONDITIONAL):
+                return False
+            if sum(isinstance(n, (cst.Return, cst.Raise)) for n in walk(definition.body)) > 1:
+                return False
+            e, stmt, frame = frame.site, frame.stmt, frame.parent
+        if e is None or not isinstance(e, cst.BaseExpression):
+            return False
+        if any(n is e for n in walk(place.expr)):
+            return not self.tree.between(e, place.expr, CONDITIONAL)
+        return self._may_move(e, node, place)
 
     def is_scalar(self, node: Node) -> bool:
         return node.op in ("dim", "ndim", "size", "shape", "dtype") or self.graph.facts.kind(node) in (

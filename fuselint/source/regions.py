@@ -303,8 +303,9 @@ class _Cut:
     def _functions(self) -> None:
         """The helpers whose bodies are inlined in the region, and the nested functions among them."""
         self.helpers: dict[str, FunctionSource] = {}
+        self.is_cut_in_a_helper = any(self._is_in_a_helper(k) for k in self.keys)
         nested: dict[str, None] = {}
-        for n in self.inside:
+        for n in () if self.is_cut_in_a_helper else self.inside:
             at = n.frame
             while at.parent is not None:
                 if "<locals>" in at.qualname:
@@ -385,6 +386,13 @@ class _Cut:
     # Text
 
     def before(self) -> str:
+        if self.is_cut_in_a_helper:
+            from fuselint.verify.reference import text_of
+
+            text = text_of(self.graph, self.roots, self.names, double=False)
+            if text is None:
+                raise NotRunnable("an operand is made inside a helper, and the region has no text of its own")
+            return text
         return "\n".join([*self._body({}), self._result({})]) + "\n"
 
     def after(self) -> str:
@@ -406,6 +414,10 @@ class _Cut:
                 text = self.names.get(hole, "")
             template = template.replace(f"{{{key}}}", text)
         return template
+
+    def _is_in_a_helper(self, node: Node) -> bool:
+        """Whether no expression of the function itself evaluates an operand, so that no cut of its text can read it."""
+        return node.frame.depth > 0 and node not in self.graph.values.values()
 
     def _result(self, texts: Mapping[Node, str]) -> str:
         values = []

@@ -27,6 +27,7 @@ class Saved:
     before: cst.CSTNode | None = None
     instead: cst.CSTNode | None = None
     moved: tuple[cst.CSTNode, ...] = ()
+    made: tuple[Node, ...] = ()
 
     @property
     def reader(self) -> cst.CSTNode:
@@ -56,7 +57,7 @@ def bind(writer: Writer, node: Node, found: Written, wished: str, place: Place, 
     if stmt.line.body[0] is not stmt.cst or isinstance(writer.tree.parents.get(stmt.line), cst.SimpleStatementSuite):
         return None
     name = next(n for n in (wished, *(f"{wished}{i}" for i in range(2, 1000))) if n not in names)
-    return Saved(name, node, found.text, found.names, before=stmt.cst, moved=found.moved)
+    return Saved(name, node, found.text, found.names, before=stmt.cst, moved=found.moved, made=found.made)
 
 
 def _instead(writer: Writer, node: Node, place: Place) -> Saved | None:

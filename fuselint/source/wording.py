@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -41,28 +41,71 @@ class Wording:
     def write(self, gone: frozenset[Statement]) -> None:
         """The text of each part, given what dies."""
         moved: list[cst.CSTNode] = []
+        made: list[Node] = []
         uses = Counter(n for p in self.replacement.parts for n in PLACEHOLDER.findall(p.template))
         for site in self.sites:
             at = Place(site.expr, site.stmt, gone)
-            written: dict[str, Written] = {}
-            for name in dict.fromkeys(PLACEHOLDER.findall(site.template)):
-                hole = self.replacement.holes.get(name)
-                if hole is None:
-                    written[name] = Written(self._fixed_text(name))
-                    continue
-                written[name] = self._hole(hole, at, name)
-                if written[name].moved and uses[name] > 1:
-                    written[name] = self._bound(hole, written[name], at, name)
-                moved += written[name].moved
+            written = self._written(site, at, uses)
+            while self._share(written, at):
+                written = self._written(site, at, uses)
+            moved += [e for w in written.values() for e in w.moved]
+            made += [n for w in written.values() for n in w.made]
             site.text = _filled(site.template, written)
             site.names = frozenset().union(*(w.names for w in written.values()))
         dead = {s.cst for s in gone}
-        self.moves = any(self.writer.tree.statement(e) in dead for e in moved)
+        calls = [e for n in made if (e := n.top_cst) is not None]
+        self.moves = any(self.writer.tree.statement(e) in dead for e in [*moved, *calls])
         moved += [e for s in self.saved for e in s.moved]
         for i, a in enumerate(moved):
             for b in moved[i + 1 :]:
                 if a is b or b in self.writer.tree.up(a) or a in self.writer.tree.up(b):
                     raise Refused("an operand would be evaluated twice")
+        made += [n for s in self.saved for n in s.made]
+        if len(set(made)) < len(made) or any(e in moved or set(moved) & {*self.writer.tree.up(e)} for e in calls):
+            raise Refused("an operand would be evaluated twice")
+
+    def _written(self, site: Site, at: Place, uses: Mapping[str, int]) -> dict[str, Written]:
+        """The text of each placeholder of a part."""
+        written: dict[str, Written] = {}
+        for name in dict.fromkeys(PLACEHOLDER.findall(site.template)):
+            hole = self.replacement.holes.get(name)
+            if hole is None:
+                written[name] = Written(self._fixed_text(name))
+                continue
+            written[name] = self._hole(hole, at, name)
+            if (written[name].moved or written[name].made) and uses[name] > 1:
+                written[name] = self._bound(hole, written[name], at, name)
+        return written
+
+    def _share(self, written: Mapping[str, Written], at: Place) -> bool:
+        """Gives a name to a value that several operands are taken out of a helper with, if there is one."""
+        if len(self.sites) > 1 or not any(w.made for w in written.values()):
+            return False
+        values = self.writer.graph.values
+        parts = Counter(n for w in written.values() for n in (*w.made, *(values[e] for e in w.moved if e in values)))
+        shared = [n for n, count in parts.items() if count > 1 and n not in self.writer.fixed]
+        if not shared:
+            return False
+        node = max(shared, key=lambda n: n.id)
+        taken = self.writer.local | taken_names(self.writer.source.file)
+        saved = save(self.writer, node, "part", at, taken)
+        if saved is None:
+            saved = bind(self.writer, node, self.writer.write(node, at), self._named(node, taken), at, taken)
+        if saved is None or saved.instead in {s.instead for s in self.saved if s.instead is not None}:
+            return False
+        self.saved.append(saved)
+        self.writer.fixed[node] = saved.name
+        return True
+
+    def _named(self, node: Node, taken: Collection[str]) -> str:
+        """What a helper calls a value, or what it is made of."""
+        frames = (f for f in self.writer.graph.frames if f.parent is not None)
+        own = (n.value for f in frames for n, v in f.values.items() if v is node and isinstance(n, cst.Name))
+        name = next(own, "part")
+        base = node
+        while base.op not in ("param", "attr") and base.inputs:
+            base = base.inputs[0]
+        return f"{base.attrs['name']}_{name}" if name in taken and "name" in base.attrs else name
 
     @cached_property
     def helper(self) -> tuple[str, tuple[int, ...]]:
@@ -104,12 +147,13 @@ class Wording:
         found = PLACEHOLDER.findall(hole.template)
         parts = {n: self._operand(hole, n, at) for n in dict.fromkeys(found)}
         for n, p in parts.items():
-            if p.moved and found.count(n) > 1:
+            if (p.moved or p.made) and found.count(n) > 1:
                 raise Refused(f"`{p.text}` would be evaluated twice")
         return Written(
             _filled(hole.template, parts),
             frozenset().union(*(p.names for p in parts.values())),
             tuple(e for p in parts.values() for e in p.moved),
+            tuple(n for p in parts.values() for n in p.made),
         )
 
     def _bound(self, hole: Hole, found: Written, at: Place, name: str) -> Written:

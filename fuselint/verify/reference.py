@@ -122,6 +122,8 @@ class _Writer:
         if node in self.names:
             return self.names[node]
         if node.op == "const":
+            if isinstance(node.attrs["value"], complex) and not self.double:  # MLX has no complex128
+                return repr(node.attrs["value"])
             return constant(node.attrs["value"], node.attrs.get("kind") == "dtype")
         if node.op == "param":
             return str(node.attrs["name"])
