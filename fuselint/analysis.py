@@ -251,12 +251,10 @@ class Analysis:
         """Without what isn't selected, what a comment silences, and elementwise chains too short to report."""
         codes = chosen_codes(self.settings, self.file.path)
         for graph, match in matches:
-            if match.code not in codes:
+            if match.code not in codes or self.is_short(match):
                 continue
             name = self.by_code[match.code].name
-            if suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
-                continue
-            if not self.is_short(match):
+            if not suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
                 yield graph, match
 
     def is_idle(self, graph: Graph, match: Match) -> bool:
