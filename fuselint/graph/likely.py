@@ -35,6 +35,8 @@ RANK = 4
 
 JOINS = frozenset({"phi", "loop"})
 
+REPEATS = frozenset({"repeat", "tile", "broadcast_to"})
+
 LEAST, LONGEST = 2, 3
 """Parts of an index that takes one of a sequence."""
 
@@ -96,7 +98,7 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
     if source is None:
         return None
     found = None
-    if node.op in JOINS or (node.op in TABLE and TABLE[node.op].kind == "binary"):
+    if node.op in JOINS or _is_binary(node):
         found = _met(node, facts, depth) or _joined(node, facts, depth)
     elif _is_a_step(node):
         tail = (likely(source, facts, depth + 1) or Shape(f"%{source.id}", ())).tail(3)
@@ -109,7 +111,12 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         whole = likely(source, facts, depth + 1)
         index = node.attrs.get("index")
         whole = _named_axes(whole, index) or whole
-        found = _indexed(whole, index) or _cut(whole, index, facts) or _sliced(node, whole, facts)
+        found = (
+            _beside(node, whole, index, facts)
+            or _indexed(whole, index)
+            or _cut(whole, index, facts)
+            or _sliced(node, whole, facts)
+        )
     elif node.op == "item" and _is_picked(node, source, facts):
         found = SCALAR
     elif node.op == "expand_dims":
@@ -185,16 +192,25 @@ def _by_rule(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
 
 
 def _joined(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
-    """Of branches that join, the longest whose shape is known, of several the last; of a loop, the value before the
-    first round."""
+    """Of branches that join, the longest whose shape is known, of several one that repeats what another has, else the
+    last; of a loop, the value before the first round."""
     ways = {"phi": node.inputs[::-1], "loop": node.inputs[:1]}.get(node.op, ())
     found = [(n, likely(n, facts, depth + 1)) for n in ways]
+    found.sort(key=lambda way: way[0].op not in REPEATS)
     shapes = [s for _, s in found if s is not None and s.lead is None]
     longest = min(shapes, key=lambda s: sum(d == 1 for d in s.dims), default=None)
     unknown = [n for n, s in found if (s is None or s.lead is not None) and facts.kind(n) in ("array", "unknown")]
     if longest is not None and ONE in longest.dims and any(n.op in TABLE or n.op == "call" for n in unknown):
         return None  # one row where there may be many
+    if any(n.op == "reshape" and s == longest and n.inputs[0] in unknown and _is_folded(n) for n, s in found):
+        return None  # a row where it isn't folded
     return longest
+
+
+def _is_folded(reshape: Node) -> bool:
+    """`x.reshape(-1, n)`"""
+    sizes = reshape.attrs.get("shape")
+    return isinstance(sizes, tuple) and len(sizes) == 2 and sizes[0] == -1
 
 
 def _met(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
@@ -267,6 +283,23 @@ def _kept(shape: Shape | None, axis: Any) -> Shape | None:
         return None
     gone = {a % count for a in axes}
     return Shape(None, tuple(ONE if i in gone else d for i, d in enumerate(sizes)))
+
+
+def _beside(node: Node, whole: Shape | None, index: Any, facts: KnownFacts) -> Shape | None:
+    """`slopes[:, None, None]` of slopes of unknown rank, beside an array of three axes: it has three, too."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if whole is None or whole.lead is None or whole.dims or None not in parts:
+        return None
+    others = {n for u in facts.graph.users.get(node, ()) if _is_binary(u) for n in u.inputs if n is not node}
+    ranks = {s.rank for n in others if facts.kind(n) == "array" and (s := facts.shape(n)) is not None}
+    if ranks != {len(parts)} or not all(p is None or (isinstance(p, Slice) and p.takes_all) for p in parts):
+        return None
+    axes = (Expr.name(f"{whole.lead}.shape[{i}]") for i in range(len(parts)))
+    return Shape(None, tuple(ONE if p is None else next(axes) for p in parts))
+
+
+def _is_binary(node: Node) -> bool:
+    return node.op in TABLE and TABLE[node.op].kind == "binary"
 
 
 def _indexed(shape: Shape | None, index: Any) -> Shape | None:

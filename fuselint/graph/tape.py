@@ -111,6 +111,10 @@ def same_shape(a: Shape | None, b: Shape | None) -> bool:
     return all(map(_same_size, reversed(fixed.dims), reversed(free.dims)))
 
 
+HEADED = 3
+"""Axes of attention's heads, besides the batch."""
+
+
 def joined(a: Shape | None, b: Shape | None) -> Shape | None:
     """The shape of a op b. Shapes without facts count as equal: of two, the one that says more is kept.
 
@@ -133,14 +137,16 @@ def joined(a: Shape | None, b: Shape | None) -> Shape | None:
     if len(more.dims) <= max(len(less.dims), 1):
         return broadcast(a, b)  # a weight, and an activation of unknown rank
     count = len(more.dims) - len(less.dims)
-    if more.lead is None and 1 in more.dims:
+    if not _is_full(more):
         return Shape(less.lead, _meet(less.dims, more.dims[count:]))  # one row for many, or one number for a row
     return Shape(more.lead, _meet(more.dims, less.dims))
 
 
 def _is_full(shape: Shape) -> bool:
-    """Whether no axis is 1, so that what is combined with it may well have this shape."""
-    return not any(d == 1 for d in shape.dims)
+    """Whether no axis is 1, so that what is combined with it may well have this shape. In `(1, length, heads, width)`
+    the 1 is a batch of one."""
+    first, *rest = shape.dims or (None,)
+    return 1 not in rest and (first != 1 or len(rest) >= HEADED)
 
 
 def _meet(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -125,7 +125,7 @@ class Apart:
         others = [m for m in measures if m not in weights]
         if weights and others and all(m in free for m in others):
             return max(others, key=Measure.rank)
-        if len(measures) == 1 and len(array.inputs) == 1 and measures[0].shape != array.shape:
+        if len(measures) == 1 and (len(array.inputs) == 1 or measures[0].shape == array.shape):
             return measures[0]
         return Measure(None, array.shape)
 

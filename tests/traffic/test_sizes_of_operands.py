@@ -735,3 +735,85 @@ def test_what_a_recurrence_goes_through_step_by_step_has_a_batch_behind_its_leng
     named = {t.symbols[name]: n for name, n in t.at.items()}
     assert named["x.shape[1]"] == 1
     assert t.saved_at is not None and t.saved_at < 1 << 20
+
+
+def test_what_meets_a_table_is_no_smaller_than_the_heads(tmp_path: Path) -> None:
+    """cos has one row for all heads: a product of it has the heads."""
+    text = """
+def turn(x, cos, sin):
+    return x[..., 0::2] * cos - x[..., 1::2] * sin
+
+
+class Vision(nn.Module):
+    def __init__(self, n_heads: int, head_dim: int):
+        super().__init__()
+        self.n_heads, self.head_dim = n_heads, head_dim
+
+    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
+        q = x.reshape(1, x.shape[0], self.n_heads, self.head_dim)
+        return turn(q, cos, sin)
+"""
+    (t,) = [t for t in costs(tmp_path / "a.py", text) if "cos.size" in t.symbols]
+    half, table = mx.zeros((1, 2048, 32, 64), mx.bfloat16), mx.zeros((1, 2048, 1, 64), mx.bfloat16)
+    numbers = {**t.numbers, "cos.size": table.size, "sin.size": table.size}
+    assert evaluate(t.bytes_now, numbers) == moved((half, table, half), (half, table, half), (half, half, half))
+    assert evaluate(t.bytes_fused, numbers) == moved((half, half, table, table, half))
+
+
+def test_a_helper_that_repeats_heads_does(tmp_path: Path) -> None:
+    text = """
+class Attention(nn.Module):
+    def __init__(self, heads: int, few: int, width: int):
+        super().__init__()
+        self.heads, self.few, self.width = heads, few, width
+        self.times = heads // few
+
+    def __call__(self, x: mx.array, v: mx.array):
+        B, L, _ = x.shape
+        y = x.reshape(B, L, self.heads, self.width)
+        v = self.spread(v.reshape(B, L, self.few, self.width))
+        return y * mx.sigmoid(v) + v
+
+    def spread(self, v):
+        if v.shape[2] < self.heads:
+            return mx.repeat(v, self.times, axis=2)
+        return v
+"""
+    (t,) = costs(tmp_path / "a.py", text)
+    sizes = {"B": 2, "L": 3, "heads": 6, "few": 2, "times": 3, "width": 4, "self.heads": 6, "self.few": 2}
+    y = mx.zeros((2, 3, 6, 4), mx.bfloat16)
+    assert evaluate(t.bytes_now, {n: sizes[n.split(".")[-1]] for n in t.symbols}) == moved((y, y), (y, y, y), (y, y, y))
+
+
+def test_a_slope_for_each_head_is_no_batch(tmp_path: Path) -> None:
+    text = """
+class Attention(nn.Module):
+    def __call__(self, q: mx.array, k: mx.array, v: mx.array, slopes: mx.array):
+        B, H, T, D = q.shape
+        far = mx.arange(T)[None, :] - mx.arange(T)[:, None]
+        bias = slopes[:, None, None] * far[None, :, :].astype(q.dtype)
+        scores = mx.tanh(q @ k.transpose(0, 1, 3, 2)) * 2.0 + bias
+        return mx.softmax(scores, axis=-1) @ v
+"""
+    (t,) = costs(tmp_path / "a.py", text)
+    scores, bias = mx.zeros((3, 4, 5, 5), mx.bfloat16), mx.zeros((4, 5, 5), mx.bfloat16)
+    far, cast = mx.zeros((5, 5), mx.int32), mx.zeros((5, 5), mx.bfloat16)
+    made = moved((far, cast), (cast, bias))  # with the slopes, which are too few to be named
+    want = made + moved((scores, scores), (scores, scores), (scores, bias, scores))
+    sizes = {"B": 3, "H": 4, "T": 5}
+    assert evaluate(t.bytes_now, {n: sizes[n] for n in t.symbols}) == want
+
+
+def test_a_weight_that_is_folded_is_no_activation(tmp_path: Path) -> None:
+    text = """
+def norm(x, weight, group):
+    y = x.astype(mx.float32)
+    if group is not None:
+        y = y.reshape(*y.shape[:-1], -1, group)
+        weight = weight.reshape(-1, group)
+    y = mx.tanh(y) * (1.0 + weight.astype(mx.float32))
+    return y.reshape(x.shape).astype(x.dtype)
+"""
+    (t,) = costs(tmp_path / "a.py", text)
+    assert evaluate(t.bytes_now, {"T": 1, "D": 0, "weight''.size": 8}) == 8 * (2 + 4 + 4 + 4 + 4)  # one row
+    assert evaluate(t.bytes_now, {"T": 6, "D": 8, "weight''.size": 0}) == 6 * 8 * 4 * (2 + 2)
