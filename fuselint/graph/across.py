@@ -49,7 +49,8 @@ SELF, FIELDS = "self", "<fields>"
 """Paths of objects: the one whose method is analysed, and a dataclass object before its `__post_init__`."""
 
 PROPERTIES = frozenset({"property", "builtins.property", "functools.cached_property"})
-TRANSPARENT = frozenset({"staticmethod", "builtins.staticmethod", "mlx.core.compile"}) | PROPERTIES
+REMEMBERING = frozenset({"functools.lru_cache", "functools.cache"})
+TRANSPARENT = frozenset({"staticmethod", "builtins.staticmethod", "mlx.core.compile"}) | PROPERTIES | REMEMBERING
 """Decorators with which a call still gives back what the body returns."""
 
 Given = Mapping[str, "tuple[KnownFacts, Node]"]

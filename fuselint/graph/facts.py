@@ -673,6 +673,10 @@ class Facts(KnownFacts):
         return inputs[0].size if target in ("builtins.int", "math.ceil") else None
 
     def _opaque(self, node: Node) -> Fact:
+        element = self.of(node.inputs[-1]) if isinstance(node.cst, cst.ListComp) and node.inputs else None
+        if element is not None and element.kind == "scalar" and node.attrs.get("reason") == "comprehension":
+            shape = Shape(None, (Expr.name(f"{self._name(node)}.shape[0]"),))
+            return Fact("tuple", shape, element.dtype, why="a list of numbers")
         return Fact("unknown", why=f"not understood: {node.attrs.get('reason', '')}")
 
 

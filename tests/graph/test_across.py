@@ -400,3 +400,12 @@ def test_a_layer_of_a_list_gets_its_arguments_in_their_places(tmp_path: Path, ca
     at = graph(write(tmp_path, {"user.py": user}) / "user.py", "Model.__call__")
     (made,) = [n for n in at.nodes if n.op == "call" and n.attrs["target"] == "Layer.__call__"]
     assert str(at.facts.shape(made)).startswith("(2, 3, ")
+
+
+def test_a_function_that_remembers_gives_what_it_returns(tmp_path: Path) -> None:
+    window = "from functools import lru_cache\n\n\n@lru_cache(maxsize=None)\ndef window(n):\n    return mx.ones((n,))\n"
+    package = write(
+        tmp_path, {"base.py": window, "a.py": "from .base import window\n\n\ndef f(n):\n    return window(n)\n"}
+    )
+    of = graph(package / "a.py", "f")
+    assert facts(of).dtype(returned(of)).name == "float32"

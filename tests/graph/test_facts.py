@@ -426,3 +426,20 @@ def test_what_a_nested_function_reads_of_the_one_around_it(before: str, inside: 
     graph = graph_of(text, "turn.<locals>.mix")
     read = next(n for n in graph.nodes if n.op == "multiply").inputs[1]
     assert graph.facts.kind(read) == kind
+
+
+@pytest.mark.parametrize(
+    ("expression", "made"),
+    [
+        ("mx.array([0.5 * math.cos(i / n) for i in range(n)])", "float32"),
+        ("mx.array([i + 1 for i in range(n)])", "int32"),
+        ("mx.array([[i + 0.5 for i in range(n)]])", "float32"),
+        ("mx.array([x for _ in range(n)])", "%"),
+    ],
+)
+def test_an_array_of_a_list_of_numbers_has_their_dtype(expression: str, made: str) -> None:
+    graph = function(f"return {expression}", "x: mx.array, n: int")
+    assert dtype(graph).startswith(made)
+    if made != "%":
+        rank = graph.facts.rank(result(graph))
+        assert rank == (2 if "[[" in expression else 1)
