@@ -390,7 +390,7 @@ def test_a_shape_has_one_spelling() -> None:
 
 
 AROUND = """
-def turn(x: mx.array, cos: mx.array, scale):
+def turn(x: mx.array, cos: mx.array, scale, eps: float):
     {before}
 
     def mix(y: mx.array):
@@ -408,6 +408,9 @@ def turn(x: mx.array, cos: mx.array, scale):
         ("table = cos[None] if scale else mx.sin(cos)", "", "", "array"),
         ("if scale:\n        table = cos\n    else:\n        table = cos + 1", "", "", "array"),
         ("table = scale", "", "", "unknown"),
+        ("table = eps", "", "", "scalar"),
+        ("table = eps * 2", "", "table = 1.0\n    ", "scalar"),
+        ("table = eps", "", "table = cos\n    ", "unknown"),
         ("table = cos", "", "table = 2.0\n    ", "unknown"),
         ("for table in scale:\n        pass\n    table = cos", "", "", "unknown"),
         ("with scale as table:\n        pass\n    table = cos", "", "", "unknown"),
