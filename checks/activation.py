@@ -23,7 +23,6 @@ from typing import Any
 
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph.canonical import Canonical
-from fuselint.graph.compiling import both_ways
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.ops import EXPONENTIALS, TABLE
 from fuselint.graph.values import ONE, Value, alike
@@ -139,7 +138,6 @@ def find(graph: Graph) -> Iterator[Match]:
         if node.op in ARITHMETIC and graph.facts.kind(node) == "array":
             match = _match(graph, node)
             if match is not None:
-                match.obligations += both_ways(graph)
                 yield match
 
 

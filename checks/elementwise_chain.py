@@ -50,7 +50,6 @@ from typing import Any
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph import ops
 from fuselint.graph.chains import Chain, before_cast, chains, may_chain, parts
-from fuselint.graph.compiling import both_ways
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.op import Op
@@ -96,7 +95,6 @@ def find(graph: Graph) -> Iterator[Match]:
         match = _match(graph, origins, chain)
         if match is not None:
             chained.update(chain.nodes)
-            match.obligations += both_ways(graph)
             match.narrower = partial(_narrower, graph, origins, chain)
             yield match
     yield from _given_gates(graph, origins, chained)

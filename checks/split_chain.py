@@ -31,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 from fuselint.finding import Obligation
@@ -162,10 +163,22 @@ class _Place:
             message=message,
             obligations=[compiled, *obligations],
             region=cut.nodes,
-            launches=Launches(now, after, form),
+            launches=Launches(now, after, form, partial(self.wide, cut)),
             related=[(cut.value, "this is written to memory, and read again")],
             data={"cut": cut},
         )
+
+    @cached_property
+    def in_float32(self) -> list[Cut]:
+        return list(cuts(self.graph, "float32"))
+
+    def wide(self, cut: Cut) -> tuple[list[Kernel], list[Kernel]]:
+        """The kernels where activations are float32: those of the same cut, if it is one there too."""
+        same = [c for c in self.in_float32 if c.kind == cut.kind and not c.nodes.isdisjoint(cut.nodes)]
+        if same:
+            return _launches(max(same, key=lambda c: len(c.nodes & cut.nodes)))
+        _, after = _launches(cut)
+        return after, after
 
     def shapeless(self, cut: Cut) -> tuple[Node, str, str, list[Obligation]]:
         name = self.graph.context.qualname.rpartition(".")[2]

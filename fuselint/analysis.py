@@ -22,6 +22,7 @@ import libcst as cst
 from fuselint.asrecorded import AS_RECORDED, AsRecorded, is_recorded
 from fuselint.config import Settings
 from fuselint.finding import Applicability, FileResult, Finding, Fix, InDtype, Obligation, Region, Related, Traffic
+from fuselint.graph.compiling import UNCOMPILED, both_ways
 from fuselint.graph.elsewhere import Elsewhere, shared
 from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
@@ -226,6 +227,7 @@ class Analysis:
         try:
             matches = [self.settled(graph, m) for m in rule.find(graph)]
             for match in matches:
+                match.obligations += both_ways(graph) if match.has_traffic else []
                 match.obligations += stay_as_they_are(graph, match)
             return matches
         except Exception as e:
@@ -605,6 +607,8 @@ def message(match: Match, traffic: Traffic | None) -> str:
         now += f", or {_kernels(other.kernels_now)} {other.bytes_now} in {other.dtype}"
         same = other.kernels_fused == traffic.kernels_fused
         after += "" if after == _after(other) else f", or {other.bytes_fused if same else _after(other)}"
+    if any(o.claim == UNCOMPILED for o in match.obligations):
+        now = f"uncompiled, {now}"
     return f"{match.message}: {now}; {becomes}: {after}"
 
 

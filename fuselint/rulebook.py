@@ -83,11 +83,13 @@ class Launches:
     """A rule's own count of the kernels, of code that is grouped differently: those that are there now, and after.
 
     form: what the code is called that has the second ones, such as "plain mx.compile".
+    wide: both where activations are float32, in which a cast to it is nothing.
     """
 
     now: Sequence[Kernel]
     after: Sequence[Kernel]
     form: str
+    wide: Callable[[], tuple[Sequence[Kernel], Sequence[Kernel]]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ opaque value for the rules, and only what is known of that value grows.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -49,7 +50,8 @@ SELF, FIELDS = "self", "<fields>"
 """Paths of objects: the one whose method is analysed, and a dataclass object before its `__post_init__`."""
 
 PROPERTIES = frozenset({"property", "builtins.property", "functools.cached_property"})
-TRANSPARENT = frozenset({"staticmethod", "builtins.staticmethod", "mlx.core.compile"}) | PROPERTIES
+REMEMBERING = frozenset({"functools.lru_cache", "functools.cache"})
+TRANSPARENT = frozenset({"staticmethod", "builtins.staticmethod", "mlx.core.compile"}) | PROPERTIES | REMEMBERING
 """Decorators with which a call still gives back what the body returns."""
 
 Given = Mapping[str, "tuple[KnownFacts, Node]"]
@@ -169,9 +171,31 @@ class Across:
         if op is None:
             found = self.elsewhere.resolve(self.graph, target) if target else None
             if found is None or self.elsewhere.class_(found) is None:
-                return None
+                return self._made_by_a_method(target)
         instance = Instance(found, op, (self.facts, node))
         return Fact("object", instances=(instance,), why=f"an instance of {target.rpartition('.')[2]}", present=True)
+
+    def _made_by_a_method(self, target: str) -> Fact | None:
+        """The object that `Config.from_dict(...)` makes, of which only the class is known."""
+        owner, _, name = target.rpartition(".")
+        found = self.elsewhere.resolve(self.graph, owner) if owner else None
+        method = None if found is None or self.elsewhere.class_(found) is None else self.elsewhere.method(found, name)
+        summary = None if method is None else self.elsewhere.function(method)
+        if found is None or method is None or summary is None or summary.kind != "classmethod":
+            return None
+        stated = {m.rpartition(".")[2] for m in members(summary.returns)} <= {found.name, "Self"}
+        if not (summary.returns and stated) and not self._calls_its_class(method):
+            return None
+        present = not re.search(r"\b(None|Optional)\b", summary.returns or "")
+        return Fact("object", instances=(Instance(found),), why=f"{target} makes it", present=present)
+
+    def _calls_its_class(self, method: Definition) -> bool:
+        """Whether all that a class method returns is `cls(...)`."""
+        graph = self.elsewhere.graph(method)
+        if graph is None or graph.falls_off or not graph.returns:
+            return False
+        own = next(iter(graph.params.values()), None)
+        return all(n.op == "call" and n.attrs.get("callee") is own for _, n in graph.returns)
 
     def attribute(self, instance: Instance, name: str) -> Fact | None:
         """An attribute of an object: a dataclass's field, what `__init__` assigns, a property, a class's constant."""

@@ -19,10 +19,13 @@ def compilations(graph: Graph, qualname: str = "") -> list[Compilation]:
     return [c for c in graph.module.compilations if c.target == wanted and c.direct]
 
 
+UNCOMPILED = "it runs uncompiled too"
+
+
 def both_ways(graph: Graph) -> list[Obligation]:
     """What to add to a claim about code that is not compiled, where that holds for some of the function's calls."""
     also = graph.context.partly
-    return [Obligation("it runs uncompiled too", "proven", also)] if also else []
+    return [Obligation(UNCOMPILED, "proven", also)] if also else []
 
 
 def decorator(graph: Graph, compilation: Compilation) -> Node | None:

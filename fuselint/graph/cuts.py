@@ -70,13 +70,14 @@ class Move:
     after: bool = False
 
 
-def cuts(graph: Graph) -> Iterator[Cut]:
-    """The cuts of a function that mx.compile compiles, each where all of its code runs or none of it does."""
-    tape = Tape.of(graph, graph.context.shapeless)
+def cuts(graph: Graph, dtype: str = "") -> Iterator[Cut]:
+    """The cuts of a function that mx.compile compiles, each where all of its code runs or none of it does. dtype: of
+    activations; "" for any."""
+    tape = Tape.of(graph, graph.context.shapeless, dtype)
     if not tape.outputs:
         return
     now = _Version(tape.copied())
-    found = list(_limits(graph, tape, now))
+    found = list(_limits(graph, tape, now, dtype))
     yield from found
     search = _Search(tape, now)
     for cut in (*search.filled(), *search.views(), *search.shared()):
@@ -95,8 +96,9 @@ class Tape:
     outputs: list[Array]
 
     @classmethod
-    def of(cls, graph: Graph, shapeless: bool) -> Tape:
-        traced = trace(graph.nodes, graph.facts, shapeless=shapeless, gates=Gates(given=given_dtypes(graph)))
+    def of(cls, graph: Graph, shapeless: bool, dtype: str) -> Tape:
+        gates = Gates(given=given_dtypes(graph), dtype=dtype)
+        traced = trace(graph.nodes, graph.facts, shapeless=shapeless, gates=gates)
         left = (traced.array(n) for n in leaving(graph))
         return cls(*simplified(list(dict.fromkeys(a for a in left if a is not None))))
 
@@ -239,9 +241,9 @@ def _blocks(node: Node) -> tuple[Block, ...]:
 # -- the limits of a kernel --------------------------------------------------------------------------------------------
 
 
-def _limits(graph: Graph, tape: Tape, now: _Version) -> Iterator[Cut]:
+def _limits(graph: Graph, tape: Tape, now: _Version, dtype: str) -> Iterator[Cut]:
     if graph.context.shapeless:
-        yield from _fewer("shapeless", now, _Version(Tape.of(graph, False).copied()))
+        yield from _fewer("shapeless", now, _Version(Tape.of(graph, False, dtype).copied()))
         return
     deep = list(_fewer("depth", now, _Version(tape.copied(), depth=UNLIMITED)))
     yield from deep or _fewer("inputs", now, _Version(tape.copied(), most=UNLIMITED))

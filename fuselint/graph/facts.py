@@ -389,13 +389,17 @@ class Facts(KnownFacts):
         return found or self._captured(node) or Fact("unknown", why=f"the global {node.attrs.get('name', '')}")
 
     def _captured(self, node: Node) -> Fact | None:
-        """A name of the function around this one that holds arrays, whenever this one may run."""
+        """A name of the function around this one that holds arrays, or Python numbers, whenever this one may run."""
         name, program = node.attrs["name"], self.graph.program
         around = None if node.attrs["target"] is not None else self._around(name)
         graph = None if around is None or program is None else program.graph(around)
         if graph is None or name in rebinds_outer(graph.source.node):
             return None
         bound = graph.bindings.get(name, ())
+        numbers = {graph.facts.dtype(b.node) for b in bound if graph.facts.kind(b.node) == "scalar"}
+        if len(numbers) == 1 and all(graph.facts.kind(b.node) == "scalar" for b in bound):
+            why = f"`{name}` of {around}, which holds numbers alone"
+            return Fact("scalar", SCALAR, numbers.pop(), size=Expr.name(name), why=why)
         if not bound or any(graph.facts.kind(b.node) != "array" for b in bound):
             return None
         return Fact("array", why=f"`{name}` of {around}, which holds arrays alone")
@@ -673,6 +677,10 @@ class Facts(KnownFacts):
         return inputs[0].size if target in ("builtins.int", "math.ceil") else None
 
     def _opaque(self, node: Node) -> Fact:
+        element = self.of(node.inputs[-1]) if isinstance(node.cst, cst.ListComp) and node.inputs else None
+        if element is not None and element.kind == "scalar" and node.attrs.get("reason") == "comprehension":
+            shape = Shape(None, (Expr.name(f"{self._name(node)}.shape[0]"),))
+            return Fact("tuple", shape, element.dtype, why="a list of numbers")
         return Fact("unknown", why=f"not understood: {node.attrs.get('reason', '')}")
 
 

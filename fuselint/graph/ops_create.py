@@ -56,7 +56,7 @@ def _nested_shape(value: Value) -> Shape | None:
     if value.kind != "tuple":
         return value.shape
     if value.elements is None or value.count is not None:
-        return None
+        return None if value.count is not None else value.shape  # of a list of numbers
     if not value.elements:
         return Shape.of(0)
     inner = _nested_shape(value.elements[0])
@@ -73,5 +73,5 @@ def _nested_dtype(value: Value) -> DType:
     if value.kind != "tuple":
         return value.dtype
     if not value.elements:
-        return DType({"float32"}) if value.elements is not None else dtypes.UNKNOWN
+        return DType({"float32"}) if value.elements is not None else value.dtype
     return reduce(dtypes.promote, map(_nested_dtype, value.elements))

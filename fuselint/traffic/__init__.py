@@ -242,9 +242,11 @@ def _meets_wide(traced: Trace, match: Match) -> bool:
 
 
 def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[list[Kernel], list[Kernel]]:
-    if match.launches is not None:
-        return list(match.launches.now), list(match.launches.after)
     gates = traced.gates
+    if match.launches is not None:
+        own = match.launches
+        now, after = own.wide() if own.wide is not None and gates.dtype == "float32" else (own.now, own.after)
+        return list(now), list(after)
     needed = _still_needed(graph, match)
     if graph.context.compiled:
         return kernels_around(graph, match, facts, gates, needed)

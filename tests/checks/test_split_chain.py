@@ -343,3 +343,22 @@ def test_a_kernel_with_no_room_for_a_broadcast_is_cut_again(last: str, fewer: in
     moved = text.replace(".reshape(x.shape)\n", "\n").replace("([1, C] + [1]", "([1, groups, C // groups] + [1]")
     assert compiled_kernels(text) - compiled_kernels(moved) == fewer
     assert len(findings(text)) == fewer
+
+
+CAST_BACK = """
+    @mx.compile
+    def f(x: mx.array, w: mx.array):
+        B, L, D = x.shape
+        y = x.reshape(B, L, 4, D // 4).astype(mx.float32)
+        y = mx.tanh(y) * (1.0 + w.astype(mx.float32))
+        return y.reshape(B, L, D).astype(x.dtype)
+"""
+
+
+@needs_compiler
+def test_in_float32_a_cast_back_is_no_kernel() -> None:
+    """In bfloat16 the reshape stands before the cast back; in float32 nothing follows it."""
+    f = defined(HEAD + textwrap.dedent(CAST_BACK))["f"]
+    ran = {d: drawn(f(*arrays([(2, 3, 8), (2,)], d))) for d in (mx.bfloat16, mx.float32)}
+    found = [x.traffic for x in findings(CAST_BACK) if x.traffic is not None and "reshape" in x.message]
+    assert {(t.kernels_now, t.otherwise.kernels_now) for t in found} == {(ran[mx.bfloat16], ran[mx.float32])}

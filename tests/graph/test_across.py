@@ -400,3 +400,63 @@ def test_a_layer_of_a_list_gets_its_arguments_in_their_places(tmp_path: Path, ca
     at = graph(write(tmp_path, {"user.py": user}) / "user.py", "Model.__call__")
     (made,) = [n for n in at.nodes if n.op == "call" and n.attrs["target"] == "Layer.__call__"]
     assert str(at.facts.shape(made)).startswith("(2, 3, ")
+
+
+def test_a_function_that_remembers_gives_what_it_returns(tmp_path: Path) -> None:
+    window = "from functools import lru_cache\n\n\n@lru_cache(maxsize=None)\ndef window(n):\n    return mx.ones((n,))\n"
+    package = write(
+        tmp_path, {"base.py": window, "a.py": "from .base import window\n\n\ndef f(n):\n    return window(n)\n"}
+    )
+    of = graph(package / "a.py", "f")
+    assert facts(of).dtype(returned(of)).name == "float32"
+
+
+CONFIGURED = """
+@dataclass
+class Codec:
+    scale: float = 8.0
+    shift: float = 0.0
+    mean: Any = None
+
+    @classmethod
+    def from_dict(cls, given):
+        return cls(float(given["scale"]), float(given["shift"]))
+
+    @classmethod
+    def parts(cls, given):
+        return cls(1.0), given
+
+
+@dataclass
+class Config:
+    codec: Codec
+
+    @classmethod
+    def from_path(cls, path) -> "Config":
+        return load(path)
+
+
+class Pipeline:
+    def __init__(self, path, config: Config | None = None):
+        self.config = config or Config.from_path(path)
+        self.codec = Codec.from_dict(path)
+        self.parts = Codec.parts(path)
+
+    def decode(self, x: mx.array):
+        return RESULT
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "kind"),
+    [
+        ("self.config.codec.scale", "scalar"),
+        ("self.codec.shift", "scalar"),
+        ("self.codec.mean", "unknown"),
+        ("self.parts.scale", "unknown"),
+    ],
+)
+def test_a_field_of_what_a_class_method_makes_is_what_it_is_annotated(tmp_path: Path, result: str, kind: str) -> None:
+    package = write(tmp_path, {"a.py": "from typing import Any\n\n\n" + CONFIGURED.replace("RESULT", result)})
+    of = graph(package / "a.py", "Pipeline.decode")
+    assert facts(of).kind(returned(of)) == kind

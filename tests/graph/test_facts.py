@@ -392,7 +392,7 @@ def test_a_shape_has_one_spelling() -> None:
 
 
 AROUND = """
-def turn(x: mx.array, cos: mx.array, scale):
+def turn(x: mx.array, cos: mx.array, scale, eps: float):
     {before}
 
     def mix(y: mx.array):
@@ -410,6 +410,9 @@ def turn(x: mx.array, cos: mx.array, scale):
         ("table = cos[None] if scale else mx.sin(cos)", "", "", "array"),
         ("if scale:\n        table = cos\n    else:\n        table = cos + 1", "", "", "array"),
         ("table = scale", "", "", "unknown"),
+        ("table = eps", "", "", "scalar"),
+        ("table = eps * 2", "", "table = 1.0\n    ", "scalar"),
+        ("table = eps", "", "table = cos\n    ", "unknown"),
         ("table = cos", "", "table = 2.0\n    ", "unknown"),
         ("for table in scale:\n        pass\n    table = cos", "", "", "unknown"),
         ("with scale as table:\n        pass\n    table = cos", "", "", "unknown"),
@@ -428,3 +431,20 @@ def test_what_a_nested_function_reads_of_the_one_around_it(before: str, inside: 
     graph = graph_of(text, "turn.<locals>.mix")
     read = next(n for n in graph.nodes if n.op == "multiply").inputs[1]
     assert graph.facts.kind(read) == kind
+
+
+@pytest.mark.parametrize(
+    ("expression", "made"),
+    [
+        ("mx.array([0.5 * math.cos(i / n) for i in range(n)])", "float32"),
+        ("mx.array([i + 1 for i in range(n)])", "int32"),
+        ("mx.array([[i + 0.5 for i in range(n)]])", "float32"),
+        ("mx.array([x for _ in range(n)])", "%"),
+    ],
+)
+def test_an_array_of_a_list_of_numbers_has_their_dtype(expression: str, made: str) -> None:
+    graph = function(f"return {expression}", "x: mx.array, n: int")
+    assert dtype(graph).startswith(made)
+    if made != "%":
+        rank = graph.facts.rank(result(graph))
+        assert rank == (2 if "[[" in expression else 1)

@@ -10,6 +10,7 @@ import pytest
 from fuselint.config import Settings
 from fuselint.engine import check_paths
 from fuselint.finding import Finding
+from fuselint.graph.compiling import UNCOMPILED
 from fuselint.source.modules import Modules
 
 HEAD = "from functools import partial\nimport os\nimport mlx.core as mx\nimport mlx.nn as nn\n"
@@ -266,6 +267,25 @@ def test_what_is_called_outside_too_keeps_its_finding_and_says_so(package: Path)
     (told,) = [o for o in finding.obligations if o.claim == "it runs uncompiled too"]
     assert told.verdict == "proven" and told.because == partly(package)["MLP.__call__"]
     assert finding.fix is not None and finding.fix.applicability == "safe"
+    assert ": uncompiled, " in finding.message
+
+
+NORMED = """class Norm(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.norm = nn.RMSNorm(dims)
+    def __call__(self, x):
+        return self.norm(x.astype(mx.float32)).astype(x.dtype) * 2
+"""
+
+
+def test_whatever_is_counted_says_that_it_counts_what_runs_uncompiled(package: Path) -> None:
+    write(package, norm=NORMED, run=COMPILED.replace("Model", "Norm").replace(".model", ".norm"))
+    write(package, other="from .norm import Norm\ndef check(norm: Norm, x):\n    return norm(x)\n")
+    (finding,) = found(package, "norm", "FUS104")
+    assert ": uncompiled, " in finding.message and any(o.claim == UNCOMPILED for o in finding.obligations)
+    write(package, other="")
+    assert not any(": uncompiled, " in f.message for f in found(package, "norm", "FUS104"))
 
 
 def test_calls_of_tests_do_not_count(package: Path) -> None:
