@@ -46,6 +46,7 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     held = {node: names[hole] for hole, node in holes.items()}
     held |= {node: names[hole] for node, hole in match.data["aliases"].items() if hole in names}
     numbers |= {n: numbers[match.holes[h]] for n, h in match.data["aliases"].items() if match.holes[h] in numbers}
+    numbers |= match.data["dtypes"]
     try:
         formula = Formula(graph, nodes, held, numbers)
     except NoText as why:

@@ -47,7 +47,7 @@ class Formula:
     graph: Graph
     nodes: Sequence[Node]
     names: Mapping[Node, str]
-    numbers: Mapping[Node, str] = field(default_factory=dict)  # text of numbers that no parameter stands for
+    numbers: Mapping[Node, str] = field(default_factory=dict)  # text of numbers and dtypes that no parameter stands for
     statements: list[str] = field(default_factory=list)
     body: str = ""
 
@@ -170,6 +170,8 @@ class Formula:
     def dtype(self, value: Any) -> str:
         if isinstance(value, str):
             return f"{{mx}}.{value}"
+        if isinstance(value, Node) and value in self.numbers:
+            return self.numbers[value]
         if isinstance(value, Node) and value.op == "dtype":
             return f"{self.of(value.inputs[0]).at(ATOM)}.dtype"
         raise NoText("a dtype can't be an argument of a compiled function")
