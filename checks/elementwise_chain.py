@@ -20,10 +20,10 @@ last digit changes, for the better. A GPU's compiler may contract a product and 
 once. Safe where every operand is known to be an array or a number that stays; unsafe where an argument may be a number
 that changes from call to call. An operand that a helper makes is taken out of the helper where it always makes it, in
 one expression; else the operations of the caller alone are compiled. So are those before an assignment in place
-(`x += ...`). A dtype that the module names, such as `Settings.precision`, is read in the helper, which keeps the one that
-it sees first: unsafe. Advice only where a number changes, where an operand is changed in place between the operations,
-where a dtype that the caller gives would have to be an argument, and for a literal -0.0, which compiled kernels print
-as 0.
+(`x += ...`). A dtype that the module names, such as `Settings.precision`, is read in the helper, which keeps the one
+that it sees first: unsafe. Advice only where a number changes, where an operand is changed in place between the
+operations, where a dtype that the caller gives would have to be an argument, and for a literal -0.0, which compiled
+kernels print as 0.
 
 For the fixer, `match.holes` holds the helper's parameters in order of first use, by wished name, and `match.data`:
 
@@ -58,7 +58,7 @@ from fuselint.graph.compiling import both_ways
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.op import Op
-from fuselint.graph.ops import TABLE
+from fuselint.graph.ops import function_of
 from fuselint.graph.origins import ACTIVATIONS, SHORT, Origins
 from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
 from fuselint.graph.shapes import SCALAR, Shape
@@ -325,8 +325,7 @@ class _Reading:
     def is_gated(self) -> bool:
         """Whether an activation is among them, or a sigmoid that another array is multiplied by."""
         for n in self.chain.nodes:
-            op = TABLE[n.op]
-            name = op.function or op.name
+            name = function_of(n) or n.op
             if name in ("sigmoid", "nn.sigmoid"):
                 if any(self.multiplies(u, n) for u in self.graph.users.get(n, ())):
                     return True
@@ -517,8 +516,7 @@ def _module_name(graph: Graph, node: Node) -> str:
 
 def _is_product(node: Node) -> bool:
     """Whether a value is a product, such as `x * sigmoid(x)` of an activation."""
-    op = TABLE[node.op]
-    return op.name in ("multiply", "square") or (op.function or op.name) in FUNCTIONS
+    return node.op in ("multiply", "square") or (function_of(node) or node.op) in FUNCTIONS
 
 
 def _is_short_literal(node: Node) -> bool:
@@ -540,7 +538,7 @@ def _reads_a_size(node: Node) -> bool:
 
 
 def _listed(nodes: tuple[Node, ...]) -> str:
-    names = [TABLE[n.op].function or n.op for n in nodes]
+    names = [function_of(n) or n.op for n in nodes]
     if len(names) > 4:
         return f"{len(names)} elementwise operations"
     return f"{', '.join(names[:-1])} and {names[-1]}"

@@ -255,3 +255,26 @@ def test_a_dtype_that_the_module_names_is_read_in_the_helper(monkeypatch: pytest
 @pytest.mark.parametrize(("more", "dtype"), [(", dtype=mx.float16", "dtype"), ("", "self.dtype")])
 def test_a_dtype_that_the_caller_or_the_object_has_is_advice(more: str, dtype: str) -> None:
     assert all(f.fix is not None and not f.fix.edits for f in findings(RESNET.format(more=more, dtype=dtype)))
+
+
+GELU = """class M(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.act = nn.GELU({how})
+
+    def __call__(self, x: mx.array, up: mx.array):
+        return self.act(x) * up
+"""
+GELUS = {
+    "": "gelu", "'none'": "gelu", "approx='precise'": "gelu_approx", "'tanh'": "gelu_approx",
+    "'fast'": "gelu_fast_approx",
+}  # fmt: skip
+
+
+@needs_compiler
+@pytest.mark.parametrize(("how", "function"), GELUS.items())
+def test_a_gelu_layer_is_the_function_that_its_constructor_says(how: str, function: str) -> None:
+    body = GELU.format(how=how)
+    after = fixed(body)
+    assert f"return nn.{function}(x) * up" in after and "geglu(" in after
+    alike(body, after, lambda m: m["M"](8)(array(4, 8), array(4, 8)))
