@@ -53,6 +53,7 @@ import libcst as cst
 
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph import ops
+from fuselint.graph.callers import is_given_an_array
 from fuselint.graph.chains import Chain, before_cast, chains, may_chain, parts
 from fuselint.graph.compiling import both_ways
 from fuselint.graph.fuse import compiled
@@ -379,6 +380,9 @@ class _Reading:
                     self.no_fix
                     or f"`{shown}` is a number that may change at every call: each value would be compiled again"
                 )
+        elif kind == "unknown" and node.op == "param" and is_given_an_array(self.graph, node):
+            because = "every call in the package gives one"
+            self.obligations.append(Obligation(f"`{shown}` is an array", "proven", because))
         elif kind == "unknown" and self.may_change(node):
             why = "nothing says whether it is an array or a number; a number would be compiled again at every change"
             self.obligations.append(Obligation(f"`{shown}` is an array", "unknown", why))
