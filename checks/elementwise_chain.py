@@ -20,9 +20,10 @@ last digit changes, for the better. A GPU's compiler may contract a product and 
 once. Safe where every operand is known to be an array or a number that stays; unsafe where an argument may be a number
 that changes from call to call. An operand that a helper makes is taken out of the helper where it always makes it, in
 one expression; else the operations of the caller alone are compiled. So are those before an assignment in place
-(`x += ...`). Advice only where a number does, where an operand is changed in place between
-the operations, where a dtype that comes from outside would have to be an argument, and for a literal -0.0, which
-compiled kernels print as 0.
+(`x += ...`). A dtype that the module names, such as `Settings.precision`, is read in the helper, which keeps the one
+that it sees first: unsafe. Advice only where a number changes, where an operand is changed in place between the
+operations, where a dtype that the caller gives would have to be an argument, and for a literal -0.0, which compiled
+kernels print as 0.
 
 For the fixer, `match.holes` holds the helper's parameters in order of first use, by wished name, and `match.data`:
 
@@ -32,6 +33,7 @@ For the fixer, `match.holes` holds the helper's parameters in order of first use
     aliases: dict[Node, str]       other reads of what a hole holds, such as a second self.eps
     scalars: frozenset[str]        the holes that are Python numbers of an instance, such as self.eps
     either: frozenset[str]         the holes that may be arrays or such numbers
+    dtypes: dict[Node, str]        dtypes that the module names, such as Settings.precision, which the helper reads
     shapeless: bool                whether the helper may be compiled with shapeless=True
     no_fix: str                    why it is advice only, or ""
 
@@ -47,13 +49,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
+import libcst as cst
+
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph import ops
+from fuselint.graph.callers import is_given_an_array
 from fuselint.graph.chains import Chain, before_cast, chains, may_chain, parts
 from fuselint.graph.fuse import compiled
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.op import Op
-from fuselint.graph.ops import TABLE
+from fuselint.graph.ops import function_of
 from fuselint.graph.origins import ACTIVATIONS, SHORT, Origins
 from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
 from fuselint.graph.shapes import SCALAR, Shape
@@ -201,6 +206,7 @@ class _Reading:
     aliases: dict[Node, str] = field(default_factory=dict)
     scalars: set[str] = field(default_factory=set)
     either: set[str] = field(default_factory=set)
+    dtypes: dict[Node, str] = field(default_factory=dict)
     obligations: list[Obligation] = field(default_factory=list)
     no_fix: str = ""
     changing: bool = False  # whether a number among the operands may be another at every call
@@ -232,6 +238,7 @@ class _Reading:
                 "aliases": self.aliases,
                 "scalars": frozenset(self.scalars),
                 "either": frozenset(self.either),
+                "dtypes": self.dtypes,
                 "shapeless": self.is_shapeless(),
                 "no_fix": self.no_fix,
             },
@@ -317,8 +324,7 @@ class _Reading:
     def is_gated(self) -> bool:
         """Whether an activation is among them, or a sigmoid that another array is multiplied by."""
         for n in self.chain.nodes:
-            op = TABLE[n.op]
-            name = op.function or op.name
+            name = function_of(n) or n.op
             if name in ("sigmoid", "nn.sigmoid"):
                 if any(self.multiplies(u, n) for u in self.graph.users.get(n, ())):
                     return True
@@ -339,7 +345,7 @@ class _Reading:
             for k in operands(n):
                 if k in self.chain.nodes or k.op == "const":
                     continue
-                if facts.kind(k) == "dtype":
+                if facts.kind(k) == "dtype" or (n.op == "astype" and n.attrs["dtype"] is k):
                     self.take_dtype(k)
                 else:
                     self.take(k)
@@ -372,6 +378,9 @@ class _Reading:
                     self.no_fix
                     or f"`{shown}` is a number that may change at every call: each value would be compiled again"
                 )
+        elif kind == "unknown" and node.op == "param" and is_given_an_array(self.graph, node):
+            because = "every call in the package gives one"
+            self.obligations.append(Obligation(f"`{shown}` is an array", "proven", because))
         elif kind == "unknown" and self.may_change(node):
             why = "nothing says whether it is an array or a number; a number would be compiled again at every change"
             self.obligations.append(Obligation(f"`{shown}` is an array", "unknown", why))
@@ -388,7 +397,13 @@ class _Reading:
         if node.op == "const":
             return
         base = node.inputs[0] if node.op == "dtype" and node.inputs else None
-        if base is None:
+        around = _module_name(self.graph, node)
+        if around:
+            self.dtypes[node] = around
+            because = "a compiled function keeps the dtype that it sees first"
+            claim = Obligation(f"`{around}` stays as it is", "unknown", because)
+            self.obligations += [claim] if claim not in self.obligations else []
+        elif base is None:
             self.no_fix = self.no_fix or "a dtype can't be an argument of a compiled function"
         elif base not in self.chain.nodes:
             self.take(base)
@@ -491,10 +506,19 @@ class _Reading:
             yield FusedKernel("mx.compile", tuple(dict.fromkeys(reads)), root)
 
 
+def _module_name(graph: Graph, node: Node) -> str:
+    """The dotted name of what the module imports or defines, such as `Settings.precision`, or ""."""
+    source, at = node.frame.source, node.cst
+    if node.op != "global" or source is None or not isinstance(at, (cst.Name, cst.Attribute)):
+        return ""
+    name, target = one_line(source.code(at)) or "", node.attrs["target"]
+    known = target is not None and graph.module.resolve(name) == target
+    return name if known and graph.module.resolve(name, node.frame.qualname) == target else ""
+
+
 def _is_product(node: Node) -> bool:
     """Whether a value is a product, such as `x * sigmoid(x)` of an activation."""
-    op = TABLE[node.op]
-    return op.name in ("multiply", "square") or (op.function or op.name) in FUNCTIONS
+    return node.op in ("multiply", "square") or (function_of(node) or node.op) in FUNCTIONS
 
 
 def _is_short_literal(node: Node) -> bool:
@@ -516,7 +540,7 @@ def _reads_a_size(node: Node) -> bool:
 
 
 def _listed(nodes: tuple[Node, ...]) -> str:
-    names = [TABLE[n.op].function or n.op for n in nodes]
+    names = [function_of(n) or n.op for n in nodes]
     if len(names) > 4:
         return f"{len(names)} elementwise operations"
     return f"{', '.join(names[:-1])} and {names[-1]}"

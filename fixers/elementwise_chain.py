@@ -10,7 +10,7 @@ import libcst as cst
 
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.op import Op
-from fuselint.graph.ops import TABLE
+from fuselint.graph.ops import TABLE, function_of
 from fuselint.rulebook import HoistedHelper, Match, NoFix, Part, Replacement
 from fuselint.source.formula import Formula, NoText
 from fuselint.source.function import walk
@@ -46,6 +46,7 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     held = {node: names[hole] for hole, node in holes.items()}
     held |= {node: names[hole] for node, hole in match.data["aliases"].items() if hole in names}
     numbers |= {n: numbers[match.holes[h]] for n, h in match.data["aliases"].items() if match.holes[h] in numbers}
+    numbers |= match.data["dtypes"]
     try:
         formula = Formula(graph, nodes, held, numbers)
     except NoText as why:
@@ -119,7 +120,7 @@ def _is_named(graph: Graph, node: Node) -> bool:
 
 def _activation(node: Node) -> str:
     op = TABLE.get(node.op)
-    return "" if op is None else op.function or op.name
+    return "" if op is None else function_of(node) or op.name
 
 
 def _name(graph: Graph, nodes: tuple[Node, ...]) -> str:

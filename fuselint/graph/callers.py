@@ -154,6 +154,21 @@ class Callers:
             self._absent[graph] = frozenset(optional if 0 < len(calls) < MOST else ())
         return self._absent[graph]
 
+    def always_array(self, graph: Graph, parameter: Node, depth: int = 0) -> bool:
+        """Whether every call in the package gives an array for a parameter, or what its own callers give so."""
+        calls = self.calls(graph) if depth < DEEPEST else []
+        if not 0 < len(calls) < MOST:
+            return False
+        kinds: list[bool] = []
+        for caller, pairs in calls:
+            facts = self._facts(caller)
+            for own, n in pairs:
+                if own is parameter and not _is_none(n):
+                    passed_on = facts.kind(n) == "unknown" and n.op == "param" and n is not parameter
+                    known = facts.kind(n) == "array"
+                    kinds.append(known or (passed_on and self.always_array(caller, n, depth + 1)))
+        return bool(kinds) and all(kinds)
+
     def _shaped(self, graph: Graph, depth: int) -> KnownFacts:
         """The facts of a function, and likely shapes of its arguments."""
         if (graph, depth) not in self._shaped_facts:
@@ -212,6 +227,12 @@ def absent_arguments(graph: Graph) -> frozenset[Node]:
     """See Callers.absent."""
     callers = _callers(graph)
     return frozenset() if callers is None else callers.absent(graph)
+
+
+def is_given_an_array(graph: Graph, parameter: Node) -> bool:
+    """See Callers.always_array."""
+    callers = _callers(graph)
+    return callers is not None and callers.always_array(graph, parameter)
 
 
 def _callers(graph: Graph) -> Callers | None:

@@ -16,7 +16,7 @@ import libcst as cst
 
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.op import Op, Param
-from fuselint.graph.ops import TABLE
+from fuselint.graph.ops import TABLE, function_of
 
 PRECEDENCE = {
     "or": 1, "and": 2, "<": 4, ">": 4, "<=": 4, ">=": 4, "==": 4, "!=": 4, "|": 5, "^": 6, "&": 7, "<<": 8, ">>": 8,
@@ -47,7 +47,7 @@ class Formula:
     graph: Graph
     nodes: Sequence[Node]
     names: Mapping[Node, str]
-    numbers: Mapping[Node, str] = field(default_factory=dict)  # text of numbers that no parameter stands for
+    numbers: Mapping[Node, str] = field(default_factory=dict)  # text of numbers and dtypes that no parameter stands for
     statements: list[str] = field(default_factory=list)
     body: str = ""
 
@@ -110,7 +110,8 @@ class Formula:
             return self.operator(op.operator, args)
         if op.kind == "cast":
             return Text(f"{args[0].at(ATOM)}.astype({self.dtype(node.attrs['dtype'])})")
-        return Text(f"{self.function(op)}({', '.join(self.arguments(node, op, args))})")
+        called = TABLE[function_of(node) or op.name]
+        return Text(f"{self.function(called)}({', '.join(self.arguments(node, op, called, args))})")
 
     def has_array(self, node: Node) -> bool:
         """An operator needs an array among its operands to mean the MLX operation."""
@@ -138,8 +139,7 @@ class Formula:
                 return f"{short}.{name}"
         raise NoText(f"`{op.name}` has no function in mlx.core or mlx.nn")
 
-    def arguments(self, node: Node, op: Op, args: Sequence[Text]) -> Iterator[str]:
-        called = TABLE[op.function] if op.function is not None else op
+    def arguments(self, node: Node, op: Op, called: Op, args: Sequence[Text]) -> Iterator[str]:
         attrs = node.attrs
         if called is not op and any(p.role == "value" and p.name not in attrs for p in called.params):
             attrs = {**{p.name: p.default for p in called.params}, **_settings(node, called)}
@@ -170,6 +170,8 @@ class Formula:
     def dtype(self, value: Any) -> str:
         if isinstance(value, str):
             return f"{{mx}}.{value}"
+        if isinstance(value, Node) and value in self.numbers:
+            return self.numbers[value]
         if isinstance(value, Node) and value.op == "dtype":
             return f"{self.of(value.inputs[0]).at(ATOM)}.dtype"
         raise NoText("a dtype can't be an argument of a compiled function")
@@ -180,6 +182,8 @@ def _settings(node: Node, called: Op) -> dict[str, Any]:
     new = node.attrs.get("new")
     out: dict[str, Any] = {}
     for name, value in (new.attrs["args"] if new is not None else {}).items():
+        if node.op == "nn.GELU":  # which function it is
+            continue
         if not any(p.name == name for p in called.params) or value.op != "const":
             raise NoText(f"nothing says what `{name}` of {node.op} means for {called.name}")
         out[name] = value.attrs["value"]

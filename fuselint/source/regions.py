@@ -27,6 +27,7 @@ from fuselint.source.tree import Tree
 LEAVES = frozenset({"param", "attr"})
 WIDTHS = frozenset({"dims", "input_dims"})
 """How layers of mlx.nn call the size of their input's last axis."""
+FLOATS = ("float32", "float16", "bfloat16")
 KNOWN_MODULES = {"mx": "mlx.core", "nn": "mlx.nn", "math": "math", "partial": "functools.partial"}
 
 
@@ -108,6 +109,7 @@ class _Cut:
                 self.keys[hole] = key
         self.cuts: set[Node] = set()
         self.cuts = self._side_inputs(self._region())
+        self.dtypes: dict[Node, str] = self.match.data.get("dtypes", {})
         inside = self._region()
         self.inside = sorted(inside, key=lambda n: n.id)
         self.statements = {graph.statements[s.index].cst for n in self.inside if (s := n.top_stmt) is not None}
@@ -150,6 +152,9 @@ class _Cut:
         first = self.first = own[0].name.value if own and bound else None
         self.given: list[Node] = []
         for node in read:
+            if node in self.dtypes:
+                self.names[node] = self.dtypes[node]
+                continue
             base = node.inputs[0] if node.op == "attr" else None
             if base is not None and base in read and base.attrs.get("name") != first and base not in self.keys:
                 raise NotRunnable(f"it reads an attribute of `{base.attrs.get('name')}`")
@@ -289,7 +294,7 @@ class _Cut:
         dtypes = self.graph.facts.dtype(node)
         if len(dtypes) == 1:
             one = str(next(iter(dtypes)))
-            if one in ("float32", "float16", "bfloat16", "bool", "bool_") or one.startswith(("int", "uint")):
+            if one in (*FLOATS, "bool", "bool_") or one.startswith(("int", "uint")):
                 return one
         return "weight" if node.op == "attr" else "activation"
 
@@ -346,9 +351,18 @@ class _Cut:
             out += "\n\nclass Self:\n" + "\n\n".join(methods)
             classes = {s.class_name for s in self.helpers.values() if s.class_name} & _loads(f"{out}\n{text}")
             out += "".join(f"\n\n{c} = Self" for c in sorted(classes))  # `Norm.normalize(x)`
-        out = "\n\n".join(p for p in (out, helper) if p)
+        out = "\n\n".join(p for p in (out, *self._named_dtypes(), helper) if p)
         lines = "\n".join(p for p in (self.imports_of(f"{out}\n{text}"), self._constants(out), out) if p)
         return lines + "\n" if lines else ""
+
+    def _named_dtypes(self) -> Iterator[str]:
+        """Stand-ins for what the module reads dtypes of, such as `Settings.precision`."""
+        for node, name in self.dtypes.items():
+            known = self.graph.facts.of(node).const
+            dtype = known if known in FLOATS else "bfloat16"
+            *path, last = name.split(".")
+            around = [f"{'    ' * depth}class {part}:" for depth, part in enumerate(path)]
+            yield "\n".join([*around, f"{'    ' * len(path)}{last} = mx.{dtype}"])
 
     def _constants(self, text: str) -> str:
         read = _loads(text)

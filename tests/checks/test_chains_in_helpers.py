@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -219,3 +221,60 @@ def test_a_list_that_grows_later_does_not_keep_a_gate_from_being_fixed() -> None
 """
     (found,) = findings(body)
     assert found.fix is not None and found.fix.edits, found.fix
+
+
+RESNET = """from settings import Settings
+
+
+class Res(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.norm = nn.GroupNorm(4, dim, pytorch_compatible=True)
+
+    def __call__(self, x: mx.array{more}):
+        h = self.norm(x.astype(mx.float32)).astype({dtype})
+        return nn.silu(h)
+"""
+
+
+@needs_compiler
+def test_a_dtype_that_the_module_names_is_read_in_the_helper(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = types.ModuleType("settings")
+    settings.Settings = types.SimpleNamespace(precision=mx.bfloat16)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "settings", settings)
+    body = RESNET.format(more="", dtype="Settings.precision")
+    (found,) = findings(body)
+    assert found.fix is not None and found.fix.applicability == "unsafe"
+    assert found.fix.needs == ("`Settings.precision` stays as it is",)
+    after = fix_text(FileText("m.py", HEAD + body), CHOSEN, verify=True)
+    assert [len(after.applied), len(after.withheld)] == [1, 0]
+    assert "norm.astype(Settings.precision)" in after.after
+    alike(body, after.after, lambda m: m["Res"](8)(array(2, 3, 3, 8, dtype=mx.bfloat16)))
+
+
+@pytest.mark.parametrize(("more", "dtype"), [(", dtype=mx.float16", "dtype"), ("", "self.dtype")])
+def test_a_dtype_that_the_caller_or_the_object_has_is_advice(more: str, dtype: str) -> None:
+    assert all(f.fix is not None and not f.fix.edits for f in findings(RESNET.format(more=more, dtype=dtype)))
+
+
+GELU = """class M(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.act = nn.GELU({how})
+
+    def __call__(self, x: mx.array, up: mx.array):
+        return self.act(x) * up
+"""
+GELUS = {
+    "": "gelu", "'none'": "gelu", "approx='precise'": "gelu_approx", "'tanh'": "gelu_approx",
+    "'fast'": "gelu_fast_approx",
+}  # fmt: skip
+
+
+@needs_compiler
+@pytest.mark.parametrize(("how", "function"), GELUS.items())
+def test_a_gelu_layer_is_the_function_that_its_constructor_says(how: str, function: str) -> None:
+    body = GELU.format(how=how)
+    after = fixed(body)
+    assert f"return nn.{function}(x) * up" in after and "geglu(" in after
+    alike(body, after, lambda m: m["M"](8)(array(4, 8), array(4, 8)))
