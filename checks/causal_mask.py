@@ -32,7 +32,7 @@ from fuselint.graph.around import is_made_with
 from fuselint.graph.callers import given_numbers
 from fuselint.graph.flow import Reader, callers, readers
 from fuselint.graph.model import Graph, Node, Slice, operands, region
-from fuselint.graph.ops import TABLE
+from fuselint.graph.ops import TABLE, may_be_a_number
 from fuselint.rulebook import Example, FusedKernel, Match, Probe
 
 CODE, NAME = "FUS102", "materialised-causal-mask"
@@ -137,9 +137,8 @@ def built(graph: Graph, node: Node) -> Node | None:
         return _scaled_comparison(graph, node)
     if node.op == "where" and len(node.inputs) == 3:
         return _selected(graph, node)
-    if node.op in KEEPS or (node.op in TRIANGLES and graph.facts.dtype(node).name == "bool_"):
-        return _compared(graph, node, keeps=True)
-    return None
+    length = _compared(graph, node, keeps=True) if node.op in KEEPS or node.op in TRIANGLES else None
+    return length if node.op in KEEPS or length is None or graph.facts.dtype(node).name == "bool_" else None
 
 
 def _attr_node(node: Node, name: str) -> Node | None:
@@ -171,10 +170,10 @@ def _hides(fill: object) -> bool:
 def _scaled_comparison(graph: Graph, node: Node) -> Node | None:
     """N of (arange(N)[:, None] < arange(N)[None]) * -1e9."""
     for condition, fill in (node.inputs, node.inputs[::-1]):
-        if _hides(graph.facts.const(fill)) and graph.facts.const(fill) != float("-inf"):  # 0 * -inf is NaN
-            inner = condition.inputs[0] if condition.op == "astype" else condition
-            if inner.op in ("less", "greater") or inner.op in TRIANGLES:
-                return _compared(graph, inner, keeps=False)
+        inner = condition.inputs[0] if condition.op == "astype" else condition
+        number = graph.facts.const(fill) if inner.op in ("less", "greater") or inner.op in TRIANGLES else None
+        if _hides(number) and number != float("-inf"):  # 0 * -inf is NaN
+            return _compared(graph, inner, keeps=False)
     return None
 
 
@@ -223,13 +222,12 @@ def _triangle(graph: Graph, node: Node) -> tuple[Node, bool] | None:
     if node.op not in TRIANGLES or not node.inputs:
         return None
     turns = node.op == "logical_not"
-    inner = node.inputs[-1] if node.op == "subtract" else node.inputs[0]
-    if len(node.inputs) == 2:
+    found = _triangle(graph, node.inputs[-1] if node.op == "subtract" else node.inputs[0])
+    if found is not None and len(node.inputs) == 2:
         number = graph.facts.const(node.inputs[0] if node.op == "subtract" else node.inputs[1])
         if isinstance(number, bool) or number not in ((1,) if node.op == "subtract" else (0, 1)):
             return None
         turns = node.op == "subtract" or (number == 0) is (node.op == "equal")
-    found = _triangle(graph, inner)
     return None if found is None else (found[0], found[1] is not turns)
 
 
@@ -239,8 +237,7 @@ def _positions(graph: Graph, node: Node) -> tuple[str, Node] | None:
     if node.op != "index" or not node.inputs or node.inputs[0].op != "arange":
         return None
     start, stop, step = (node.inputs[0].attrs.get(k) for k in ("start", "stop", "step"))
-    facts = graph.facts
-    plain = [v if not isinstance(v, Node) else facts.const(v) for v in (start, step)]
+    plain = [v if not isinstance(v, Node) else graph.facts.const(v) for v in (start, step)]
     if plain[0] not in (None, 0) or plain[1] not in (None, 1) or not isinstance(stop, Node):
         return None
     shape = tuple("new" if e is None else "all" if _everything(e) else "?" for e in index or ())
@@ -367,7 +364,7 @@ def _number(graph: Graph, node: Node) -> float | None:
         return 0.0
     if node.op == "attr" and node.attrs["name"] == "min" and node.inputs[0].attrs.get("target") in FINFO:
         return FLOAT32_LOWEST
-    value = graph.facts.const(node)
+    value = graph.facts.const(node) if may_be_a_number(node) else None
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
 

@@ -94,15 +94,17 @@ def find(graph: Graph) -> Iterator[Match]:
         return
     if not may_chain(graph) and not any(_by_default(n) is not None for n in graph.nodes):
         return
-    origins = Origins(graph)
+    origins: Origins | None = None
     chained: set[Node] = set()
     for chain in chains(graph):
+        origins = origins or Origins(graph)
         match = _match(graph, origins, chain)
         if match is not None:
             chained.update(chain.nodes)
             match.narrower = partial(_narrower, graph, origins, chain)
             yield match
-    yield from _given_gates(graph, origins, chained)
+    if any(_by_default(n) is not None for n in graph.nodes):
+        yield from _given_gates(graph, origins or Origins(graph), chained)
 
 
 def _narrower(graph: Graph, origins: Origins, chain: Chain) -> Match | None:

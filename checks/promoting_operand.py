@@ -24,18 +24,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import permutations, product
 from typing import Any
 
 from fuselint.finding import Obligation
-from fuselint.graph.across import Inside
+from fuselint.graph.across import Inside, bind, call_arguments
 from fuselint.graph.callers import given_dtypes
 from fuselint.graph.dtypes import HALF, DType
+from fuselint.graph.fact import Fact
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.origins import Origins
-from fuselint.graph.promotion import FLOAT32, Source, source
+from fuselint.graph.promotion import FLOAT32, Source, may_have_source, source
 from fuselint.rulebook import Example, Hole, Match, Probe
+from fuselint.source.modules import Definition
 from fuselint.traffic.kernels import kernels
 
 CODE, NAME = "FUS105", "promoting-operand"
@@ -86,7 +89,7 @@ def find(graph: Graph) -> Iterator[Match]:
             for x, promoting in _pairs(graph.facts, node):
                 origins = origins or Origins(graph)
                 match = match or _match(graph, origins, node, x, promoting)
-        elif node.op == "call" and _widens(graph.facts, node):
+        elif node.op == "call" and _may_promote(graph, node) and _widens(graph.facts, node):
             origins = origins or Origins(graph)
             match = _match_call(graph, origins, node)
         if match is not None:
@@ -103,11 +106,14 @@ def _operands(node: Node) -> tuple[Node, ...]:
 def _pairs(facts: KnownFacts, node: Node) -> Iterator[tuple[Node, Node]]:
     """Operands of which one has a dtype that is half precision or may be, and the other is float32."""
     operands = _operands(node)
-    for x in operands[:1] if node.op in (*NORMS, "clip") else operands:
+    wide = [n for n in operands if may_have_source(facts, n) and _is_wide(facts.of(n))]
+    for x in (operands[:1] if node.op in (*NORMS, "clip") else operands) if wide else ():
         if facts.kind(x) == "array" and _is_narrow(facts.dtype(x)):
-            for other in operands:
-                if other is not x and facts.kind(other) == "array" and facts.dtype(other) == FLOAT32:
-                    yield x, other
+            yield from ((x, other) for other in wide if other is not x)
+
+
+def _is_wide(fact: Fact) -> bool:
+    return fact.kind == "array" and fact.dtype == FLOAT32
 
 
 def _is_narrow(dtype: DType) -> bool:
@@ -181,7 +187,45 @@ def _match_call(graph: Graph, origins: Origins, call: Node) -> Match | None:
 def _widens(facts: KnownFacts, call: Node) -> bool:
     """Whether a call gives back float32 arrays."""
     fact = facts.of(call)
-    return any(f.kind == "array" and f.dtype == FLOAT32 for f in (fact, *(fact.parts or ())))
+    return any(map(_is_wide, (fact, *(fact.parts or ()))))
+
+
+def _may_promote(graph: Graph, call: Node) -> bool:
+    """Whether a call names a function, no method, that holds an operation which promotes."""
+    if graph.program is None:
+        return True
+    elsewhere, arguments = graph.program.elsewhere, call_arguments(call)
+    named = elsewhere.named(graph, call)
+    if named is None or arguments is None or named.context.class_name is not None or named.ops.isdisjoint(PROMOTING):
+        return False
+    summary = elsewhere.function(Definition(elsewhere.path_of(named), named.context.qualname))
+    given = (None if summary is None else bind(summary.parameters, *arguments)) or {}
+    met = ((given[x], given[table]) for x, table in _parameters_met(named) if x in given and table in given)
+    return any(_may_meet(graph.facts, x, table) for x, table in met)
+
+
+def _parameters_met(graph: Graph) -> Iterator[tuple[str, str]]:
+    """The names of the parameters that operands of promoting operations may be, one of them and another."""
+    made_of: dict[Node, frozenset[str]] = {}
+    for node in graph.nodes:
+        if node.op == "param":
+            made_of[node] = frozenset({node.attrs["name"]})
+        elif node.op in ("phi", "index", "item") or (node.op in TABLE and TABLE[node.op].kind in PASSES_ON):
+            made_of[node] = frozenset().union(*(made_of.get(n, ()) for n in node.inputs))
+        operands = _operands(node) if node.op in PROMOTING else ()
+        for one, other in permutations([made_of.get(n, frozenset()) for n in operands], 2):
+            yield from product(one, other)
+
+
+def _may_meet(facts: KnownFacts, x: Node, table: Node) -> bool:
+    """Whether of two arguments one may be an array and the other one may be made float32."""
+    if not may_have_source(facts, table) or (x.op in SHORT and facts.kind(x) not in ("array", "unknown")):
+        return False
+    return _is_wide(facts.of(table)) and facts.kind(x) in ("array", "unknown")
+
+
+SHORT = frozenset({"attr", "param", "const", "global"})
+"""Values of which it costs nothing to ask what is known."""
 
 
 def _argument(inside: Inside, node: Node) -> Node | None:

@@ -33,6 +33,10 @@ HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
 WORK = frozenset({"unary", "binary", "ternary", "composite"})
 JOINS = frozenset({"concatenate", "stack"})
+NORMS = frozenset({"fast.rms_norm", "fast.layer_norm"})
+READERS = NORMS | {name for name, op in TABLE.items() if op.kind in ("matmul", "conv")}
+"""What a value of parameters alone is the weight of, or a matrix for."""
+
 MATRICES = frozenset({"mlx.nn.Linear", "mlx.nn.Conv1d", "mlx.nn.Conv2d", "mlx.nn.Conv3d", "mlx.nn.Embedding"})
 
 
@@ -50,7 +54,7 @@ def fused(x: Any, weight_plus_one: Any) -> Any:
 
 def find(graph: Graph) -> Iterator[Match]:
     held = graph.module.classes.get(graph.context.class_name or "")
-    if graph.context.cold or held is None or not held.is_module:
+    if graph.context.cold or held is None or not held.is_module or graph.ops.isdisjoint(READERS):
         return
     derived: dict[Node, int] = {}  # values made of parameters alone -> how much work is in them
     for node in graph.nodes:
@@ -62,9 +66,9 @@ def find(graph: Graph) -> Iterator[Match]:
     for node, work in derived.items():
         readers = [u for u in graph.users.get(node, ()) if u.op not in ("shape", "dim", "dtype", "ndim")]
         ends = bool(readers) and not any(u in derived for u in readers)
-        if finds_nearest(graph, node) and not graph.context.hot:
+        if not work or not ends or node in graph.escaping or (finds_nearest(graph, node) and not graph.context.hot):
             continue
-        if work and ends and node not in graph.escaping and _is_worth_it(graph, node, readers, derived):
+        if _is_worth_it(graph, node, readers, derived):
             yield _match(graph, node, derived)
 
 
@@ -90,8 +94,10 @@ def _work(graph: Graph, node: Node, derived: dict[Node, int]) -> int | None:
     if _is_parameter(graph, node):
         return 0
     op = TABLE.get(node.op)
+    if op is None or derived.keys().isdisjoint(node.inputs):
+        return None
     arrays = [n for n in node.inputs if graph.facts.kind(n) != "scalar"]
-    if op is None or not arrays or any(n not in derived for n in arrays):
+    if any(n not in derived for n in arrays):
         return None
     before = sum(derived[n] for n in arrays)
     if op.kind == "view":
@@ -107,7 +113,7 @@ def _work(graph: Graph, node: Node, derived: dict[Node, int]) -> int | None:
 
 def _is_worth_it(graph: Graph, node: Node, readers: list[Node], derived: dict[Node, int]) -> bool:
     """Whether it is the weight of a fused norm, or a matrix that a product reads."""
-    if any(u.op in ("fast.rms_norm", "fast.layer_norm") and operand(u, "weight") is node for u in readers):
+    if any(u.op in NORMS and operand(u, "weight") is node for u in readers):
         return node.op != "astype"
     matrix = any(_is_large(n) or (graph.facts.rank(n) or 0) >= 2 for n in _leaves(graph, node))
     return matrix and any(_multiplies_an_activation(u, derived) for u in readers)

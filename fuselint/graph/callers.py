@@ -59,7 +59,6 @@ class Callers:
         self._shapes: dict[tuple[Graph, int], dict[Node, Shape]] = {}
         self._absent: dict[Graph, frozenset[Node]] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
-        self._outside: dict[Graph, frozenset[str]] = {}
 
     def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
         """By the symbol of an argument's dtype: what the package's calls give it or the docstring, or MODEL."""
@@ -79,7 +78,7 @@ class Callers:
                 for symbol, path, dtype in _stated(facts, own, outer, argument):
                     number = "weak float" if is_configured(argument, outer) else None
                     said = dtype.name or number or Supplied(self.elsewhere, self._facts).of(frame, argument, path)
-                    said = said or _said(dtype.bound(known), partial(self._free, caller))
+                    said = said or _said(dtype.bound(known), partial(from_outside, argument, outer))
                     if said:
                         found.setdefault(symbol, set()).add(said)
                         cast.update({symbol} if argument.op == "astype" else ())
@@ -198,12 +197,6 @@ class Callers:
                     frame = self._frame(caller, depth + 1)
                     said.update(filter(None, [Supplied(self.elsewhere, self._facts).of(frame, argument, path)]))
         return said.pop() if len(said) == 1 else None
-
-    def _free(self, graph: Graph) -> frozenset[str]:
-        """The symbols of the dtypes that a function is given."""
-        if graph not in self._outside:
-            self._outside[graph] = from_outside(graph, self._facts(graph))
-        return self._outside[graph]
 
     def _facts(self, graph: Graph) -> KnownFacts:
         if graph not in self._usual:

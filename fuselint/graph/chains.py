@@ -66,7 +66,10 @@ def fuses(node: Node) -> bool:
 
 def may_chain(graph: Graph) -> bool:
     """Whether a node that fuses reads one that nothing but such nodes reads, whatever the facts say of them."""
-    fusing = {n for n in graph.nodes if fuses(n)}
+    return _has_chain(graph, {n for n in graph.nodes if fuses(n)})
+
+
+def _has_chain(graph: Graph, fusing: set[Node]) -> bool:
     inner = {k for n in fusing for k in n.inputs if k in fusing} - graph.escaping
     return any(fusing.issuperset(graph.users[k]) for k in inner)
 
@@ -74,7 +77,7 @@ def may_chain(graph: Graph) -> bool:
 def chains(graph: Graph) -> Iterator[Chain]:
     """The chains of a function, of at least two nodes each, as long as they go."""
     candidates = elementwise(graph)
-    if len(candidates) < 2:
+    if not _has_chain(graph, candidates):
         return
     traced = trace(graph.nodes, graph.facts)
     owned: dict[Node, set[Array]] = {}

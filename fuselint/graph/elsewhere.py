@@ -47,6 +47,7 @@ class Elsewhere:
         self.function = cache(self.modules.function)
         self.classes = cache(self._classes)
         self.graph = cache(self._graph)
+        self.run_by = cache(self._run_by)
         leave(self)
 
     def take_apart(self) -> None:
@@ -82,6 +83,45 @@ class Elsewhere:
         program = self.program(found.path)
         graph = None if program is None else program.graph(found.name)
         return None if graph is None or graph.not_understood else graph
+
+    def entered(self, graph: Graph, call: Node) -> tuple[Graph, ...] | None:
+        """The functions that a call may enter, by what is written alone; none where it enters nothing of the package,
+        None where only facts can tell."""
+        made = call.attrs.get("new") or call.attrs.get("init")
+        if isinstance(made, Node):
+            choices = made.inputs if made.op == "phi" else (made,)
+            if "path" not in call.attrs or any(n.op != "new" for n in choices):
+                return None
+            classes = [self.resolve(graph, n.attrs.get("target") or "") for n in choices]
+            methods = [self.method(c, "__call__") for c in classes if c is not None]
+            found = [self.graph(m) for m in methods if m is not None]
+        elif isinstance(call.attrs.get("callee"), Node):
+            return None
+        else:
+            found = [self.named(graph, call)]
+        return tuple(g for g in found if g is not None)
+
+    def named(self, graph: Graph, call: Node) -> Graph | None:
+        """The function of the package that a call names, and enters unless it calls an object."""
+        target = call.attrs.get("target")
+        found = self.resolve(graph, target) if isinstance(target, str) else None
+        return None if found is None or self.function(found) is None else self.graph(found)
+
+    def ops_of(self, graph: Graph, call: Node) -> frozenset[str]:
+        """The operations of the function that a call names, and of those that are called by name in there."""
+        named = self.named(graph, call)
+        return frozenset() if named is None or named.context.class_name is not None else self.run_by(named)
+
+    def _run_by(self, graph: Graph) -> frozenset[str]:
+        waiting, seen = [graph], {graph}
+        while waiting:
+            at = waiting.pop()
+            for node in at.nodes if "call" in at.ops else ():
+                named = self.named(at, node) if node.op == "call" and "path" not in node.attrs else None
+                if named is not None and named not in seen and named.context.class_name is None:
+                    seen.add(named)
+                    waiting.append(named)
+        return frozenset().union(*(g.ops for g in seen))
 
     def _classes(self, found: Definition) -> list[tuple[Definition, ClassSummary]]:
         """A class and its bases in the package, nearest first."""

@@ -44,6 +44,9 @@ def run_at(facts: KnownFacts, node: Node, op: str) -> list[Run]:
         return [Run(node, facts, node)]
     if node.op != "call" or not node.attrs.get("target") or "path" in node.attrs:
         return []
+    program = facts.graph.program
+    if program is not None and op not in (facts.reach.elsewhere or program.elsewhere).ops_of(facts.graph, node):
+        return []
     return [Run(node, run.facts, run.there) for inside in facts.into(node) for run in _inside(inside, op)]
 
 

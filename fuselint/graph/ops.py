@@ -38,6 +38,7 @@ __all__ = [
     "bind",
     "constant",
     "literal",
+    "may_be_a_number",
     "method",
     "operand",
     "resolve_call",
@@ -117,3 +118,17 @@ def operand(node: Node, name: str) -> Node | None:
         return None
     value = node.inputs[at]
     return None if value.op == "const" and value.attrs.get("value") is None else value
+
+
+def may_be_a_number(node: Node, depth: int = 8) -> bool:
+    """Whether a value may be a Python number by what is written alone: an operator on what may be numbers, or what no
+    operation of the table and no layer makes. It spares the question of what is known of arrays."""
+    op = TABLE.get(node.op)
+    if not depth or (op is not None and op.result == "same"):
+        return True
+    if op is not None:
+        return op.operator is not None and all(may_be_a_number(n, depth - 1) for n in node.inputs)
+    if node.op == "call":
+        return not ("path" in node.attrs and isinstance(node.attrs.get("new") or node.attrs.get("init"), Node))
+    made_of = {"phi": node.inputs, "item": node.inputs[:1], "index": node.inputs[:1]}.get(node.op, ())
+    return all(may_be_a_number(n, depth - 1) for n in made_of)

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fuselint.graph.dtypes import DType
 from fuselint.graph.known import KnownFacts
-from fuselint.graph.model import Node
+from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.source.modules import Definition
+
+if TYPE_CHECKING:
+    from fuselint.graph.elsewhere import Elsewhere
 
 FLOAT32 = DType({"float32"})
 
@@ -23,6 +26,18 @@ MADE = frozenset({"array", "zeros", "ones", "full", "eye", "identity", "tri", "l
 
 KEEPS = frozenset("unary binary ternary composite activation reduce rowwise scan view copy matmul gather cast".split())
 """Kinds of operations whose result is a constant where their operands are."""
+
+FLOATS = frozenset({"nn.Linear", "nn.RMSNorm", "nn.LayerNorm", "fast.rms_norm", "fast.layer_norm"}) | {
+    "fast.rope",
+    "fast.scaled_dot_product_attention",
+    "nn.RoPE",
+    "nn.Conv1d",
+    "nn.Conv2d",
+}
+"""Operations whose result is no constant, and never of integers."""
+
+FARTHEST_WRITTEN = 8
+"""Operations that are looked at one behind the other before anything is asked of facts."""
 
 FARTHEST = 100
 """Values that a walk looks at."""
@@ -49,6 +64,35 @@ def source(facts: KnownFacts, node: Node) -> Source | None:
         return None
     found = _Walk().back(facts, node)
     return found if isinstance(found, Source) else None
+
+
+def may_have_source(facts: KnownFacts, node: Node) -> bool:
+    """Whether `source` may find one, by what is written alone: no layer ends the walk back."""
+    graph = facts.graph
+    if node.op == "param":
+        return node in facts.arguments
+    if graph.program is None:
+        return True
+    if node.op in TABLE and TABLE[node.op].kind not in KEEPS:
+        return node.op in MADE
+    return _may_go_on(graph, node, graph.program.elsewhere, FARTHEST_WRITTEN)
+
+
+def _may_go_on(graph: Graph, node: Node, elsewhere: Elsewhere, left: int) -> bool:
+    op = TABLE.get(node.op)
+    if not left or node.op in MADE:
+        return True
+    if op is not None and op.kind in KEEPS:
+        operands = node.inputs[1:] if node.op == "where" else node.inputs
+        return all(_may_go_on(graph, n, elsewhere, left - 1) for n in operands)
+    if node.op in ("item", "index"):
+        return _may_go_on(graph, node.inputs[0], elsewhere, left - 1)
+    if node.op == "call":
+        entered = elsewhere.entered(graph, node)
+        return entered is None or any(
+            _may_go_on(g, value, elsewhere, left - 1) for g in entered for _, value in g.returns
+        )
+    return node.op not in FLOATS
 
 
 class _Walk:

@@ -12,7 +12,7 @@ from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 from fuselint.graph.dtypes import HALF, UNKNOWN
-from fuselint.graph.model import Graph, Node
+from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.ops import TABLE
 
 if TYPE_CHECKING:
@@ -36,15 +36,16 @@ ROUNDS = 3
 def unstated(graph: Graph, facts: KnownFacts) -> frozenset[str]:
     """The symbols of dtypes that nothing in the function says anything of."""
     out: set[str] = set()
-    for node, new in _firsts(graph, facts):
+    for node, new in _firsts(graph.nodes, facts):
         if is_from_outside(node) or (node.op == "attr" and not isinstance(node.attrs.get("init"), Node)):
             out |= new
     return frozenset(out - _shown(graph, facts, {}))
 
 
-def from_outside(graph: Graph, facts: KnownFacts) -> frozenset[str]:
-    """The symbols of the dtypes of arguments and of what isn't followed, no weights among them."""
-    return frozenset(s for node, new in _firsts(graph, facts) if is_from_outside(node) for s in new)
+def from_outside(value: Node, facts: KnownFacts) -> frozenset[str]:
+    """The symbols of the dtypes of arguments and of what isn't followed that a value is made of, no weights among
+    them."""
+    return frozenset(s for node, new in _firsts(region(value, ()), facts) if is_from_outside(node) for s in new)
 
 
 def is_from_outside(node: Node) -> bool:
@@ -56,15 +57,15 @@ def is_from_outside(node: Node) -> bool:
 def merged(graph: Graph, facts: KnownFacts) -> frozenset[str]:
     """The symbols of dtypes that a loop's or a branch's value brings up: it has the dtype of what comes in."""
     if facts.merged is None:
-        firsts = _firsts(graph, facts)
+        firsts = _firsts(graph.nodes, facts)
         facts.merged = frozenset(s for node, new in firsts if node.op in ("loop", "phi") for s in new)
     return facts.merged
 
 
-def _firsts(graph: Graph, facts: KnownFacts) -> Iterator[tuple[Node, frozenset[str]]]:
+def _firsts(nodes: Iterable[Node], facts: KnownFacts) -> Iterator[tuple[Node, frozenset[str]]]:
     """Each value with the symbols that no value before it has: those of its own."""
     seen: set[str] = set()
-    for node in graph.nodes:
+    for node in nodes:
         new = facts.dtype(node).symbols - seen if facts.kind(node) in ARRAYS else frozenset()
         yield node, frozenset(new)
         seen |= new
