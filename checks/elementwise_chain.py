@@ -112,7 +112,6 @@ def _narrower(graph: Graph, origins: Origins, chain: Chain) -> Match | None:
     for part in parts(graph, chain):
         match = _match(graph, origins, part)
         if match is not None and not match.data["no_fix"] and _is_enough(match):
-            match.obligations += both_ways(graph)
             return match
     return None
 

@@ -139,6 +139,11 @@ def program_in_package(file: FileText, tree: ast.Module, settings: Settings, mod
     return program
 
 
+def _of_any_rule(graph: Graph, match: Match) -> list[Obligation]:
+    """What every match has to meet, whatever its rule."""
+    return [*(both_ways(graph) if match.has_traffic else []), *stay_as_they_are(graph, match)]
+
+
 Fixed = tuple[Fix, Region | None, tuple[tuple[int, int], ...]]
 """A fix, its two runnable texts, and the statements that it changes."""
 
@@ -227,8 +232,7 @@ class Analysis:
         try:
             matches = [self.settled(graph, m) for m in rule.find(graph)]
             for match in matches:
-                match.obligations += both_ways(graph) if match.has_traffic else []
-                match.obligations += stay_as_they_are(graph, match)
+                match.obligations += _of_any_rule(graph, match)
             return matches
         except Exception as e:
             self.fault(f"{rule.code} on {graph.context.qualname}", e)
@@ -334,7 +338,7 @@ class Analysis:
             return match
         if part is None or part.contradicted:
             return match
-        part.obligations += stay_as_they_are(graph, part)
+        part.obligations += _of_any_rule(graph, part)
         if self.ran is not None:
             self.ran.settle(graph, part, self.by_code[part.code], span_of(graph, part.root))
         return part if not part.contradicted and self.is_fixed(graph, part) else match
