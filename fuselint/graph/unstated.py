@@ -187,7 +187,7 @@ def _wider(facts: KnownFacts, unstated: frozenset[str]) -> Iterator[tuple[str, s
     """Two dtypes of which the second is wider, since the code casts back to the first: `(x * cos).astype(x.dtype)` says
     of cos that it is float32. It says nothing of what is multiplied as matrices: keys, values."""
     factors = _factors(facts.graph) if unstated else set()
-    unstated = unstated.difference(*(new for n, new in _firsts(facts.graph, facts) if n in factors))
+    unstated = unstated.difference(*(new for n, new in _firsts(facts.graph.nodes, facts) if n in factors))
     for node in facts.graph.nodes:
         before, after = (facts.dtype(n) for n in (node.inputs[0], node)) if node.op == "astype" else (UNKNOWN, UNKNOWN)
         if len(after) == 1 and after < before and before.symbols == before:
