@@ -817,3 +817,53 @@ def norm(x, weight, group):
     (t,) = costs(tmp_path / "a.py", text)
     assert evaluate(t.bytes_now, {"T": 1, "D": 0, "weight''.size": 8}) == 8 * (2 + 4 + 4 + 4 + 4)  # one row
     assert evaluate(t.bytes_now, {"T": 6, "D": 8, "weight''.size": 0}) == 6 * 8 * 4 * (2 + 2)
+
+
+TURNED_BY = """
+HEADS, WIDTH = 6, 10
+
+
+def turn(x, freqs: mx.array):
+{unpacked}    c, s = mx.cos(freqs)[None, :, None], mx.sin(freqs)[None, :, None]
+    return x * c + mx.tanh(x) * s
+
+
+class Attention(nn.Module):
+    def __call__(self, x: mx.array, freqs: mx.array):
+        B, T, _ = x.shape
+        q = self.q(x).reshape(B, T, HEADS, WIDTH)
+        k = self.k(x).reshape(B, T, HEADS, WIDTH)
+        return turn(q, freqs), turn(k, freqs)
+"""
+
+
+@pytest.mark.parametrize("unpacked", ["    b, n, heads, width = x.shape\n", ""])
+def test_an_axis_has_the_number_that_all_calls_give_it(tmp_path: Path, unpacked: str) -> None:
+    (t,) = costs(tmp_path / "a.py", TURNED_BY.format(unpacked=unpacked))
+    x, table = mx.zeros((1, 2048, 6, 10), mx.bfloat16), mx.zeros((1, 2048, 1, 10), mx.bfloat16)
+    saved = moved((x, table, x), (x, x), (x, table, x), (x, x, x)) - moved((x, table, table, x))
+    assert (t.saved_at, set(t.sources.values())) == (saved, {"assumed"})
+
+
+def test_an_axis_is_for_what_all_callers_name_it_for(tmp_path: Path) -> None:
+    """One image of n patches: the axis before the last is that of the heads, and no length."""
+    text = """
+class Vision(nn.Module):
+    def __init__(self, n_heads: int = 6, head_dim: int = 10):
+        super().__init__()
+        self.n_heads, self.head_dim = n_heads, head_dim
+
+    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
+        q = x.reshape(1, x.shape[0], self.n_heads, self.head_dim)
+        return turn(q, cos, sin)
+
+
+def turn(x, cos, sin):
+    return x[..., 0::2] * cos - x[..., 1::2] * sin
+"""
+    (t,) = [t for t in costs(tmp_path / "a.py", text) if "cos.size" in t.symbols]
+    assert t.symbols["L"] == "x.shape[-3]" and t.symbols["H"] == "x.shape[-2]"
+    half = mx.zeros((1, 2048, 6, 5), mx.bfloat16)
+    table = mx.zeros((1, 2048, 1, 5), mx.bfloat16)
+    numbers = {**t.numbers, "cos.size": table.size, "sin.size": table.size}
+    assert evaluate(t.bytes_now, numbers) == moved((half, table, half), (half, table, half), (half, half, half))
