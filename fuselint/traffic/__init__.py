@@ -32,7 +32,7 @@ from fuselint.traffic.known import Known, Number, role
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.layout import Place
 from fuselint.traffic.rewritten import kernels_around, small_array
-from fuselint.traffic.sizes import Pair, Sizes
+from fuselint.traffic.sizes import Pair, Sizes, reduced
 from fuselint.traffic.views import places_of_views
 
 if TYPE_CHECKING:
@@ -197,8 +197,22 @@ def _count(
         shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own, spelled, _roles(graph, facts)
     )
     sizes.meanings.update(letters)
-    sizes.renamed.update(renamed)
+    sizes.renamed.update({**_parted(match, facts), **renamed})
     return Region(before, after, Bytes(sizes, DTYPES[settings.activation]), settings.activation), traced
+
+
+def _parted(match: Match, facts: KnownFacts) -> dict[str, Expr]:
+    """The last axis of a result that the code parts: `y.reshape(B, L, 3, heads, width // heads)` has 3 widths."""
+    shape = facts.shape(match.root)
+    if shape is None or shape.lead is not None or not shape.dims or shape.dims[-1].bare is None:
+        return {}
+    name, rows = shape.dims[-1].bare, product(shape.dims[:-1])
+    for user in facts.graph.users.get(match.root, ()):
+        parts = facts.sizes(user.attrs["shape"]) if user.op == "reshape" else None
+        if parts is not None and parts.lead is None and -1 not in parts.dims and rows.divides(product(parts.dims)):
+            size = reduced(product(parts.dims) / rows)
+            return {} if name in size.names else {name: size}
+    return {}
 
 
 def _roles(graph: Graph, facts: KnownFacts) -> dict[str, str]:

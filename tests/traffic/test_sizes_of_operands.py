@@ -867,3 +867,19 @@ def turn(x, cos, sin):
     table = mx.zeros((1, 2048, 1, 5), mx.bfloat16)
     numbers = {**t.numbers, "cos.size": table.size, "sin.size": table.size}
     assert evaluate(t.bytes_now, numbers) == moved((half, table, half), (half, table, half), (half, half, half))
+
+
+def test_what_is_parted_after_a_product_is_as_wide_as_the_parts(tmp_path: Path) -> None:
+    text = """
+def attend(x: mx.array, weight: mx.array, bias: mx.array, heads: int):
+    B, L, C = x.shape
+    qkv = mx.matmul(x, weight.T) + bias
+    q, k, v = mx.split(qkv.reshape(B, L, 3, heads, C // heads), 3, axis=2)
+    return q * k + v
+"""
+    (t,) = costs(tmp_path / "a.py", text, "FUS231")
+    sizes = {"B": 2, "L": 5, "C": 8, "bias.size": 24}
+    x, w, y, bias = (mx.zeros(s, mx.bfloat16) for s in ((2, 5, 8), (24, 8), (2, 5, 24), (24,)))
+    numbers = {n: sizes.get(n, 8) for n in t.symbols}  # 8: what the product sums over
+    assert evaluate(t.bytes_now, numbers) == moved((x, w, y), (y, bias, y))
+    assert (t.at["C"], t.saved_at) == (4096, 2 * 2048 * 3 * 4096 * 2)
