@@ -9,7 +9,8 @@ or the dtype that its docstring states.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -48,6 +49,14 @@ Given = tuple[Node, Node]
 """A value of the function, and the one of its caller that it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """What calls make of an axis: the number that it always is, and what they call it."""
+
+    number: int | None
+    sizes: frozenset[Expr]
+
+
 class Callers:
     """What the callers of functions say, as one file's analysis asks: each is looked at once."""
 
@@ -57,6 +66,7 @@ class Callers:
         self._given: dict[tuple[Graph, int], dict[str, str]] = {}
         self._calls: dict[Graph, list[tuple[Graph, list[Given]]]] = {}
         self._shapes: dict[tuple[Graph, int], dict[Node, Shape]] = {}
+        self._named_axes: dict[Graph, dict[str, Axis]] = {}
         self._absent: dict[Graph, frozenset[Node]] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
 
@@ -111,7 +121,7 @@ class Callers:
 
     def shapes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[Node, Shape]:
         """By the parameter, where the function doesn't say its rank: a shape of as many axes as the package's calls
-        give it, of which those are 1 that always are."""
+        give it, of which those are 1 that always are. For what the function calls in turn, other numbers stand, too."""
         if depth >= DEEPEST:
             return {}
         if (graph, depth) not in self._shapes:
@@ -120,22 +130,37 @@ class Callers:
         return self._shapes[graph, depth]
 
     def _ranked(self, graph: Graph, facts: KnownFacts, depth: int) -> Iterator[tuple[Node, Shape]]:
-        found: dict[Node, list[Shape]] = {}
+        for own, axes in self._axes(graph, depth):
+            if facts.rank(own) is None:
+                numbers = [1 if a.sizes == {Expr.of(1)} else a.number if depth else None for a in axes]
+                if len(numbers) < SEVERAL or any(n is not None for n in numbers):
+                    named = zip(numbers, _axes_of(own, len(numbers)), strict=True)
+                    yield own, Shape(None, tuple(axis if n is None else Expr.of(n) for n, axis in named))
+
+    def axes(self, graph: Graph, facts: KnownFacts) -> dict[str, Axis]:
+        """By the name of a size of a parameter: what all of the package's calls make it."""
+        if graph in self._named_axes:
+            return self._named_axes[graph]
+        out = self._named_axes[graph] = {}
+        for own, axes in self._axes(graph, 0):
+            shape = facts.shape(own)
+            dims = _axes_of(own, len(axes)) if shape is None or shape.lead is not None else shape.dims
+            if len(dims) == len(axes):
+                out.update((d.bare, axis) for d, axis in zip(dims, axes, strict=True) if d.bare is not None)
+        return out
+
+    def _axes(self, graph: Graph, depth: int) -> Iterator[tuple[Node, list[Axis]]]:
+        """The parameters to which all calls, as far as is known, give as many axes, and those."""
+        found: dict[Node, list[list[tuple[Expr, int | None]]]] = {}
         for caller, pairs in self.calls(graph):
             outer = self._shaped(caller, depth + 1)
             for own, argument in pairs:
-                shape = likely(argument, outer) if own.op == "param" and facts.rank(own) is None else None
+                shape = likely(argument, outer) if own.op == "param" else None
                 if shape is not None and shape.lead is None and outer.kind(argument) != "scalar":
-                    found.setdefault(own, []).append(shape)
-        for own, shapes in found.items():
-            name = own.attrs.get("name")
-            if len({s.rank for s in shapes}) == 1 and isinstance(name, str):
-                axes, count = enumerate(zip(*(s.dims for s in shapes), strict=True)), len(shapes[0].dims)
-                dims = tuple(
-                    Expr.of(1) if set(a) == {Expr.of(1)} else Expr.name(f"{name}.shape[{i - count}]") for i, a in axes
-                )
-                if len(dims) < SEVERAL or Expr.of(1) in dims:
-                    yield own, Shape(None, dims)
+                    found.setdefault(own, []).append([(d, outer.usual(d)[0]) for d in shape.dims])
+        for own, given in found.items():
+            if len({len(axes) for axes in given}) == 1:
+                yield own, [_axis(sizes) for sizes in zip(*given, strict=True)]
 
     def absent(self, graph: Graph, depth: int = 0) -> frozenset[Node]:
         """Parameters that are None by default, and that no call in the package gives anything else."""
@@ -204,6 +229,16 @@ class Callers:
         return self._usual[graph]
 
 
+def _axis(given: Sequence[tuple[Expr, int | None]]) -> Axis:
+    numbers = {n for _, n in given}
+    return Axis(numbers.pop() if len(numbers) == 1 else None, frozenset(size for size, _ in given))
+
+
+def _axes_of(parameter: Node, count: int) -> tuple[Expr, ...]:
+    """What so many axes of a parameter are called."""
+    return tuple(Expr.name(f"{parameter.attrs['name']}.shape[{-i}]") for i in range(count, 0, -1))
+
+
 def given_dtypes(graph: Graph) -> dict[str, str]:
     """By the symbol of an argument's dtype: the dtype that the package's calls of the function give it, or MODEL."""
     callers = _callers(graph)
@@ -214,6 +249,12 @@ def given_shapes(graph: Graph) -> dict[Node, Shape]:
     """By the parameter: a shape of as many axes as the package's calls give it."""
     callers = _callers(graph)
     return {} if callers is None else callers.shapes(graph, graph.facts)
+
+
+def given_axes(graph: Graph) -> dict[str, Axis]:
+    """See Callers.axes."""
+    callers = _callers(graph)
+    return {} if callers is None else callers.axes(graph, graph.facts)
 
 
 def absent_arguments(graph: Graph) -> frozenset[Node]:

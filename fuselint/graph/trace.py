@@ -446,6 +446,8 @@ def is_configured(node: Node, facts: KnownFacts) -> bool:
         at = made if isinstance(made, Node) else at.inputs[0]
         if isinstance(made, Node):
             inside |= made.op == "attr"
+        if at.op in ("or", "phi"):  # `config or Config()`
+            at = next((n for n in at.inputs if n.op == "param"), at)
     return inside and at.op == "param" and at.attrs.get("name") != "self"
 
 

@@ -12,7 +12,7 @@ from fuselint import chips
 from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import InDtype, Traffic
 from fuselint.finding import Seconds as SecondsSaved
-from fuselint.graph.callers import absent_arguments, given_dtypes, given_shapes
+from fuselint.graph.callers import absent_arguments, given_axes, given_dtypes, given_shapes
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
@@ -28,11 +28,11 @@ from fuselint.traffic.apart import apart
 from fuselint.traffic.branches import one_way
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
-from fuselint.traffic.known import Known, Number
+from fuselint.traffic.known import Known, Number, role
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.layout import Place
 from fuselint.traffic.rewritten import kernels_around, small_array
-from fuselint.traffic.sizes import Pair, Sizes
+from fuselint.traffic.sizes import Pair, Sizes, reduced
 from fuselint.traffic.views import places_of_views
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ WIDE = "f32"
 ONES = frozenset({(1, "stated"), (1, "recorded"), (1, "config"), (1, "phase")})
 
 MLX_NAMES = {short: long for long, short in LONG_DTYPES.items()}
+
+HEADS = ({"heads"}, {"kv_heads"})
 
 MOST_STATING = 50_000
 """Values whose facts are worked out once more with the names of rules, in one function."""
@@ -114,8 +116,8 @@ _by_default: WeakKeyDictionary[Graph, Mapping[str, int]] = WeakKeyDictionary()
 
 
 def by_default(graph: Graph) -> Mapping[str, int]:
-    """The sizes of a function that the defaults of the package's configurations and constructors make numbers: those
-    that stand where these have a number, in the shape of the same value."""
+    """The sizes of a function that the package makes numbers. Its calls: in all shapes that they give. The defaults of
+    its configurations and constructors: where these have a number, in the shape of the same value."""
     facts, usual = graph.facts, graph.usual
     found: dict[str, set[int]] = {}
     products: list[tuple[Expr, int]] = []
@@ -141,7 +143,8 @@ def by_default(graph: Graph) -> Mapping[str, int]:
         factor = rest.substitute({name: 1}).value() or 0
         if not more and rest == Expr.name(name) * factor and factor and number % factor == 0:
             known.setdefault(name, number // factor)
-    return known
+    given = {name: axis.number for name, axis in given_axes(graph).items() if axis.number is not None}
+    return {name: n for name, n in given.items() if n > 1} | known
 
 
 def saves_where_compiled(graph: Graph, match: Match) -> bool:
@@ -191,11 +194,32 @@ def _count(
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     spelled = {n: text for s in shapes if s is not None for n, text in _spelled(traced, s)}
     sizes = Sizes.of(
-        shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own, spelled, _batches(facts)
+        shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own, spelled, _roles(graph, facts)
     )
     sizes.meanings.update(letters)
-    sizes.renamed.update(renamed)
+    sizes.renamed.update({**_parted(match, facts), **renamed})
     return Region(before, after, Bytes(sizes, DTYPES[settings.activation]), settings.activation), traced
+
+
+def _parted(match: Match, facts: KnownFacts) -> dict[str, Expr]:
+    """The last axis of a result that the code parts: `y.reshape(B, L, 3, heads, width // heads)` has 3 widths."""
+    shape = facts.shape(match.root)
+    if shape is None or shape.lead is not None or not shape.dims or shape.dims[-1].bare is None:
+        return {}
+    name, rows = shape.dims[-1].bare, product(shape.dims[:-1])
+    for user in facts.graph.users.get(match.root, ()):
+        parts = facts.sizes(user.attrs["shape"]) if user.op == "reshape" else None
+        if parts is not None and parts.lead is None and -1 not in parts.dims and rows.divides(product(parts.dims)):
+            size = reduced(product(parts.dims) / rows)
+            return {} if name in size.names else {name: size}
+    return {}
+
+
+def _roles(graph: Graph, facts: KnownFacts) -> dict[str, str]:
+    """What sizes are for that have no name here: by what all calls call them, and by the steps of a recurrence."""
+    called = {name: {role(s.bare or "") for s in axis.sizes} for name, axis in given_axes(graph).items()}
+    heads = {name: next(iter(roles)) for name, roles in called.items() if ".shape[" in name and roles in HEADS}
+    return heads | dict.fromkeys(_batches(facts), "batch")
 
 
 def _batches(facts: KnownFacts) -> Iterator[str]:

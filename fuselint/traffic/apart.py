@@ -45,6 +45,9 @@ ONES = 0.5
 """How much less an axis of 1 makes of it."""
 
 
+MODULATING = 4
+"""Parts of a layer's result that scale, shift and gate others; what attention takes is three."""
+
 NORMS = r"norm|(^|_)(ln|bn|gn)(\d|_|$)|scale"
 """What layers are called whose weight is as long as an axis."""
 
@@ -272,12 +275,27 @@ def _use(node: Node, text: str) -> Use:
         return "activation"  # a row for each token
     if node.op in ("cos", "sin"):
         return "table"
+    if _is_modulation(node):
+        return "vector"
     owner = re.search(r"(\w+)\.weight'*$", text)
     if owner is not None and owner.group(1) != "self" and not re.search(NORMS, owner.group(1).lower()):
         return "activation"  # of a layer: a matrix
     said = _use_of_name(text)
     is_weight = node.op in ("attr", "global") and not is_from_outside(node)
     return said or ("vector" if is_weight else "activation")
+
+
+def _is_modulation(node: Node) -> bool:
+    """`_, _, gate, _ = mx.split(layer(t), 4, axis=-1)`, or a value for each of it: so many parts are of no activation."""
+    while (op := TABLE.get(node.op)) is not None and op.kind in ("unary", "cast", "binary"):
+        arrays = [n for n in node.inputs if n.op != "const"]
+        if len(arrays) != 1:
+            return False
+        node = arrays[0]
+    split = node.inputs[0] if node.op == "item" and node.inputs else None
+    if split is None or split.op != "split" or not isinstance(parts := split.attrs.get("indices_or_sections"), int):
+        return False
+    return parts >= MODULATING and split.attrs.get("axis") == -1
 
 
 def _use_of_name(text: str) -> Use | None:

@@ -64,11 +64,12 @@ class Sizes:
         summed: Iterable[Pair] = (),
         apart: Apart | None = None,
         spelled: Mapping[str, str] | None = None,
-        batches: Iterable[str] = (),
+        roles: Mapping[str, str] | None = None,
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
-        `spelled`: how the code spells sizes that it gives no name. `batches`: sizes that are those of a batch.
+        `spelled`: how the code spells sizes that it gives no name. `roles`: what sizes are for, where it is said
+        elsewhere.
         """
         out = cls(same=list(same), apart=apart)
         out.renamed.update((name, Expr.name(text)) for name, text in (spelled or {}).items())
@@ -88,7 +89,7 @@ class Sizes:
             if out.renamed == before:
                 break
         out._note_outer_axes_apart(listed)
-        out.roles.update(dict.fromkeys(batches, "batch"))
+        out.roles.update(roles or {})
         out._note_last_axes_of_heads()
         out._note_pairs({n for s in listed if s is not None for d in s.dims for n in d.names})
         for shape in listed:
@@ -251,6 +252,9 @@ class Sizes:
             self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
         if len(dims) == 4 and shape.lead is None and str(dims[2]) == "h" and str(dims[3]) != "w":
             self.roles.setdefault("h", "heads")  # of `b, t, h, d = x.shape`
+        if len(dims) == 4 and shape.lead is None and self._role(str(dims[2])) in ("heads", "kv_heads"):
+            named = str(dims[1])
+            self.roles.setdefault(named, "length" if ".shape[" in named else role(named, "length"))
         if len(dims) == 4 and shape.lead is None and (role(str(dims[1])), role(str(dims[3]))) == ("length", "head"):
             self.roles.setdefault(str(dims[2]), "heads")  # of (batch, length, n, head_dim)
         places = BY_RANK.get(len(dims) if shape.lead is None else 3, ())
@@ -399,7 +403,8 @@ class Sizes:
         said = known.number(name)
         if said is not None and said[1] == "recorded" and meaning is not None and name not in meaning.names:
             said = None  # the code calls something else so
-        said = said or known.likely(name) or self._met(name, known) or self._of_operand(name, known, within)
+        said = said or known.likely(name) or self._given(name, known) or self._met(name, known)
+        said = said or self._of_operand(name, known, within)
         if said is not None:
             return said
         what = LETTERS.get(name, name)  # a rule's axis is called by its letter, or by what it is for
@@ -412,6 +417,15 @@ class Sizes:
         if meaning is not None and meaning.names.isdisjoint(within | {name}):
             return self._meant(meaning, known, within | {name}) or known.of_role(self._role(name))
         return known.of_role(self._role(name))
+
+    def _given(self, name: str, known: Known) -> Number | None:
+        """The last axis and the rows of an array of unknown rank, of which all calls give as many heads as wide."""
+        if name == FEATURES and self.features is None:
+            return known.likely(f"{self.rows}.shape[-1]")
+        if name != ROWS or self.roles.get(ROWS) != "head rows" or known.number(ROWS) is not None:
+            return None
+        heads = [n for i in (2, 3) if (n := known.likely(f"{self.rows}.shape[-{i}]")) is not None]
+        return (heads[0][0] * known.of_role("rows")[0], "assumed") if len(heads) == 1 else None
 
     def _of_operand(self, name: str, known: Known, within: frozenset[str]) -> Number | None:
         """The elements of an operand of unknown shape, by what it is for."""

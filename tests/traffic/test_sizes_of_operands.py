@@ -817,3 +817,105 @@ def norm(x, weight, group):
     (t,) = costs(tmp_path / "a.py", text)
     assert evaluate(t.bytes_now, {"T": 1, "D": 0, "weight''.size": 8}) == 8 * (2 + 4 + 4 + 4 + 4)  # one row
     assert evaluate(t.bytes_now, {"T": 6, "D": 8, "weight''.size": 0}) == 6 * 8 * 4 * (2 + 2)
+
+
+TURNED_BY = """
+HEADS, WIDTH = 6, 10
+
+
+def turn(x, freqs: mx.array):
+{unpacked}    c, s = mx.cos(freqs)[None, :, None], mx.sin(freqs)[None, :, None]
+    return x * c + mx.tanh(x) * s
+
+
+class Attention(nn.Module):
+    def __call__(self, x: mx.array, freqs: mx.array):
+        B, T, _ = x.shape
+        q = self.q(x).reshape(B, T, HEADS, WIDTH)
+        k = self.k(x).reshape(B, T, HEADS, WIDTH)
+        return turn(q, freqs), turn(k, freqs)
+"""
+
+
+@pytest.mark.parametrize("unpacked", ["    b, n, heads, width = x.shape\n", ""])
+def test_an_axis_has_the_number_that_all_calls_give_it(tmp_path: Path, unpacked: str) -> None:
+    (t,) = costs(tmp_path / "a.py", TURNED_BY.format(unpacked=unpacked))
+    x, table = mx.zeros((1, 2048, 6, 10), mx.bfloat16), mx.zeros((1, 2048, 1, 10), mx.bfloat16)
+    saved = moved((x, table, x), (x, x), (x, table, x), (x, x, x)) - moved((x, table, table, x))
+    assert (t.saved_at, set(t.sources.values())) == (saved, {"assumed"})
+
+
+def test_an_axis_is_for_what_all_callers_name_it_for(tmp_path: Path) -> None:
+    """One image of n patches: the axis before the last is that of the heads, and no length."""
+    text = """
+class Vision(nn.Module):
+    def __init__(self, n_heads: int = 6, head_dim: int = 10):
+        super().__init__()
+        self.n_heads, self.head_dim = n_heads, head_dim
+
+    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
+        q = x.reshape(1, x.shape[0], self.n_heads, self.head_dim)
+        return turn(q, cos, sin)
+
+
+def turn(x, cos, sin):
+    return x[..., 0::2] * cos - x[..., 1::2] * sin
+"""
+    (t,) = [t for t in costs(tmp_path / "a.py", text) if "cos.size" in t.symbols]
+    assert t.symbols["L"] == "x.shape[-3]" and t.symbols["H"] == "x.shape[-2]"
+    half = mx.zeros((1, 2048, 6, 5), mx.bfloat16)
+    table = mx.zeros((1, 2048, 1, 5), mx.bfloat16)
+    numbers = {**t.numbers, "cos.size": table.size, "sin.size": table.size}
+    assert evaluate(t.bytes_now, numbers) == moved((half, table, half), (half, table, half), (half, half, half))
+
+
+def test_what_is_parted_after_a_product_is_as_wide_as_the_parts(tmp_path: Path) -> None:
+    text = """
+def attend(x: mx.array, weight: mx.array, bias: mx.array, heads: int):
+    B, L, C = x.shape
+    qkv = mx.matmul(x, weight.T) + bias
+    q, k, v = mx.split(qkv.reshape(B, L, 3, heads, C // heads), 3, axis=2)
+    return q * k + v
+"""
+    (t,) = costs(tmp_path / "a.py", text, "FUS231")
+    sizes = {"B": 2, "L": 5, "C": 8}
+    x, w, y = (mx.zeros(s, mx.bfloat16) for s in ((2, 5, 8), (24, 8), (2, 5, 24)))
+    numbers = {n: sizes.get(n, 8) for n in t.symbols}  # 8: what the product sums over
+    assert evaluate(t.bytes_now, numbers) == moved((x, w, y), (y, y))  # the bias is too small to be named
+    assert (t.at["C"], t.saved_at) == (4096, 2 * 2048 * 3 * 4096 * 2)
+
+
+def test_one_of_many_parts_of_a_layer_is_a_modulation(tmp_path: Path) -> None:
+    """Of six parts each is a row, of three it may be q, k or v: the fix saves what is written and read of a row less."""
+    text = """
+class Block(nn.Module):
+    def __call__(self, x: mx.array, t: mx.array):
+        {names} = mx.split(self.layer(t), {parts}, axis=-1)
+        return x * mx.sigmoid(x) + mx.tanh(b) * self.part(x)
+"""
+    saved = []
+    for names in ("a, b, c", "a, b, c, d, e, f"):
+        (t,) = costs(tmp_path / "a.py", text.format(names=names, parts=len(names.split(", "))))
+        saved.append(t.saved_at or 0)
+    x, row = mx.zeros((2048, 4096), mx.bfloat16), mx.zeros((4096,), mx.bfloat16)
+    assert saved[0] - saved[1] == 2 * (x.nbytes - row.nbytes)
+
+
+@pytest.mark.parametrize("given", ["config", "config or Config()"])
+def test_a_configuration_that_may_be_left_out_holds_numbers(tmp_path: Path, given: str) -> None:
+    text = f"""
+from somewhere import Config
+
+
+class Decoder(nn.Module):
+    def __init__(self, config: Config | None = None):
+        super().__init__()
+        self.config = {given}
+
+    def __call__(self, x: mx.array):
+        return mx.tanh(x / self.config.part.first + self.config.part.second)
+"""
+    (t,) = costs(tmp_path / "a.py", text)
+    assert set(t.symbols) == {"T", "D"}
+    x = mx.zeros((6, 8), mx.bfloat16)
+    assert evaluate(t.bytes_now, {"T": 6, "D": 8}) == moved(*[(x, x)] * 3)
