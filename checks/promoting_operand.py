@@ -244,7 +244,7 @@ def _meets_more(graph: Graph, root: Node) -> bool:
         after.update(new)
         stack += new
     given = given_dtypes(graph)
-    calls = [n for n in after if n.op in ("call", ATTENTION)]
+    calls = [n for n in after if n is not root and n.op in ("call", ATTENTION)]
     return any(_may_be_wide(graph, n, given) for c in calls for n in c.inputs if n not in after)
 
 
