@@ -14,8 +14,9 @@ much as before.
 
 When not to: where float32 is meant. A value that is cast to float32 in the function, or cast back, is not reported, nor
 is one that isn't known to be an activation of the network, or where no file of its package folder says anything of half
-precision, nor one that another method casts, nor a lookup in an argument, nor the window of a Fourier transform.
-Integer arrays don't promote.
+precision, nor one that another method casts, nor one that a call further on is given beside another float32 array,
+which promotes it as well, nor a lookup in an argument, nor the window of a Fourier transform. Integer arrays don't
+promote.
 
 Fix safety: unsafe, always: the dtype of the result changes. Where activations are float32 nothing changes.
 """
@@ -23,7 +24,7 @@ Fix safety: unsafe, always: the dtype of the result changes. Where activations a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import permutations, product
 from typing import Any
 
@@ -49,6 +50,7 @@ ARITHMETIC = frozenset({"add", "subtract", "multiply", "divide", "power", "maxim
 NORMS = frozenset({"fast.rms_norm", "fast.layer_norm"})
 PROMOTING = ARITHMETIC | NORMS | {"where", "concatenate", "clip", "matmul"}
 PRODUCTS = frozenset({"matmul", "conv"})
+ATTENTION = "fast.scaled_dot_product_attention"
 MAKES = frozenset({"layer", "matmul", "conv", "fast"})
 FARTHEST = 20
 """Operations between a parameter and what meets it."""
@@ -124,6 +126,8 @@ def _match(graph: Graph, origins: Origins, root: Node, x: Node, promoting: Node)
     found = source(graph.facts, promoting)
     if found is None or _is_meant(graph, found) or not _matters(graph, root) or _is_wide_already(graph, x):
         return None
+    if _meets_more(graph, root):
+        return None
     evidence = _evidence(graph, origins, x)
     if evidence is None:
         return None
@@ -163,6 +167,7 @@ def _match_call(graph: Graph, origins: Origins, call: Node) -> Match | None:
                     or _is_wide_already(graph, given)
                     or _is_meant(graph, found)
                     or not _matters(graph, call)
+                    or _meets_more(graph, call)
                 ):
                     continue
                 evidence = _evidence(graph, origins, given)
@@ -272,6 +277,26 @@ def _is_wide_already(graph: Graph, x: Node) -> bool:
         if x.op in PROMOTING and graph.facts.dtype(x) == FLOAT32:
             return True
     return False
+
+
+def _meets_more(graph: Graph, root: Node) -> bool:
+    """Whether a call that is given what is computed from there on is given something else in float32 too, a mask: it
+    promotes as well, and attention takes none for queries in half precision."""
+    stack, after = [root], {root}
+    while stack:
+        new = [n for n in graph.users.get(stack.pop(), ()) if n not in after]
+        after.update(new)
+        stack += new
+    given = given_dtypes(graph)
+    calls = [n for n in after if n is not root and n.op in ("call", ATTENTION)]
+    return any(_may_be_wide(graph, n, given) for c in calls for n in c.inputs if n not in after)
+
+
+def _may_be_wide(graph: Graph, node: Node, given: Mapping[str, str]) -> bool:
+    """Whether an array is float32, or one of several of which one is: of a mask that may be None."""
+    ways = node.inputs if node.op == "phi" and graph.facts.kind(node) != "array" else (node,)
+    arrays = [n for n in ways if graph.facts.kind(n) in ("array", "unknown")]
+    return any(graph.facts.dtype(n).bound(given) == FLOAT32 for n in arrays)
 
 
 def _is_meant(graph: Graph, found: Source) -> bool:
@@ -511,4 +536,11 @@ COUNTEREXAMPLES = [
     _none("x > mx.array(0.5)", "a comparison is boolean whatever it compares"),
     Example(HEAD + "def f(x: mx.array):\n    return x * mx.array(0.5)\n", why="nothing says that x is an activation"),
     Example(_line("h.astype(mx.float32) * mx.array(0.5)"), why="float32 is meant"),
+    Example(
+        _block(
+            "        mask = mx.where(keep, 0.0, -math.inf)\n        return attend(h * mx.array(0.5), mask)\n",
+            "x, keep, attend",
+        ),
+        why="attend is given a mask in float32 too, which attention refuses for queries in half precision",
+    ),
 ]

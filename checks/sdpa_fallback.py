@@ -11,8 +11,9 @@ read back by the softmax and the second matmul. On Metal the kernels for many qu
 Traffic: 6 passes over the scores, batch x heads x queries x keys, which the fused kernel keeps on chip.
 
 When not to: where there are few queries and keys, where the model runs on CUDA (multiples of 8 up to 128 are fused) or
-on the CPU (nothing is), and under a gradient, where Metal never takes the fused kernel. On M5 causal attention of 256
-is fused by default from 1,024 queries on.
+on the CPU (nothing is), and under a gradient, where Metal never takes the fused kernel. Where two defaults of a
+configuration divide to no multiple of 16, a checkpoint may well say another number: the finding is `possible` then. On
+M5 causal attention of 256 is fused by default from 1,024 queries on.
 
 Fix safety: none is made. Zeros behind the head dimension of queries, keys and values, up to the next size, leave the
 result as it is but for zeros that are cut off again; the scale stays that of the original size. `force_fused=True`
@@ -105,6 +106,7 @@ def _match(node: Node, heads: Heads, target: Version) -> Match:
     elif heads.wide and heads.largest in FORCED:
         lacking += " in float32"
     where = f" ({heads.owners})" if heads.is_likely else ""
+    what = f"possible: {what}" if heads.is_odd_quotient else what
     related: list[tuple[Node | Place, str]] = [
         (r.place, f"{r.name} = {r.value} by default") for r in sorted(heads.rests, key=lambda r: (r.place.line, r.name))
     ]

@@ -20,6 +20,9 @@ MANY = 64
 
 FUSED = "scaled_dot_product_attention"
 
+COMMON = 16
+"""What nearly all head dimensions are multiples of."""
+
 FORCED = frozenset({192, 256})
 """Head dimensions whose kernel for many queries is only taken with force_fused=True. In float32 it needs more
 threadgroup memory than Apple's GPUs have."""
@@ -71,6 +74,13 @@ class Heads:
         said = ", ".join(f"{r.name} = {r.value} ({r.place})" for r in ordered)
         made = f"made at {', '.join(map(str, self.calls))}" if self.calls else ""
         return ": ".join(filter(None, [self.owners, "; ".join(filter(None, [said, made]))]))
+
+    @property
+    def is_odd_quotient(self) -> bool:
+        """Whether two defaults make it that hardly stand for one model: 1280 wide, and 32 heads of 40."""
+        sizes = {r.value for r in self.rests if type(r.value) is int}
+        made = any(a == self.head * b for a in sizes for b in sizes if b > 1)
+        return made and self.head % COMMON != 0
 
     @property
     def is_likely(self) -> bool:

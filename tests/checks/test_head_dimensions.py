@@ -96,3 +96,12 @@ def test_narrower_values_are_padded_for_a_forced_kernel(tmp_path: Path) -> None:
     (found,) = result.findings
     assert found.fix is not None and "192, of values 128" in found.message
     assert "the narrower of them padded with zeros to 192, force_fused=True" in found.fix.message
+
+
+@pytest.mark.parametrize(("width", "possible"), [(320, True), (704, True), (256, False), (1280, False)])
+def test_a_quotient_of_defaults_that_is_no_common_size_is_only_possible(
+    tmp_path: Path, width: int, possible: bool
+) -> None:
+    """Heads of 40 and 88; of 32 and 160."""
+    found = finding(tmp_path, width, FUSED)
+    assert found is not None and found.message.startswith("possible: ") is possible
