@@ -200,8 +200,10 @@ def _may_promote(graph: Graph, call: Node) -> bool:
     if graph.program is None:
         return True
     elsewhere, arguments = graph.program.elsewhere, call_arguments(call)
+    if arguments is None or len(call.inputs) < 2 or not any(may_have_source(graph.facts, n) for n in call.inputs):
+        return False
     named = elsewhere.named(graph, call)
-    if named is None or arguments is None or named.context.class_name is not None or named.ops.isdisjoint(PROMOTING):
+    if named is None or named.ops.isdisjoint(PROMOTING):
         return False
     summary = elsewhere.function(Definition(elsewhere.path_of(named), named.context.qualname))
     given = (None if summary is None else bind(summary.parameters, *arguments)) or {}

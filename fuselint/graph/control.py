@@ -298,7 +298,7 @@ class Control(Expressions):
         """Lower the body once; again, where it turns out to change objects that it reads under other names."""
         scope = self.scope
         before, block = self.snapshot(), scope.block
-        changes = changed_in(node)
+        changes = self.program.scanned(changed_in, node)
         stale: dict[str, Node] = {}
         kept: dict[str, set[Node]] = {}
         for _ in range(PASSES):
@@ -549,10 +549,9 @@ class Control(Expressions):
         self.settle(before, stmt)
         return falls
 
-    @staticmethod
-    def _rebound(*nodes: cst.CSTNode) -> frozenset[str]:
+    def _rebound(self, *nodes: cst.CSTNode) -> frozenset[str]:
         """Names that may hold something else after code: `x[0] = y` may be lowered as an assignment too."""
-        changes = changed_by(*nodes)
+        changes = self.program.scanned(changed_by, *nodes)
         return changes.names | changes.items
 
     def _blur(self, before: Snapshot, after: Snapshot, names: Iterable[str], objects: int) -> Snapshot:

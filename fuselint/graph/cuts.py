@@ -73,6 +73,8 @@ class Move:
 def cuts(graph: Graph, dtype: str = "") -> Iterator[Cut]:
     """The cuts of a function that mx.compile compiles, each where all of its code runs or none of it does. dtype: of
     activations; "" for any."""
+    if not _may_be_cut_up(Tape.of(graph, graph.context.shapeless, dtype, {}), graph.context.shapeless):
+        return
     tape = Tape.of(graph, graph.context.shapeless, dtype)
     if not tape.outputs:
         return
@@ -83,6 +85,21 @@ def cuts(graph: Graph, dtype: str = "") -> Iterator[Cut]:
     for cut in (*search.filled(), *search.views(), *search.shared()):
         if not cut.nodes <= {n for f in found for n in f.nodes}:
             yield cut
+
+
+def _may_be_cut_up(tape: Tape, shapeless: bool) -> bool:
+    """Whether the code may be more than one kernel, whatever dtypes its arguments have: each operation may cast an
+    operand, and broadcast it. Callers are asked for dtypes only then."""
+    if not tape.outputs:
+        return False
+    whole = _Version(tape.copied(), depth=UNLIMITED, most=UNLIMITED).groups
+    if len(whole) != 1 or not is_elementwise(whole[0]) or len(whole[0].inputs) > MAX_ARRAYS:
+        return True
+    deep: dict[Array, int] = {}
+    for a in whole[0].arrays:
+        own = 1 if a.primitive in ("Broadcast", "AsType") else 2 if shapeless or len(a.inputs) < 2 else 3
+        deep[a] = own + max((deep.get(b, 0) for b in a.inputs), default=0)
+    return max(deep.values()) > MAX_DEPTH
 
 
 # -- tapes -------------------------------------------------------------------------------------------------------------
@@ -96,8 +113,9 @@ class Tape:
     outputs: list[Array]
 
     @classmethod
-    def of(cls, graph: Graph, shapeless: bool, dtype: str) -> Tape:
-        gates = Gates(given=given_dtypes(graph), dtype=dtype)
+    def of(cls, graph: Graph, shapeless: bool, dtype: str, given: Mapping[str, str] | None = None) -> Tape:
+        """given: dtypes of arguments by their symbols; those that the package's calls give them where it is None."""
+        gates = Gates(given=given_dtypes(graph) if given is None else given, dtype=dtype)
         traced = trace(graph.nodes, graph.facts, shapeless=shapeless, gates=gates)
         left = (traced.array(n) for n in leaving(graph))
         return cls(*simplified(list(dict.fromkeys(a for a in left if a is not None))))

@@ -224,6 +224,8 @@ class Effects(State):
         known = self.cache.get((node, inside))
         if known is not None:
             return known
+        if node.op in IMMUTABLE and node not in self.was:
+            return frozenset()
         out: set[Node] = set()
         done: set[tuple[Node, bool]] = set()
         stack = [(node, inside)]
@@ -241,8 +243,12 @@ class Effects(State):
                 stack.append((self.was[n], within))
                 if not within:
                     continue
-            if within and self.is_array(n):
-                continue
+            if within:
+                known_array = self.arrays.get(n)
+                if known_array is None:
+                    known_array = self.arrays[n] = is_array(n)
+                if known_array:
+                    continue
             leaf, more = _inside(n) if within else _alike(n)
             if leaf and n.op not in IMMUTABLE:
                 out.add(n)
@@ -260,6 +266,7 @@ class Effects(State):
     def recount(self) -> None:
         """Loop nodes have got other operands: what was known of objects is out of date."""
         self.cache.clear()
+        self.arrays.clear()
         self.away.clear()
         self.counted = 0
 

@@ -95,22 +95,23 @@ class Elsewhere:
             classes = [self.resolve(graph, n.attrs.get("target") or "") for n in choices]
             methods = [self.method(c, "__call__") for c in classes if c is not None]
             found = [self.graph(m) for m in methods if m is not None]
-        elif isinstance(call.attrs.get("callee"), Node):
+        elif isinstance(call.attrs.get("callee"), Node) or self.named(graph, call) is None:
             return None
         else:
             found = [self.named(graph, call)]
         return tuple(g for g in found if g is not None)
 
     def named(self, graph: Graph, call: Node) -> Graph | None:
-        """The function of the package that a call names, and enters unless it calls an object."""
+        """The function of the package, no method, that a call names, and enters unless it calls an object."""
         target = call.attrs.get("target")
         found = self.resolve(graph, target) if isinstance(target, str) else None
-        return None if found is None or self.function(found) is None else self.graph(found)
+        summary = None if found is None else self.function(found)
+        return None if found is None or summary is None or summary.class_name is not None else self.graph(found)
 
     def ops_of(self, graph: Graph, call: Node) -> frozenset[str]:
         """The operations of the function that a call names, and of those that are called by name in there."""
         named = self.named(graph, call)
-        return frozenset() if named is None or named.context.class_name is not None else self.run_by(named)
+        return frozenset() if named is None else self.run_by(named)
 
     def _run_by(self, graph: Graph) -> frozenset[str]:
         waiting, seen = [graph], {graph}
@@ -118,7 +119,7 @@ class Elsewhere:
             at = waiting.pop()
             for node in at.nodes if "call" in at.ops else ():
                 named = self.named(at, node) if node.op == "call" and "path" not in node.attrs else None
-                if named is not None and named not in seen and named.context.class_name is None:
+                if named is not None and named not in seen:
                     seen.add(named)
                     waiting.append(named)
         return frozenset().union(*(g.ops for g in seen))

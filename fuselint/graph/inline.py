@@ -16,7 +16,7 @@ from fuselint.graph import ops
 from fuselint.graph.model import Block, Frame, Node
 from fuselint.graph.names import Names
 from fuselint.graph.op import Op
-from fuselint.graph.scan import inside, parameters, rebinds_outer
+from fuselint.graph.scan import parameters, rebinds_outer, runs_apart
 from fuselint.graph.state import Closure, Definition, GiveUp, Return, Scope
 from fuselint.source.function import FunctionSource
 from fuselint.source.project import FunctionSummary
@@ -388,7 +388,7 @@ class Inline(Names):
             return None
         if isinstance(own.definition, cst.FunctionDef) and own.outer is not None and own.definition.decorators:
             return None
-        if self.runs_apart(own.definition):
+        if self.program.scanned(runs_apart, own.definition):
             return None
         if own.definition in self.refused:
             return None
@@ -405,16 +405,10 @@ class Inline(Names):
             self.refused.add(own.definition)
         return None
 
-    def runs_apart(self, definition: Definition) -> bool:
-        """Whether a call doesn't run the body: of a generator or a coroutine."""
-        if isinstance(definition, cst.FunctionDef) and definition.asynchronous is not None:
-            return True
-        return any(isinstance(n, (cst.Yield, cst.Await)) for n in inside(definition.body))
-
     def _run(self, own: Own, args: Arguments, at: cst.CSTNode, receiver: Node | None) -> Node:
         caller = self.scope
         frame = Frame(own.qualname, own.source, caller.frame, at, caller.statement)
-        if rebinds_outer(own.definition):
+        if self.program.scanned(rebinds_outer, own.definition):
             raise GiveUp("it rebinds names of other functions")
         scope = Scope(frame, own.definition, own.qualname, own.class_name, own.outer, Block("function", None, None))
         scope.self_node = receiver if receiver is not None else (own.outer.self_node if own.outer else None)

@@ -43,7 +43,8 @@ class Names(Effects):
                     found = scope.env[name] = self.attach(found)
                 return self.current(found)
             if scope.assigned is None:
-                scope.assigned = assigned_names(scope.definition, self.program.binds_in_expressions)
+                binds = self.program.binds_in_expressions
+                scope.assigned = self.program.scanned(assigned_names, scope.definition, binds)
             if name in scope.assigned:
                 return "may not be bound here"
             scope = scope.outer

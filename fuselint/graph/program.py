@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fuselint.errors import TooComplex
 from fuselint.finding import Edit
@@ -92,6 +92,7 @@ class Program:
         self._makes_array: dict[Graph, bool] = {}
         self._graphs: Once[Graph | None] = Once()
         self.too_complex: dict[str, str] = {}  # functions that were given up, with the reason
+        self._scanned: dict[Hashable, Any] = {}
 
     @cached_property
     def elsewhere(self) -> Elsewhere:
@@ -105,10 +106,19 @@ class Program:
         """Whether expressions may bind names."""
         return ":=" in self.file.text
 
+    def scanned(self, scan: Callable[..., T], *nodes: Hashable) -> T:
+        """What a scan says of nodes of the file's trees: they are looked through once, for all who inline them."""
+        key = (scan, *nodes)
+        if key not in self._scanned:
+            self._scanned[key] = scan(*nodes)
+        found: T = self._scanned[key]
+        return found
+
     def rest(self) -> None:
         """The file is analysed: keep its graphs, which other files may ask for, and nothing learned of them."""
         self.__dict__.pop("elsewhere", None)
         self._makes_array.clear()
+        self._scanned.clear()
         self._graphs.change(lambda graph: None if graph is None else _rested(graph))
 
     def take_apart(self) -> None:

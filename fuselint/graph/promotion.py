@@ -36,6 +36,9 @@ FLOATS = frozenset({"nn.Linear", "nn.RMSNorm", "nn.LayerNorm", "fast.rms_norm", 
 }
 """Operations whose result is no constant, and never of integers."""
 
+NO_ARRAYS = frozenset("const dict function global shape dim ndim size dtype compare not star new".split())
+"""What is no array, or none of which it is known who makes it."""
+
 FARTHEST_WRITTEN = 8
 """Operations that are looked at one behind the other before anything is asked of facts."""
 
@@ -69,8 +72,12 @@ def source(facts: KnownFacts, node: Node) -> Source | None:
 def may_have_source(facts: KnownFacts, node: Node) -> bool:
     """Whether `source` may find one, by what is written alone: no layer ends the walk back."""
     graph = facts.graph
+    if node.op in NO_ARRAYS:
+        return False
     if node.op == "param":
         return node in facts.arguments
+    if node.op == "attr":
+        return isinstance(node.attrs.get("init"), Node)
     if graph.program is None:
         return True
     if node.op in TABLE and TABLE[node.op].kind not in KEEPS:

@@ -87,6 +87,10 @@ _BINDING = frozenset(
 """The types of nodes that bind names."""
 
 
+_TARGETED = frozenset([cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.Del, cst.For])
+"""Those of them that assign to a target, or delete it."""
+
+
 def bound_by(node: cst.CSTNode) -> Iterator[str]:
     """The names that one syntax node binds."""
     if type(node) not in _BINDING:
@@ -154,9 +158,19 @@ def rebinds_outer(definition: Definition) -> set[str]:
         n = stack.pop()
         if isinstance(n, (cst.Nonlocal, cst.Global)):
             out.update(i.name.value for i in n.names)
-        elif not isinstance(n, cst.BaseExpression):
-            stack.extend(children(n))
+        elif not _is_expression[type(n)]:
+            stack += children(n)
     return out
+
+
+def runs_apart(definition: Definition) -> bool:
+    """Whether a call doesn't run the body: of a generator or a coroutine."""
+    if isinstance(definition, cst.FunctionDef) and definition.asynchronous is not None:
+        return True
+    return any(type(n) in _APART for n in inside(definition.body))
+
+
+_APART = frozenset([cst.Yield, cst.Await])
 
 
 def dotted(node: cst.CSTNode) -> str:
@@ -203,9 +217,16 @@ def changed_by(*nodes: cst.CSTNode) -> Changes:
     stack: list[cst.CSTNode] = [*nodes]
     while stack:
         n = stack.pop()
-        names.update(bound_by(n))
-        if isinstance(n, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.Del, cst.For)):
-            for t in _parts(n.target):
+        kind = type(n)
+        if kind in _BINDING:
+            names.update(bound_by(n))
+        if isinstance(n, cst.Call):
+            calls = True
+            if isinstance(n.func, cst.Attribute) and isinstance(n.func.value, cst.Name):
+                given.add(n.func.value.value)
+            given.update(a.value.value for a in n.args if isinstance(a.value, cst.Name))
+        elif kind in _TARGETED:
+            for t in _parts(n.target):  # type: ignore[attr-defined]
                 if isinstance(t, cst.Attribute):
                     attributes.add(t.attr.value)
                 elif isinstance(t, cst.Subscript):
@@ -214,13 +235,8 @@ def changed_by(*nodes: cst.CSTNode) -> Changes:
                         base = base.value
                     if isinstance(base, cst.Name):
                         items.add(base.value)
-        elif isinstance(n, cst.Call):
-            calls = True
-            if isinstance(n.func, cst.Attribute) and isinstance(n.func.value, cst.Name):
-                given.add(n.func.value.value)
-            given.update(a.value.value for a in n.args if isinstance(a.value, cst.Name))
-        if not isinstance(n, SCOPES):
-            stack.extend(children(n))
+        if kind not in _SCOPES:
+            stack += children(n)
     return Changes(frozenset(names), frozenset(items), frozenset(given), frozenset(attributes), calls)
 
 

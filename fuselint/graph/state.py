@@ -145,6 +145,7 @@ class State:
         self.away: set[Node] = set()  # the roots of the first `counted` of them
         self.counted = 0
         self.cache: dict[tuple[Node, bool], frozenset[Node]] = {}
+        self.arrays: dict[Node, bool] = {}  # which values are arrays, as far as `roots` has asked
         self.work = 0
         self.joined: dict[Node, list[Node]] = {}  # the joins that may be this very object
         self.closures: dict[Node, Closure] = {}
