@@ -32,6 +32,7 @@ SPOKEN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BinaryOperation)
 """Expressions that may name an operand."""
 
 USES: tuple[tuple[str, Use], ...] = (
+    (r"(^|_)att(entio)?n_?(weights?|scores?|probs?|logits)", "activation"),
     (r"(^|_)(cos|sin|freqs?|rope|angles?)(\d|_|$|ines?)", "table"),
     (r"(^|_)(sigma|timestep|dt|eps|epsilon|guidance|temperature)(_(next|prev|hat|scale|from|to|cur))?$", "number"),
     (r"(^|_)((logit_?|soft_?)?cap(ping)?|softcapping|(residual|logit)_?(scale|multiplier)|limit)$", "number"),
@@ -286,7 +287,7 @@ def _use(node: Node, text: str) -> Use:
 
 
 def _is_modulation(node: Node) -> bool:
-    """`_, _, gate, _ = mx.split(layer(t), 4, axis=-1)`, or a value for each of it: so many parts are of no activation."""
+    """`_, _, gate, _ = mx.split(layer(t), 4, axis=-1)`, or a value for each: so many parts are of no activation."""
     while (op := TABLE.get(node.op)) is not None and op.kind in ("unary", "cast", "binary"):
         arrays = [n for n in node.inputs if n.op != "const"]
         if len(arrays) != 1:

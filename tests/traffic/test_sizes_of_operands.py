@@ -886,7 +886,7 @@ def attend(x: mx.array, weight: mx.array, bias: mx.array, heads: int):
 
 
 def test_one_of_many_parts_of_a_layer_is_a_modulation(tmp_path: Path) -> None:
-    """Of six parts each is a row, of three it may be q, k or v: the fix saves what is written and read of a row less."""
+    """Of six parts each is a row, of three it may be q, k or v: the fix saves what a row is written and read less."""
     text = """
 class Block(nn.Module):
     def __call__(self, x: mx.array, t: mx.array):
@@ -919,3 +919,16 @@ class Decoder(nn.Module):
     assert set(t.symbols) == {"T", "D"}
     x = mx.zeros((6, 8), mx.bfloat16)
     assert evaluate(t.bytes_now, {"T": 6, "D": 8}) == moved(*[(x, x)] * 3)
+
+
+@pytest.mark.parametrize(("name", "number"), [("attn_weights", 2048 * 4096), ("out_weight", 4096)])
+def test_weights_of_attention_are_no_vector(tmp_path: Path, name: str, number: int) -> None:
+    text = f"""
+class Attention(nn.Module):
+    def __call__(self, given, x: mx.array, cap):
+        {name} = given.read(x)
+        {name} = {name} / cap
+        return x * mx.exp({name}) + {name}
+"""
+    (t,) = costs(tmp_path / "a.py", text)
+    assert t.at.get(f"{name}.size", 2048 * 4096) == number
