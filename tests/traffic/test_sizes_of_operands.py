@@ -886,7 +886,7 @@ def attend(x: mx.array, weight: mx.array, bias: mx.array, heads: int):
 
 
 def test_one_of_many_parts_of_a_layer_is_a_modulation(tmp_path: Path) -> None:
-    """Of six parts each is a row, of three it may be q, k or v: the fix saves what is written and read of a row less."""
+    """Of six parts each is a row, of three it may be q, k or v: of a row less is written and read again."""
     text = """
 class Block(nn.Module):
     def __call__(self, x: mx.array, t: mx.array):
