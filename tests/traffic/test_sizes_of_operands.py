@@ -845,7 +845,8 @@ def test_an_axis_has_the_number_that_all_calls_give_it(tmp_path: Path, unpacked:
     assert (t.saved_at, set(t.sources.values())) == (saved, {"assumed"})
 
 
-def test_an_axis_is_for_what_all_callers_name_it_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ones", ["1", "1, 1"])
+def test_an_axis_is_for_what_all_callers_name_it_for(tmp_path: Path, ones: str) -> None:
     """One image of n patches: the axis before the last is that of the heads, and no length."""
     text = """
 class Vision(nn.Module):
@@ -854,14 +855,14 @@ class Vision(nn.Module):
         self.n_heads, self.head_dim = n_heads, head_dim
 
     def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
-        q = x.reshape(1, x.shape[0], self.n_heads, self.head_dim)
+        q = x.reshape(ONES, x.shape[0], self.n_heads, self.head_dim)
         return turn(q, cos, sin)
 
 
 def turn(x, cos, sin):
     return x[..., 0::2] * cos - x[..., 1::2] * sin
 """
-    (t,) = [t for t in costs(tmp_path / "a.py", text) if "cos.size" in t.symbols]
+    (t,) = [t for t in costs(tmp_path / "a.py", text.replace("ONES", ones)) if "cos.size" in t.symbols]
     assert t.symbols["L"] == "x.shape[-3]" and t.symbols["H"] == "x.shape[-2]"
     half = mx.zeros((1, 2048, 6, 5), mx.bfloat16)
     table = mx.zeros((1, 2048, 1, 5), mx.bfloat16)
