@@ -920,3 +920,47 @@ class Decoder(nn.Module):
     assert set(t.symbols) == {"T", "D"}
     x = mx.zeros((6, 8), mx.bfloat16)
     assert evaluate(t.bytes_now, {"T": 6, "D": 8}) == moved(*[(x, x)] * 3)
+
+
+def test_a_length_is_that_of_what_the_only_caller_stacks(tmp_path: Path) -> None:
+    """Three rows go through a list of layers, each of which hands them to its attention."""
+    text = """
+class Attention(nn.Module):
+    def __init__(self, dims: int, heads: int):
+        super().__init__()
+        self.heads, self.width = heads, dims // heads
+        self.q = nn.Linear(dims, dims)
+
+    def __call__(self, x: mx.array):
+        B, T, _ = x.shape
+        q = self.q(x).reshape(B, T, self.heads, self.width).transpose(0, 2, 1, 3)
+        scores = (q @ q.transpose(0, 1, 3, 2)) * self.width**-0.5
+        return mx.softmax(scores, axis=-1) @ q
+
+
+class Block(nn.Module):
+    def __init__(self, dims: int, heads: int):
+        super().__init__()
+        self.norm = nn.RMSNorm(dims)
+        self.attention = Attention(dims, heads)
+
+    def __call__(self, x: mx.array):
+        return x + self.attention(self.norm(x))
+
+
+class Model(nn.Module):
+    def __init__(self, dims: int, heads: int):
+        super().__init__()
+        self.layers = [Block(dims, heads) for _ in range(3)]
+
+    def run(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def __call__(self, a: mx.array):
+        B, D = a.shape
+        return self.run(mx.stack([a, a + 1, a + 2], axis=1))
+"""
+    (t,) = costs(tmp_path / "a.py", text, "FUS211")
+    assert (t.at["T"], t.sources["T"]) == (3, "assumed")
