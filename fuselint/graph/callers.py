@@ -372,7 +372,8 @@ def _inlined(graph: Graph, caller: Graph) -> list[Given]:
         own = ours.get(_place(theirs))
         if own is not None and len(own.inputs) == len(theirs.inputs):
             out += zip(own.inputs, theirs.inputs, strict=True)
-    return out
+    loops = [(o, t) for o, t in dict.fromkeys(out) if o.op == t.op == "loop"]
+    return out + [(o.inputs[0], t.inputs[0]) for o, t in loops if o.inputs and t.inputs]  # before the first round
 
 
 def _reads(node: Node) -> bool:

@@ -145,8 +145,9 @@ def joined(a: Shape | None, b: Shape | None) -> Shape | None:
 def _is_full(shape: Shape) -> bool:
     """Whether no axis is 1, so that what is combined with it may well have this shape. In `(1, length, heads, width)`
     the 1 is a batch of one."""
-    first, *rest = shape.dims or (None,)
-    return 1 not in rest and (first != 1 or len(rest) >= HEADED)
+    ones = next((i for i, d in enumerate(shape.dims) if d != 1), len(shape.dims))
+    rest = shape.dims[ones:]
+    return 1 not in rest and (not ones or len(rest) >= HEADED)
 
 
 def _meet(a: tuple[Expr, ...], b: tuple[Expr, ...]) -> tuple[Expr, ...]:

@@ -287,7 +287,7 @@ def _use(node: Node, text: str) -> Use:
 
 
 def _is_modulation(node: Node) -> bool:
-    """`_, _, gate, _ = mx.split(layer(t), 4, axis=-1)`, or a value for each: so many parts are of no activation."""
+    """`_, _, gate, _ = mx.split(layer(t), 4, axis=-1)`, or what is computed of it: no activation has so many parts."""
     while (op := TABLE.get(node.op)) is not None and op.kind in ("unary", "cast", "binary"):
         arrays = [n for n in node.inputs if n.op != "const"]
         if len(arrays) != 1:

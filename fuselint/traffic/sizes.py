@@ -252,8 +252,8 @@ class Sizes:
             self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
         if len(dims) == 4 and shape.lead is None and str(dims[2]) == "h" and str(dims[3]) != "w":
             self.roles.setdefault("h", "heads")  # of `b, t, h, d = x.shape`
-        if len(dims) == 4 and shape.lead is None and self._role(str(dims[2])) in ("heads", "kv_heads"):
-            named = str(dims[1])
+        if len(dims) >= HEADED_RANK and shape.lead is None and self._role(str(dims[-2])) in ("heads", "kv_heads"):
+            named = str(dims[-3])
             self.roles.setdefault(named, "length" if ".shape[" in named else role(named, "length"))
         if len(dims) == 4 and shape.lead is None and (role(str(dims[1])), role(str(dims[3]))) == ("length", "head"):
             self.roles.setdefault(str(dims[2]), "heads")  # of (batch, length, n, head_dim)
@@ -436,7 +436,7 @@ class Sizes:
         if own.use == "number":
             return 1, "assumed"
         if own.use == "vector":
-            return known.of_role("features")[0], "assumed"
+            return self._widths(self.apart.like, known, within | {name}), "assumed"
         if own.use == "table":
             return known.of_role("length")[0] * known.of_role("pairs")[0], "assumed"
         like = self.elements(self.apart.like) if self._apart(self.apart.like) is None else self.elements(None)
@@ -447,6 +447,14 @@ class Sizes:
             like = like // last if len(own.shape.dims) == 1 else Expr.name(BATCH) * dims
         numbers = {n: self.number(n, known, within | {name})[0] for n in like.names - within - {name}}
         return like.substitute(numbers).value() or 1, "assumed"
+
+    def _widths(self, like: Shape | None, known: Known, within: frozenset[str]) -> int:
+        """The features of a result, or where its last axis is no width of the model, those of one."""
+        last = self._last(None if self._apart(like) is not None else like)
+        numbers = {n: self.number(n, known, within)[0] for n in last.names - within}
+        roles = {self._role(n) for n in last.names}
+        found = last.substitute(numbers).value() if roles <= {"features"} else None
+        return found if found is not None and found > 1 else known.of_role("features")[0]
 
     def _of_pairs(self, name: str, known: Known) -> Number | None:
         """Pairs of a rotation, and the width that they are half of: of a head, whatever the code calls it."""

@@ -100,6 +100,13 @@ def test_an_own_size_can_be_stated(tmp_path: Path) -> None:
     assert "cos.size" not in t.assumed
 
 
+def test_a_scale_is_as_long_as_the_rows_of_what_it_scales(tmp_path: Path) -> None:
+    path = tmp_path / "modulate.py"
+    path.write_text(HEAD + "def f(x: mx.array, shift, scale):\n    return x * (1 + scale) + shift\n")
+    (t,) = costs(path, "FUS301", dtype="bf16", shape={"D": 640})
+    assert t.at == {"D": 640, "T": 2048, "scale.size": 640}
+
+
 @pytest.mark.parametrize("view", ["cos[None]", "mx.expand_dims(cos, 0)"])
 def test_a_view_of_a_table_is_as_large_as_the_table(tmp_path: Path, view: str) -> None:
     path = tmp_path / "tables.py"

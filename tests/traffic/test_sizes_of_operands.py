@@ -845,7 +845,8 @@ def test_an_axis_has_the_number_that_all_calls_give_it(tmp_path: Path, unpacked:
     assert (t.saved_at, set(t.sources.values())) == (saved, {"assumed"})
 
 
-def test_an_axis_is_for_what_all_callers_name_it_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ones", ["1", "1, 1"])
+def test_an_axis_is_for_what_all_callers_name_it_for(tmp_path: Path, ones: str) -> None:
     """One image of n patches: the axis before the last is that of the heads, and no length."""
     text = """
 class Vision(nn.Module):
@@ -854,14 +855,14 @@ class Vision(nn.Module):
         self.n_heads, self.head_dim = n_heads, head_dim
 
     def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
-        q = x.reshape(1, x.shape[0], self.n_heads, self.head_dim)
+        q = x.reshape(ONES, x.shape[0], self.n_heads, self.head_dim)
         return turn(q, cos, sin)
 
 
 def turn(x, cos, sin):
     return x[..., 0::2] * cos - x[..., 1::2] * sin
 """
-    (t,) = [t for t in costs(tmp_path / "a.py", text) if "cos.size" in t.symbols]
+    (t,) = [t for t in costs(tmp_path / "a.py", text.replace("ONES", ones)) if "cos.size" in t.symbols]
     assert t.symbols["L"] == "x.shape[-3]" and t.symbols["H"] == "x.shape[-2]"
     half = mx.zeros((1, 2048, 6, 5), mx.bfloat16)
     table = mx.zeros((1, 2048, 1, 5), mx.bfloat16)
@@ -886,7 +887,7 @@ def attend(x: mx.array, weight: mx.array, bias: mx.array, heads: int):
 
 
 def test_one_of_many_parts_of_a_layer_is_a_modulation(tmp_path: Path) -> None:
-    """Of six parts each is a row, of three it may be q, k or v: the fix saves what a row is written and read less."""
+    """Of six parts each is a row, of three it may be q, k or v: of a row less is written and read again."""
     text = """
 class Block(nn.Module):
     def __call__(self, x: mx.array, t: mx.array):
@@ -932,3 +933,47 @@ class Attention(nn.Module):
 """
     (t,) = costs(tmp_path / "a.py", text)
     assert t.at.get(f"{name}.size", 2048 * 4096) == number
+
+
+def test_a_length_is_that_of_what_the_only_caller_stacks(tmp_path: Path) -> None:
+    """Three rows go through a list of layers, each of which hands them to its attention."""
+    text = """
+class Attention(nn.Module):
+    def __init__(self, dims: int, heads: int):
+        super().__init__()
+        self.heads, self.width = heads, dims // heads
+        self.q = nn.Linear(dims, dims)
+
+    def __call__(self, x: mx.array):
+        B, T, _ = x.shape
+        q = self.q(x).reshape(B, T, self.heads, self.width).transpose(0, 2, 1, 3)
+        scores = (q @ q.transpose(0, 1, 3, 2)) * self.width**-0.5
+        return mx.softmax(scores, axis=-1) @ q
+
+
+class Block(nn.Module):
+    def __init__(self, dims: int, heads: int):
+        super().__init__()
+        self.norm = nn.RMSNorm(dims)
+        self.attention = Attention(dims, heads)
+
+    def __call__(self, x: mx.array):
+        return x + self.attention(self.norm(x))
+
+
+class Model(nn.Module):
+    def __init__(self, dims: int, heads: int):
+        super().__init__()
+        self.layers = [Block(dims, heads) for _ in range(3)]
+
+    def run(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+    def __call__(self, a: mx.array):
+        B, D = a.shape
+        return self.run(mx.stack([a, a + 1, a + 2], axis=1))
+"""
+    (t,) = costs(tmp_path / "a.py", text, "FUS211")
+    assert (t.at["T"], t.sources["T"]) == (3, "assumed")
