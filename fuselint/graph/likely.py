@@ -33,6 +33,7 @@ STEPS = 8
 RANK = 4
 """Of images, whose axes are summed over by their numbers."""
 
+FILLED = frozenset({"zeros", "ones", "full"})
 JOINS = frozenset({"phi", "loop"})
 
 REPEATS = frozenset({"repeat", "tile", "broadcast_to"})
@@ -94,6 +95,9 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
     if node in facts.arguments:
         outer, argument = facts.arguments[node]
         return likely(argument, outer, depth + 1)
+    if node.op in FILLED:
+        length = facts.size(node.attrs.get("shape"))  # `mx.ones(channels)`: a number, where nothing says a tuple
+        return None if length is None else Shape(None, (length,))
     source = node.inputs[0] if node.inputs else None
     if source is None:
         return None

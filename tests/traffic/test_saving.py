@@ -790,3 +790,33 @@ def test_a_cast_by_one_caller_says_nothing_of_the_others() -> None:
     alone = CAST_BY_ONE.replace("def plain(q, k, v):\n    return mixed(q, k, v)", "")
     assert given_dtypes(graph_of(HEAD + alone, "mixed")) == {"q.dtype": "float32"}
     assert given_dtypes(graph_of(HEAD + CAST_BY_ONE, "mixed")) == {}
+
+
+GROUPS = """
+class Norm(nn.Module):
+    def __init__(self, channels, groups=32):
+        super().__init__()
+        self.weight = mx.ones(channels)
+        self.bias = mx.zeros(channels)
+        self.groups = min(groups, channels)
+
+    def __call__(self, x):
+        h = x.astype(mx.float32).reshape(x.shape[0], self.groups, -1)
+        h = (h - h.mean(axis=(0, 2), keepdims=True)).reshape(x.shape)
+        return (h * self.weight + self.bias).astype(x.dtype)
+"""
+
+
+def test_a_weight_that_is_made_with_one_number_is_a_vector() -> None:
+    """Two casts of a vector, a product and a sum in float32, a cast back: 8 + 8 + 6 bytes an element."""
+    (t,) = savings(GROUPS, "FUS301", "Norm.__call__")
+
+    def scaled(h: mx.array, weight: mx.array, bias: mx.array) -> mx.array:
+        return (h * weight + bias).astype(weight.dtype)
+
+    h, vectors = mx.zeros((4, 8)), {d: mx.zeros((8,), d) for d in (mx.bfloat16, mx.float32)}
+    assert t.otherwise is not None
+    assert t.kernels_now == kernels_of(scaled, h, *[vectors[mx.bfloat16]] * 2) == 5
+    assert t.otherwise.kernels_now == kernels_of(scaled, h, *[vectors[mx.float32]] * 2) == 2
+    assert (t.bytes_now, t.bytes_fused) == ("22*T*D", "6*T*D")
+    assert (t.otherwise.bytes_now, t.otherwise.bytes_fused) == ("16*T*D", "8*T*D")
