@@ -417,15 +417,17 @@ class Stages:
 
     def _kept(self, holder: Definition, name: str) -> Iterator[Definition]:
         """The classes that an attribute may be of: by what is stored there, many or one, or by its annotation."""
-        yield from self.known.kept(holder, name)
         for part in self.known.parts(holder):
-            if part.kept == name and part.many and part.made is not None:
+            if part.kept == name and part.made is not None:
                 yield part.made
         for at in self.modules.lineage(holder)[0]:
-            held = self.modules.class_(at)
+            held, said = self.modules.class_(at), self.modules.mentions(at.path)
             stated = held.fields.get(name) if held is not None else None
             if stated is not None and stated.annotation:
                 yield from self._annotated(at.path, stated.annotation)
+            for by, value in said.stored.get(name, ()) if said is not None else ():
+                if isinstance(value, ast.Name) and by.startswith(f"{at.name}."):
+                    yield from self._of_name(Definition(at.path, by), value.id)
 
     def _annotated(self, path: str, annotation: str) -> Iterator[Definition]:
         for word in annotation.replace("|", " ").replace("[", " ").replace("]", " ").replace(",", " ").split():

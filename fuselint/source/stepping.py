@@ -36,6 +36,8 @@ class _Made:
 def takes_steps(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Whether a loop refines a value, as far as its own text says."""
     targets = _names(loop.target) if not isinstance(loop, ast.While) else frozenset()
+    if not any(_may_step(n) for s in loop.body for n in ast.walk(s)):
+        return False
     made = list(_assignments(loop.body, targets))
     states = {name for m in made for name in m.names & m.reads}
     if not states or any(isinstance(n, ast.Call) and _selects(n.func, targets) for s in loop.body for n in ast.walk(s)):
@@ -43,30 +45,60 @@ def takes_steps(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     return any(_is_refined(name, made, made) for name in states)
 
 
+def _may_step(node: ast.AST) -> bool:
+    """Whether a statement assigns arithmetic, or what a step makes: a quick look."""
+    match node:
+        case ast.AugAssign():
+            return True
+        case ast.Assign(value=ast.BinOp()):
+            return True
+        case ast.Assign(value=ast.Call(func=ast.Attribute(attr=name))):
+            return name in (STEP, "astype")
+    return False
+
+
 def is_step(function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """Whether a function gives back what it was given, refined by what a call makes of that."""
     last = function.body[-1]
     returned = last.value if isinstance(last, ast.Return) else None
-    if not isinstance(returned, (ast.Name, ast.BinOp)):
-        return False
-    made = list(_assignments(function.body, frozenset()))
     if isinstance(returned, ast.Name):
-        returned = next((m.value for m in reversed(made) if returned.id in m.names), returned)
-    a = function.args
-    given = {p.arg for p in (*a.posonlyargs, *a.args, *a.kwonlyargs)} - {"self", "cls"}
+        returned = _last_given(returned.id, function.body)
     if not isinstance(returned, ast.BinOp):
         return False
-    states = given & _names(returned)
+    a = function.args
+    given = {p.arg for p in (*a.posonlyargs, *a.args, *a.kwonlyargs)} - {"self", "cls"}
+    states = given & _outer(returned)
+    if not states:
+        return False
+    made = list(_assignments(function.body, frozenset()))
     return any(_is_refined(p, made, [_made(frozenset({p}), returned, frozenset())]) for p in states)
+
+
+def _last_given(name: str, body: Sequence[ast.stmt]) -> ast.expr | None:
+    for statement in reversed(body):
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=to)], value=value) if to == name:
+                return value
+    return None
 
 
 def handed_over(loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
     """The functions that make a value anew in each round, of itself: `x = step(x, t)`."""
     return frozenset(
-        ast.unparse(m.value.func)
-        for m in _assignments(loop.body, frozenset())
-        if isinstance(m.value, ast.Call) and isinstance(m.value.func, (ast.Name, ast.Attribute)) and m.names & m.reads
+        ast.unparse(called)
+        for statement in loop.body
+        for node in ast.walk(statement)
+        for name, value, called in _of_a_call(node)
+        if name in _names(value)
     )
+
+
+def _of_a_call(node: ast.AST) -> Iterator[tuple[str, ast.expr, ast.expr]]:
+    match node:
+        case ast.Assign(
+            targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name() | ast.Attribute() as called) as value
+        ):
+            yield name, value, called
 
 
 def _selects(called: ast.expr, targets: frozenset[str]) -> bool:
