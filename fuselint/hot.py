@@ -10,7 +10,7 @@ from fuselint.config import Settings
 from fuselint.graph.model import Graph
 from fuselint.graph.worth import is_of_another_choice
 from fuselint.rulebook import Match
-from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
+from fuselint.source.frequency import NEVER, OFTEN, PREPARING, SELDOM, Frequency
 from fuselint.source.modules import Definition, Modules
 from fuselint.source.text import FileText
 from fuselint.traffic.known import PHASE
@@ -59,9 +59,14 @@ def how_often(file: FileText, modules: Modules, settings: Settings) -> HowOften:
 
 
 def is_idle(graph: Graph, match: Match, often: Frequency) -> bool:
-    """Whether a match is not worth telling of: it never runs, or seldom and saves little then."""
+    """Whether a match is not worth telling of: it never runs, or seldom and saves little then.
+
+    Beside the steps of a solver nothing of what prepares them is, but waiting for the device in each round of a loop.
+    """
     if often.how == NEVER or (is_of_another_choice(graph, match.root) and not graph.context.hot):
         return True
+    if often.how == PREPARING:
+        return match.code not in LOOPS
     return often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match)
 
 

@@ -21,6 +21,7 @@ from fuselint.source.mentions import Loop, Mention, Test
 from fuselint.source.modules import Definition, Modules, is_test, python_files
 from fuselint.source.project import MISSING, MODULE, FunctionSummary
 from fuselint.source.scopes import dotted
+from fuselint.source.stages import Stages
 
 MOST = 300
 """Callers that are followed from one function, at most."""
@@ -56,12 +57,13 @@ ON_METAL = {
 }
 """What MLX's names are on Apple's GPUs, called or not."""
 
-OFTEN, SELDOM, NEVER = "often", "seldom", "never"
+OFTEN, SELDOM, PREPARING, NEVER = "often", "seldom", "once before the steps of a solver", "never"
 
 
 @dataclass(frozen=True, slots=True)
 class Frequency:
-    """How often: OFTEN, SELDOM (once for each pass of a model, or rarer) or NEVER. why: for those who ask."""
+    """How often: OFTEN, SELDOM (once for each pass of a model, or rarer), PREPARING (once before many passes of another
+    model) or NEVER. why: for those who ask."""
 
     how: str = OFTEN
     why: str = ""
@@ -106,6 +108,7 @@ class Frequencies:
         self._mentioned: dict[Definition, list[tuple[str, Mention]]] = {}
         self._calls: dict[Definition, Sequence[tuple[str, Mention]]] = {}
         self._deciding = 0
+        self._stages = Stages(self)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -113,6 +116,8 @@ class Frequencies:
         """How often a function runs."""
         if found not in self._known:
             self._known[found] = self._of(found)
+            if self.on_metal and self._known[found].how != NEVER and self._stages.prepares(found):
+                self._known[found] = Frequency(PREPARING, "a solver's loop over another model follows what calls it")
         return self._known[found]
 
     def at(self, found: Definition, first: int, last: int, *, beside_innermost: bool = False) -> Frequency:
@@ -129,6 +134,8 @@ class Frequencies:
         for branch, test in held.branches:
             if _holds(branch, found, first, last) and self.is_decided(found, test):
                 return Frequency(NEVER, f"the package never makes `{ast.unparse(test[0])}` {_said(test[1])}")
+        if whole.how == PREPARING:
+            return whole
         loops = [loop for loop in held.loops if _holds(loop, found, first, last)]
         if beside_innermost:
             loops = sorted(loops, key=lambda loop: loop.last - loop.first)[1:]
