@@ -427,19 +427,14 @@ def test_what_the_calls_give_in_float32_is_not_made_wider(tmp_path: Path, given:
     assert len(findings) == count
 
 
-ROTATE = """import mlx.core as mx
-
-
-def rotate(q: mx.array, k: mx.array, cos, sin):
+ROTATE = """def rotate(q: mx.array, k: mx.array, cos, sin):
     return q * cos + k * sin
 
 
 def handed_on(q, k, cos, sin):
     return rotate(q, k, cos, sin)
 """
-CALLS = """import mlx.core as mx
-
-from .rotary import handed_on
+CALLS = """from .rotary import handed_on
 
 
 def attend(q: mx.array, k: mx.array, angles: mx.array):
@@ -449,8 +444,8 @@ def attend(q: mx.array, k: mx.array, angles: mx.array):
 
 @pytest.mark.parametrize(("cos", "applicability"), [("mx.cos(angles)", "safe"), ("0.5", "unsafe")])
 def test_what_all_calls_give_arrays_is_an_array(tmp_path: Path, cos: str, applicability: str) -> None:
-    write(tmp_path, {"p/__init__.py": "", "p/rotary.py": ROTATE, "p/attention.py": CALLS.format(cos=cos)})
-    results = check_paths([str(tmp_path / "p" / "rotary.py")], Settings(select=("FUS301",)))
+    package = write(tmp_path, {"rotary.py": ROTATE, "attention.py": CALLS.format(cos=cos)})
+    results = check_paths([str(package / "rotary.py")], Settings(select=("FUS301",)))
     (found,) = [f for result in results for f in result.findings]
     assert found.fix is not None and found.fix.applicability == applicability
     said = {o.claim: (o.verdict, o.because) for o in found.obligations}

@@ -1,12 +1,16 @@
 """When two results count as equal."""
 
 import math
+from dataclasses import replace
 
 import pytest
+
+from fuselint.finding import Region, RegionInput
 
 mx = pytest.importorskip("mlx.core")
 
 from fuselint.verify.compare import structure, values  # noqa: E402
+from fuselint.verify.judge import judge  # noqa: E402
 
 
 def array(*numbers, dtype=mx.float32):
@@ -91,3 +95,29 @@ def test_integers_are_exact():
 
 def test_nothing_to_compare():
     assert not values(mx.zeros((0, 3)), mx.zeros((0, 3)), mx.zeros((0, 3))).wrong
+
+
+ANGLES = """
+n = mx.arange(512, dtype=mx.float32)
+f = 1.0 / (10000.0 ** (mx.arange(0, 64, 2, dtype=mx.float32) / 64))
+result = x * mx.cos(n[:, None] * f)
+"""
+
+
+def test_roundings_of_the_steps_before_count_as_its_error() -> None:
+    """The cosine of a large angle keeps few digits, whoever computes the angle: by exp no fewer than by **."""
+    by_exp = ANGLES.replace("1.0 / (10000.0 ** (mx.arange(0, 64, 2, dtype=mx.float32) / 64))", "mx.exp(a)").replace(
+        "f =", f"a = mx.arange(32, dtype=mx.float32) * {-math.log(10000) / 32}\nf ="
+    )
+    region = Region("FUS221", (RegionInput("x", "array", ("512", "32"), dtype="float32"),), ANGLES, by_exp)
+    assert judge(region, 0, lambda text: None).outcome == "passed"
+    wrong = by_exp.replace(f"{-math.log(10000) / 32}", f"{-math.log(10010) / 32}")
+    assert judge(replace(region, after=wrong), 0, lambda text: None).outcome == "failed"
+
+
+def test_a_lucky_result_is_no_bound_for_another() -> None:
+    reference = mx.array([1.0, 0.5], dtype=mx.float64)
+    before, after = mx.array([1.0, 0.5]), mx.array([1.0 + 2.0**-19, 0.5])
+    assert values(before, after, reference).wrong
+    assert not values(before, after, reference, inherent=2.0**-20).wrong
+    assert values(before, after, reference, inherent=2.0**-23).wrong
