@@ -2,8 +2,8 @@
 
 A result passes where its error is at most that of the code before it plus one rounding of the dtype that it is stored
 in (ROUNDING, ILL_CONDITIONED). In float32 the code before may have been lucky: where the roundings of its own steps, up
-or down, would move its result further, that counts as its error (INHERENT). Errors are the largest absolute difference, divided by the largest value of the
-reference.
+or down, would move its result further, that counts as its error (INHERENT). Errors are the largest absolute difference,
+divided by the largest value of the reference.
 """
 
 from __future__ import annotations
