@@ -44,7 +44,7 @@ class Rotation:
     """x: what is rotated. dims: the leading part of its last axis that is rotated; None: all of it.
 
     factor: what the result is multiplied by. inverse: by the negative angles. even: whether x's last axis is known
-    to be cut in the middle; where it isn't, width: what must be as long as the axis, such as the n of `x[..., : n // 2]`.
+    to be cut in the middle; where it isn't, width: what must be as long as the axis: n in `x[..., : n // 2]`.
     """
 
     x: Value
