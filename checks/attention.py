@@ -3,8 +3,8 @@
 What it does: finds `softmax(q @ k.T * scale + mask) @ v` in any spelling: the scale on queries, keys, scores or split
 between them; a mask that is added, selected by `where`, or guarded by `is not None`; casts around the softmax; keys
 transposed in any way, or an `mx.einsum` for each product; attention sinks as a column that is joined to the scores and
-cut off the weights; query heads in groups of a fifth axis, over which keys and values broadcast. Finds keys and values of zeros that are put in front of the others to make room for sinks in the
-mask.
+cut off the weights; query heads in groups of a fifth axis, over which keys and values broadcast. Finds keys and values
+of zeros that are put in front of the others to make room for sinks in the mask.
 
 Why: the scores, batch x heads x queries x keys, are written to memory and read back by every step. At 4,096 tokens
 that is most of what attention moves. `mx.fast.scaled_dot_product_attention` keeps them on chip.
