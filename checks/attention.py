@@ -3,8 +3,8 @@
 What it does: finds `softmax(q @ k.T * scale + mask) @ v` in any spelling: the scale on queries, keys, scores or split
 between them; a mask that is added, selected by `where`, or guarded by `is not None`; casts around the softmax; keys
 transposed in any way, or an `mx.einsum` for each product; attention sinks as a column that is joined to the scores and
-cut off the weights. Finds keys and values of zeros that are put in front of the others to make room for sinks in the
-mask.
+cut off the weights; query heads in groups of a fifth axis, over which keys and values broadcast. Finds keys and values
+of zeros that are put in front of the others to make room for sinks in the mask.
 
 Why: the scores, batch x heads x queries x keys, are written to memory and read back by every step. At 4,096 tokens
 that is most of what attention moves. `mx.fast.scaled_dot_product_attention` keeps them on chip.
@@ -149,7 +149,10 @@ class _Reader:
             return None
         k = self.written(k_value)
         hole = self.scale(scale, q)
-        if k is None or hole is None or not _shaped_like_keys(self.graph, q, k, keys_axes):
+        grouped = k is not None and _is_grouped(self.graph, q, k, v)
+        if k is None or hole is None or not (grouped or _shaped_like_keys(self.graph, q, k, keys_axes)):
+            return None
+        if grouped and (sinks is not None or any(a is not None for a in (keys_axes, result_axes, queries_axes))):
             return None
         if mask is not None and not isinstance(mask, Synthesised) and mask not in self.known:
             return None
@@ -367,6 +370,15 @@ def _shaped_like_keys(graph: Graph, q: Node, k: Node, axes: tuple[int, ...] | No
     return all(r in (3, 4) for r in known) and len(set(known)) <= 1 and not (3 in known and axes is not None)
 
 
+def _is_grouped(graph: Graph, q: Node, k: Node, v: Node) -> bool:
+    """Whether queries are (batch, heads of keys, group, length, head dimension), and keys and values broadcast over the
+    groups: flattened, these are the heads that the fused op repeats keys for."""
+    shapes = [s for n in (q, k, v) if (s := graph.facts.shape(n)) is not None and s.rank == 5]
+    if len(shapes) < 3:
+        return False
+    return all(s.axis(-3) == 1 and s.axis(-4) == shapes[0].axis(-4) for s in shapes[1:])
+
+
 def nearly(graph: Graph) -> Iterator[Node]:
     for n in graph.nodes:
         if n.op in ("softmax", "nn.softmax", "exp") and any(u.op in ("matmul", "einsum") for u in ahead(graph, n, 4)):
@@ -419,6 +431,9 @@ def _match(graph: Graph, found: Attention) -> Match | None:
         numerics = "different dtype" if cast_sinks else numerics
     batch = ("B", "H") if rank != 3 else ("H",)
     shapes = {"q": (*batch, "L", "D"), "k": (*batch, "S", "D"), "v": (*batch, "S", "D"), "sinks": ("H",)}
+    if rank == 5:
+        shapes |= {"q": ("B", "H", "G", "L", "D"), "k": ("B", "H", "1", "S", "D"), "v": ("B", "H", "1", "S", "D")}
+        obligations += [_has_two_axes(graph, m) for m in masks]
     for key, node in _mask_keys(mask, masks):
         shapes[key] = _mask_shape(facts.shape(node), facts.shape(found.q), rank)
         dtypes[key] = "bool" if found.keep else "mask"
@@ -572,7 +587,18 @@ def _rank(graph: Graph, arrays: list[Node], rank: int | None) -> Obligation:
         )
     if rank == 4:
         return Obligation(claim, "proven", _why(graph, arrays))
+    if rank == 5:
+        claim = "queries are grouped by the head of keys that they share, over which keys and values broadcast"
+        return Obligation(claim, "proven", _why(graph, arrays))
     return Obligation(claim, "unknown", "nothing in this function says their rank")
+
+
+def _has_two_axes(graph: Graph, mask: Node) -> Obligation:
+    claim = "the mask has two axes"
+    rank = graph.facts.rank(mask)
+    if rank is None:
+        return Obligation(claim, "unknown", "nothing in this function says its rank")
+    return Obligation(claim, "proven" if rank <= 2 else "contradicted", graph.facts.why(mask))
 
 
 def _why(graph: Graph, arrays: list[Node]) -> str:

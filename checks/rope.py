@@ -344,6 +344,8 @@ def _shapes(
         scalars[rotation.dims] = "2*F"
     if size.number is None:
         scalars[size] = last
+    if rotation.width is not None and rotation.width.number is None:
+        scalars[rotation.width] = last
     half = _half(c, x) if size.number is None and rotation.dims is None else None
     last = last if half is None else str(2 * half)
     middle = ("T", "H") if rotation.angles.axis == -3 else ("H", "T")

@@ -12,6 +12,9 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     axes, result_axes = match.data["axes"], match.data["result_axes"]
     q, k, v = (f"{{{n}}}" if axes[n] is None else f"{{{n}}}.transpose({_listed(axes[n])})" for n in "qkv")
     batch, back = ("[None]", ".squeeze(0)") if match.data["rank"] == 3 else ("", "")
+    if match.data["rank"] == 5:  # the fused op repeats keys and values for the heads of a group
+        q, k, v = "{q}.flatten(1, 2)", "{k}.squeeze(2)", "{v}.squeeze(2)"
+        back = ".reshape(*{q}.shape[:-1], {v}.shape[-1])"
     mask = ", mask={mask}" if "mask" in match.holes else ""
     if "sinks" in match.holes:
         mask += ", sinks={sinks}" + (".astype({q}.dtype)" if match.data["cast_sinks"] else "")

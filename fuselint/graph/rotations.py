@@ -44,7 +44,7 @@ class Rotation:
     """x: what is rotated. dims: the leading part of its last axis that is rotated; None: all of it.
 
     factor: what the result is multiplied by. inverse: by the negative angles. even: whether x's last axis is known
-    to be cut in the middle.
+    to be cut in the middle; where it isn't, width: what must be as long as the axis: n in `x[..., : n // 2]`.
     """
 
     x: Value
@@ -55,6 +55,7 @@ class Rotation:
     even: bool
     dims: Value | None = None
     written: Pairing | None = None  # how the results are put together, where not as they were read
+    width: Value | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,9 @@ class _Reader:
         if cut is not None and angles.offset is not None and self._stem(cut) is angles.offset:
             return None  # where it starts to count is no width: a lane of 1 would do there, too
         written = self.written if self.written != self.pairing else None
-        return Rotation(x[0], self.pairing, angles, m, inverse, even, written=written)
+        halved = cut is not None and not even and self._stem(cut) is not cut
+        width = self._stem(cut) if halved and cut is not None else None
+        return Rotation(x[0], self.pairing, angles, m, inverse, even, written=written, width=width)
 
     def _may_halve(self, x: Value, cut: Value) -> bool:
         """A name, or the half of a name: of the length itself it would be known."""

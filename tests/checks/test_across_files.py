@@ -427,19 +427,14 @@ def test_what_the_calls_give_in_float32_is_not_made_wider(tmp_path: Path, given:
     assert len(findings) == count
 
 
-ROTATE = """import mlx.core as mx
-
-
-def rotate(q: mx.array, k: mx.array, cos, sin):
+ROTATE = """def rotate(q: mx.array, k: mx.array, cos, sin):
     return q * cos + k * sin
 
 
 def handed_on(q, k, cos, sin):
     return rotate(q, k, cos, sin)
 """
-CALLS = """import mlx.core as mx
-
-from .rotary import handed_on
+CALLS = """from .rotary import handed_on
 
 
 def attend(q: mx.array, k: mx.array, angles: mx.array):

@@ -281,3 +281,29 @@ def test_where_positions_start_is_no_width() -> None:
             FileText("m.py", text.replace("half = offset", f"half = {start}")), Settings(select=("FUS221",))
         )
         assert ("mx.fast.rope" in fixed.after) is (start == "D")
+
+
+def test_what_the_axis_is_cut_by_half_of_is_run_as_long_as_the_axis() -> None:
+    """The object's own width, beside frequencies of a table: made up apart, they would contradict each other."""
+    text = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Rope(nn.Module):
+    def __init__(self, width: int, base: float = 10000.0):
+        super().__init__()
+        self.width = width
+        self._freqs = 1.0 / (base ** (mx.arange(0, width, 2).astype(mx.float32) / width))
+
+    def __call__(self, x: mx.array, offset: int = 0) -> mx.array:
+        angles = mx.arange(offset, offset + x.shape[2]).astype(mx.float32)[:, None] * self._freqs[None, :]
+        both = mx.concatenate([angles, angles], axis=-1)
+        a, b = x[..., : self.width // 2], x[..., self.width // 2 :]
+        turned = mx.concatenate([-b, a], axis=-1)
+        return (x * mx.cos(both) + turned * mx.sin(both)).astype(x.dtype)
+"""
+    fixed = fix_text(FileText("m.py", text), Settings(select=("FUS221",), unsafe_fixes=True), verify=True)
+    (applied,) = fixed.applied
+    assert applied.fix is not None and applied.fix.verification is not None
+    assert applied.fix.verification.outcome == "passed"
+    assert "the last axis is cut in the middle" in applied.fix.needs

@@ -1,12 +1,16 @@
 """When two results count as equal."""
 
 import math
+from dataclasses import replace
 
 import pytest
+
+from fuselint.finding import Region, RegionInput
 
 mx = pytest.importorskip("mlx.core")
 
 from fuselint.verify.compare import structure, values  # noqa: E402
+from fuselint.verify.judge import judge  # noqa: E402
 
 
 def array(*numbers, dtype=mx.float32):
@@ -91,3 +95,29 @@ def test_integers_are_exact():
 
 def test_nothing_to_compare():
     assert not values(mx.zeros((0, 3)), mx.zeros((0, 3)), mx.zeros((0, 3))).wrong
+
+
+ANGLES = """n = mx.arange(22, dtype=mx.float32)
+f = 1.0 / {powers}
+result = mx.minimum(mx.abs(x) + 2, mx.sin(n[:, None] * f))
+"""
+POWERS = "(10000.0 ** (mx.arange(0, 64, 2, dtype=mx.float32) / 64))"
+BY_EXP = "mx.exp(mx.arange(32, dtype=mx.float32) / 32 * {log})"
+
+
+def test_roundings_of_the_steps_before_count_as_its_error() -> None:
+    """A sine of large angles keeps few digits, whoever computes them: 4 ulp by powers here, 12 by exp."""
+    by_exp = ANGLES.format(powers=BY_EXP.format(log=math.log(10000)))
+    inputs = (RegionInput("x", "array", ("22", "32"), dtype="float32"),)
+    region = Region("FUS221", inputs, ANGLES.format(powers=POWERS), by_exp)
+    assert judge(region, 0, lambda text: None).outcome == "passed"
+    wrong = ANGLES.format(powers=BY_EXP.format(log=math.log(10001)))
+    assert judge(replace(region, after=wrong), 0, lambda text: None).outcome == "failed"
+
+
+def test_a_lucky_result_is_no_bound_for_another() -> None:
+    reference = mx.array([1.0, 0.5], dtype=mx.float64)
+    before, after = mx.array([1.0, 0.5]), mx.array([1.0 + 2.0**-19, 0.5])
+    assert values(before, after, reference).wrong
+    assert not values(before, after, reference, inherent=2.0**-20).wrong
+    assert values(before, after, reference, inherent=2.0**-23).wrong
