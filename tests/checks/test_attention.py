@@ -367,7 +367,57 @@ def test_a_triangle_of_ones(mask: str, causal: bool) -> None:
     same(before, after, *arrays((1, 2, 5, 8), (1, 2, 5, 8), (1, 2, 5, 8)))
 
 
-<<<<<<< HEAD
+GROUPED = f"""{HEAD}def f(q, k, v, mask=None):
+    q = q.reshape(2, 2, 3, LENGTH, 64)
+    k, v = k.reshape(2, 2, 1, 9, 64), v.reshape(2, 2, 1, 9, 64)
+    scores = (q * 0.125) @ k.swapaxes(-1, -2)
+    if mask is not None:
+        scores = scores + mask
+    return mx.softmax(scores, axis=-1) @ v
+"""
+
+
+@pytest.mark.parametrize("length", [9, 1])
+def test_groups_over_which_keys_broadcast_are_heads_that_share_them(length: int) -> None:
+    """Query head h reads the keys of head h // 3, as the fused op has it; decode takes one query."""
+    before = GROUPED.replace("LENGTH", str(length))
+    after, found = fixed(before)
+    (attention,) = [f for f in found if f.code == "FUS211"]
+    assert attention.fix is not None and attention.fix.applicability == "unsafe"
+    assert "the mask has two axes" in attention.fix.needs
+    assert "q.flatten(1, 2), k.squeeze(2), v.squeeze(2)" in after and "softmax" not in after
+    q, k, v = arrays((2, 6 * length, 64), (2, 18, 64), (2, 18, 64))
+    mx = pytest.importorskip("mlx.core")
+    hidden = mx.where(mx.arange(9)[None] > mx.arange(length)[:, None] + 9 - length, -1e9, 0.0)
+    same(before, after, q, k, v)
+    same(before, after, q, k, v, hidden)
+
+
+NINE = GROUPED.replace("LENGTH", "9")
+
+
+def test_its_kernels_are_one() -> None:
+    """Five now: the scale, the product, the mask, the softmax, its product with the values; all is read once then."""
+    _, found = fixed(NINE)
+    (attention,) = [f for f in found if f.code == "FUS211"]
+    assert attention.traffic is not None
+    assert (attention.traffic.kernels_now, attention.traffic.kernels_fused) == (5, 1)
+    assert attention.traffic.bytes_fused == str(2 * (2 * 6 * 9 * 64 * 2 + 2 * 2 * 9 * 64 * 2) + 2 * 9 * 9)
+
+
+OTHERS = {
+    "keys of each query head": NINE.replace("2, 2, 1, 9, 64", "2, 2, 3, 9, 64"),
+    "a mask for each head": NINE.replace("+ mask", "+ mask.reshape(2, 1, 1, 9, 9)"),
+    "heads of keys over which queries broadcast": NINE.replace("q.reshape(2, 2, 3", "q.reshape(2, 1, 6"),
+}
+
+
+@pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS)
+def test_what_else_has_five_axes_stays(body: str) -> None:
+    after, _ = fixed(body)
+    assert "scaled_dot_product_attention" not in after
+
+
 STORED = """
 class Attention(nn.Module):
     def __init__(self, config):
@@ -447,60 +497,10 @@ def f(q, k, v, mask):
     if scores.shape != (B, H, L, k.shape[2]):
         raise ValueError(f"weights should be otherwise than {scores.shape}")
     scores = scores + mask
-=======
-GROUPED = f"""{HEAD}def f(q, k, v, mask=None):
-    q = q.reshape(2, 2, 3, LENGTH, 64)
-    k, v = k.reshape(2, 2, 1, 9, 64), v.reshape(2, 2, 1, 9, 64)
-    scores = (q * 0.125) @ k.swapaxes(-1, -2)
-    if mask is not None:
-        scores = scores + mask
->>>>>>> h4
     return mx.softmax(scores, axis=-1) @ v
 """
 
 
-<<<<<<< HEAD
 def test_scores_of_which_only_the_shape_is_read_are_never_computed() -> None:
     _, (found,) = fixed(HEAD + SHAPE_CHECKED.strip() + "\n")
     assert found.traffic is not None and found.traffic.kernels_fused == 1
-=======
-@pytest.mark.parametrize("length", [9, 1])
-def test_groups_over_which_keys_broadcast_are_heads_that_share_them(length: int) -> None:
-    """Query head h reads the keys of head h // 3, as the fused op has it; decode takes one query."""
-    before = GROUPED.replace("LENGTH", str(length))
-    after, found = fixed(before)
-    (attention,) = [f for f in found if f.code == "FUS211"]
-    assert attention.fix is not None and attention.fix.applicability == "unsafe"
-    assert "the mask has two axes" in attention.fix.needs
-    assert "q.flatten(1, 2), k.squeeze(2), v.squeeze(2)" in after and "softmax" not in after
-    q, k, v = arrays((2, 6 * length, 64), (2, 18, 64), (2, 18, 64))
-    mx = pytest.importorskip("mlx.core")
-    hidden = mx.where(mx.arange(9)[None] > mx.arange(length)[:, None] + 9 - length, -1e9, 0.0)
-    same(before, after, q, k, v)
-    same(before, after, q, k, v, hidden)
-
-
-NINE = GROUPED.replace("LENGTH", "9")
-
-
-def test_its_kernels_are_one() -> None:
-    """Five now: the scale, the product, the mask, the softmax, its product with the values; all is read once then."""
-    _, found = fixed(NINE)
-    (attention,) = [f for f in found if f.code == "FUS211"]
-    assert attention.traffic is not None
-    assert (attention.traffic.kernels_now, attention.traffic.kernels_fused) == (5, 1)
-    assert attention.traffic.bytes_fused == str(2 * (2 * 6 * 9 * 64 * 2 + 2 * 2 * 9 * 64 * 2) + 2 * 9 * 9)
-
-
-OTHERS = {
-    "keys of each query head": NINE.replace("2, 2, 1, 9, 64", "2, 2, 3, 9, 64"),
-    "a mask for each head": NINE.replace("+ mask", "+ mask.reshape(2, 1, 1, 9, 9)"),
-    "heads of keys over which queries broadcast": NINE.replace("q.reshape(2, 2, 3", "q.reshape(2, 1, 6"),
-}
-
-
-@pytest.mark.parametrize("body", OTHERS.values(), ids=OTHERS)
-def test_what_else_has_five_axes_stays(body: str) -> None:
-    after, _ = fixed(body)
-    assert "scaled_dot_product_attention" not in after
->>>>>>> h4

@@ -419,11 +419,7 @@ def test_the_call_that_is_advised_computes_the_same(name: str, dtype: str) -> No
 def test_the_compiled_helper_for_the_products_is_still_offered() -> None:
     found = findings(LAYERS, "FUS221", "FUS301")
     assert sorted((f.code, f.fix.applicability) for f in found if f.fix) == [
-<<<<<<< HEAD
-        ("FUS221", "none"), ("FUS301", "safe"), ("FUS301", "safe"),
-=======
         ("FUS221", "none"), ("FUS301", "safe"), ("FUS301", "safe"),  # every call gives arrays
->>>>>>> h4
     ]  # fmt: skip
 
 
