@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from fuselint.records import record
 from fuselint.source.project import MODULE
 from fuselint.source.scopes import dotted
 from fuselint.source.spans import children
@@ -42,7 +43,7 @@ class Loop:
     later: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Mention:
     """A place in the function `by` that reads a name whose last part is `name`; text: all of it, "" where it is more.
 
@@ -118,7 +119,7 @@ def _repeated(found: list[Mention]) -> list[Mention]:
     return out
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _At:
     by: str = MODULE
     prefix: str = ""
