@@ -20,6 +20,7 @@ from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotate
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.op import REFUSED, Op
 from fuselint.graph.symbols import Expr
+from fuselint.records import record
 from fuselint.source.modules import Definition
 from fuselint.source.project import MISSING as NO_DEFAULT
 from fuselint.source.project import ClassSummary, Field, FunctionSummary, Parameter
@@ -80,7 +81,7 @@ class Reach:
         return f"{MARK}{self.marks}{MARK}"
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Instance:
     """An object of a class of the package (`found`), or of a layer of MLX (`op`).
 
@@ -94,7 +95,7 @@ class Instance:
     path: str = ""
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Inside:
     """A function that a call runs, with the facts of its values for the arguments of that call."""
 

@@ -13,6 +13,7 @@ from fuselint.graph import dtypes
 from fuselint.graph.dtypes import DType
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
+from fuselint.records import record
 from fuselint.source.project import is_wanted
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ MAX_TERMS = 64
 """Of the product of two sizes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Place:
     """A line of another file: the one stated, or that of an expression of a function."""
 
@@ -74,7 +75,7 @@ class Default:
     place: Place
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Fact:
     """What is known of a value.
 

@@ -42,6 +42,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import libcst
 
+from fuselint.records import record
+
 if TYPE_CHECKING:
     from fuselint.graph.canonical import Canonical
     from fuselint.graph.facts import Facts
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
 BlockKind = Literal["function", "then", "else", "loop", "try", "except", "with", "comprehension", "match"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Block:
     """A suite of statements. `owner` is the compound statement that it belongs to, None for the function's body."""
 
@@ -177,7 +179,7 @@ FOREIGN = frozenset({"init", "new", "default"})
 """attrs keys whose Nodes belong to another graph (that of __init__), or are defaults: no operands."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Binding:
     """`name` holds `node` from just after statement `index`, in `block` and the blocks inside it, until rebound."""
 
@@ -188,7 +190,7 @@ class Binding:
     stmt: Statement | None  # None: a parameter, or a join
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@record(frozen=True, slots=True, eq=False)
 class Effect:
     """Something at `stmt` that values must not be moved across.
 

@@ -11,6 +11,7 @@ from fuselint.graph.dtypes import DType
 from fuselint.graph.model import Node
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
+from fuselint.records import record
 
 Kind = Literal[
     "cast",  # astype
@@ -43,7 +44,7 @@ class Param:
     keyword_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Value:
     """What a rule may know of an operand. A Python scalar has the shape () and a weak dtype.
 
@@ -58,7 +59,7 @@ class Value:
     count: Expr | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Call:
     """A call of an op, as its rules see it.
 
@@ -179,7 +180,7 @@ class Op:
         return self._positions.get(name)
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Bound:
     """Arguments by role. An input is None where an optional array is left out before one that is given."""
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from fuselint.graph.symbols import Expr, Size, product
+from fuselint.records import record
 
 _CUT = re.compile(r"^(.*)\[:-(\d+)\]$", re.DOTALL)
 
@@ -26,7 +26,7 @@ def _join(base: str, cut: int) -> str:
     return f"{base}[:-{cut}]" if cut else base
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Shape:
     """`lead` names leading axes whose number isn't known (None: there are none); `dims` are the axes after them."""
 

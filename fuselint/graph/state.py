@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from fuselint.graph.model import Binding, Block, Frame, Graph, Node, Statement
+from fuselint.records import record
 
 if TYPE_CHECKING:
     from fuselint.graph.program import Program
@@ -43,7 +44,7 @@ class Return:
     heap: dict[str, Node]
 
 
-@dataclass(frozen=True, eq=False)
+@record(frozen=True, eq=False)
 class Snapshot:
     """What names and objects hold at one point of the code."""
 

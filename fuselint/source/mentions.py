@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from fuselint.records import record
 from fuselint.source.project import MODULE
 from fuselint.source.scopes import dotted
 from fuselint.source.spans import children
@@ -47,7 +48,7 @@ class Loop:
     by_call: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Mention:
     """A place in the function `by` that reads a name whose last part is `name`; text: all of it, "" where it is more.
 
@@ -137,7 +138,7 @@ def _repeated(found: list[Mention]) -> list[Mention]:
     return out
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class _At:
     by: str = MODULE
     prefix: str = ""
