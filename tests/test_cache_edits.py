@@ -311,6 +311,7 @@ def undone(edit: Edit) -> None:
             path.parent.rmdir()
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_what_an_analysis_says_after_any_edit(root: Path) -> None:
     chosen = random.Random(5).sample(list(edits()), 16)
     differed = 0

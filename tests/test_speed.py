@@ -61,6 +61,7 @@ def outcome(folder: Path, *options: str, seed: str = "0") -> bytes:
     return run.stdout
 
 
+@pytest.mark.slow
 def test_findings_depend_on_neither_seed_nor_jobs_nor_cache(tmp_path: Path) -> None:
     (tmp_path / "__init__.py").write_text("")
     for i in range(6):

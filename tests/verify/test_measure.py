@@ -129,6 +129,7 @@ def test_a_region_is_timed():
     assert peaks[FIXED] > 0 and peaks[AS_IT_IS] >= peaks[FIXED]
 
 
+@pytest.mark.slow
 def test_every_way_to_write_it_is_timed():
     got = measure(*found(NORM), SMALL, every=True, device="cpu", rounds=2)
     ways = {AS_IT_IS, FIXED, "compiled", "compiled, shapeless", "fixed and compiled", "fixed and compiled, shapeless"}
@@ -264,6 +265,7 @@ def test_a_kernel_that_the_device_lacks_is_no_failure(monkeypatch, rows):
     assert seen.outcome == "not verifiable" and "no kernel" in seen.reason
 
 
+@pytest.mark.slow
 def test_a_named_length_is_none_of_the_leading_axes():
     """x of (..., L, in_dims) in a prefill of 2,048: one batch of them, not 2,048."""
     region, finding = found(PACKED, code="FUS241")

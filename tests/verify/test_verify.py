@@ -392,6 +392,7 @@ UNRULY = {
 }
 
 
+@pytest.mark.slow
 def test_unruly_regions_cost_themselves_only():
     start = time.monotonic()
     got = verify([r for r, _, _ in UNRULY.values()], device="cpu", limits=LIMITS)
