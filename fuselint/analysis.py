@@ -29,12 +29,13 @@ from fuselint.graph.gates import Version, newest_use, version_of
 from fuselint.graph.leftovers import leave
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
-from fuselint.hot import HowOften, how_often, is_idle
+from fuselint.hot import HowOften, how_often, is_idle, is_trifle
 from fuselint.recorded import loaded
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
 from fuselint.source.cold import overridden
 from fuselint.source.compiled import in_package
 from fuselint.source.edit import place
+from fuselint.source.frequency import Frequency
 from fuselint.source.modules import Modules, summary_of
 from fuselint.source.project import ModuleSummary, summarise
 from fuselint.source.screen import parse, screen
@@ -181,7 +182,13 @@ class Analysis:
         kept = [(g, m) for g, m in kept if m not in idle]
         if self.tree is not None and self.settings.model_config is not None:
             self.model = Model(self.program, self.tree, self.settings, stands)
-        proposals = [p for g, m in kept if (p := self.proposal(g, m))]
+        proposals = []
+        for g, m in kept:
+            proposed = self.proposal(g, m)
+            if proposed is not None and self.is_trifle(g, m, proposed.finding):
+                idle.add(m)
+            elif proposed is not None:
+                proposals.append(proposed)
         if not self.errors:
             proposals += idle_comments(self.file, self.settings, suppressions, self.lines_not_understood())
         proposals = identified(self.file, sorted(proposals, key=lambda p: place_of(p.finding)))
@@ -265,15 +272,25 @@ class Analysis:
 
     def is_idle(self, graph: Graph, match: Match) -> bool:
         """Whether what a match finds never runs in the package, or too seldom for what it saves."""
+        often = self.how_often(graph, match)
+        return often is not None and is_idle(graph, match, often)
+
+    def is_trifle(self, graph: Graph, match: Match, finding: Finding) -> bool:
+        """Whether what a match spares is too little for a place that is no part of a layer."""
+        often = self.how_often(graph, match)
+        return often is not None and is_trifle(finding.code, finding.traffic, often, self.settings)
+
+    def how_often(self, graph: Graph, match: Match) -> Frequency | None:
+        """How often the lines of a match run; None where that isn't asked."""
         if self.often is None:
-            return False
+            return None
         start, end = span_of(graph, match.root)
         lines = self.file.position(start)[0], self.file.position(end)[0]
         try:
-            return is_idle(graph, match, self.often(graph, lines, match.code))
+            return self.often(graph, lines, match.code)
         except Exception as e:
             self.fault(f"asking how often {graph.context.qualname} runs", e)
-            return False
+            return None
 
     def lines_not_understood(self) -> list[range]:
         """The lines of functions whose findings are not known."""

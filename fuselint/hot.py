@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from fuselint import chips
 from fuselint.config import Settings
+from fuselint.finding import Traffic
 from fuselint.graph.model import Graph
 from fuselint.graph.worth import is_of_another_choice
 from fuselint.rulebook import Match
@@ -67,7 +68,22 @@ def is_idle(graph: Graph, match: Match, often: Frequency) -> bool:
         return True
     if often.how == PREPARING:
         return match.code not in LOOPS
+    if not often.layered and any(n.op == "zeros_like" for n in match.region):
+        return True  # a launch that writes zeros: of account only where each layer does it
     return often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match)
+
+
+def is_trifle(code: str, traffic: Traffic | None, often: Frequency, settings: Settings) -> bool:
+    """Whether so little is spared that only layers, or loops, would make something of it: two launches, no bytes."""
+    asked = settings.hot or settings.model_config or settings.phase not in ("", "prefill")
+    if traffic is None or asked or often.layered or code not in TRIFLING:
+        return False
+    return traffic.launches_fewer <= LAUNCHES and 0 < (traffic.saved_at or 0) < BYTES
+
+
+TRIFLING = frozenset(["FUS106", "FUS301", "FUS302"])
+LAUNCHES, BYTES = 2, 100_000
+"""What is spared at most, at the sizes that a finding states, where it is nothing outside the layers of a model."""
 
 
 LARGEST = 200

@@ -63,10 +63,12 @@ OFTEN, SELDOM, PREPARING, NEVER = "often", "seldom", "once before the steps of a
 @dataclass(frozen=True, slots=True)
 class Frequency:
     """How often: OFTEN, SELDOM (once for each pass of a model, or rarer), PREPARING (once before many passes of another
-    model) or NEVER. why: for those who ask."""
+    model) or NEVER. why: for those who ask. layered: whether it is a part of a layer of which a model has many, or
+    stands in a loop itself, or no package says."""
 
     how: str = OFTEN
     why: str = ""
+    layered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,8 @@ class Frequencies:
         """How often a function runs."""
         if found not in self._known:
             self._known[found] = self._of(found)
+            if self._known[found].how == OFTEN:
+                self._known[found] = replace(self._known[found], layered=self._is_of_layers(found))
             if self.on_metal and self._known[found].how != NEVER and self._stages.prepares(found):
                 self._known[found] = Frequency(PREPARING, "a solver's loop over another model follows what calls it")
         return self._known[found]
@@ -180,6 +184,21 @@ class Frequencies:
                     seen.add((edge.by, passed))
                     waiting.append((edge.by, passed))
         return Frequency(SELDOM, ends[0]) if ends else Frequency(OFTEN, "nothing that calls it is a model")
+
+    def _is_of_layers(self, found: Definition) -> bool:
+        """Whether objects of which there may be many call a function, as far as its callers are known."""
+        if not self._is_package():
+            return True
+        waiting, seen = [found], {found}
+        while waiting:
+            at = waiting.pop()
+            owner = self.owner(at)
+            if len(seen) > MOST or (owner is not None and self.is_many(owner)):
+                return True
+            new = {e.by for e in self._edges(at, owner, False) if e.by is not None} - seen
+            seen |= new
+            waiting += new
+        return False
 
     # -- classes ------------------------------------------------------------------------------------------------------
 

@@ -470,7 +470,7 @@ class Modules:
             known = self.frequencies(found.path, on_metal)
             answer = known.at(found, first, last, beside_innermost=beside_innermost)
         where = f"{first} to {last}{' of a loop' if beside_innermost else ''}{ON_METAL if on_metal else ''}"
-        self._note(f"{FREQUENCY}{where} in {found}", answer.how)
+        self._note(f"{FREQUENCY}{where} in {found}", f"{answer.how} {answer.layered}")
         return answer
 
     # -- users --------------------------------------------------------------------------------------------------------
