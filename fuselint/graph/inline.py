@@ -111,8 +111,10 @@ class Inline(Names):
         return self.unknown_call(self.element_class(callee), callee, args, at)
 
     def element_class(self, callee: Node) -> str | None:
-        """`Block.__call__` for a step or an item of `self.layers`, where `__init__` fills it with `Block(...)`; also for
-        one of `self.decoder.layers`, where `self.decoder` is an object of a class of this file."""
+        """`Block.__call__` for a step or an item of `self.layers`, where `__init__` fills it with `Block(...)`.
+
+        Also of `self.decoder.layers`, where `self.decoder` is an object of a class of this file.
+        """
         base = callee.inputs[0] if callee.op == "item" else None
         if base is None or base.op != "attr":
             return None
