@@ -56,6 +56,7 @@ from fuselint.graph import ops
 from fuselint.graph.callers import is_given_an_array
 from fuselint.graph.chains import Chain, before_cast, chains, may_chain, parts
 from fuselint.graph.fuse import compiled
+from fuselint.graph.identities import none_test
 from fuselint.graph.model import Graph, Node, operands
 from fuselint.graph.op import Op
 from fuselint.graph.ops import function_of
@@ -379,8 +380,7 @@ class _Reading:
                     self.no_fix
                     or f"`{shown}` is a number that may change at every call: each value would be compiled again"
                 )
-        elif kind == "unknown" and node.op == "param" and is_given_an_array(self.graph, node):
-            because = "every call in the package gives one"
+        elif kind == "unknown" and (because := self.why_array(node)):
             self.obligations.append(Obligation(f"`{shown}` is an array", "proven", because))
         elif kind == "unknown" and self.may_change(node):
             why = "nothing says whether it is an array or a number; a number would be compiled again at every change"
@@ -408,6 +408,21 @@ class _Reading:
             self.no_fix = self.no_fix or "a dtype can't be an argument of a compiled function"
         elif base not in self.chain.nodes:
             self.take(base)
+
+    def why_array(self, node: Node) -> str:
+        """Why a value is an array that only its maker could say is one, or ""."""
+        kind = self.graph.facts.kind
+        if node.op == "loop" and len(node.inputs) > 1 and all(kind(step) == "array" for step in node.inputs[1:]):
+            node = node.inputs[0]
+        if node.op == "param" and is_given_an_array(self.graph, node):
+            return "every call in the package gives one"
+        test = node.attrs.get("test")
+        marker = none_test(self.graph.canonical, test) if node.op == "phi" and isinstance(test, Node) else None
+        if marker is not None:
+            given, default = node.inputs if marker[1] else node.inputs[::-1]
+            if given.op == "param" and self.graph.canonical.of(given) is marker[0] and kind(default) == "array":
+                return "an array stands for it where it is None"
+        return ""
 
     def may_change(self, node: Node) -> bool:
         """Whether a value that may be a number may be another one at the next call."""

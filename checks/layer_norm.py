@@ -17,7 +17,8 @@ Unsafe where the result's dtype may change, and where nothing says that the weig
 
 When not to: eps outside the root, a variance with ddof=1, another axis than the last. A scale and shift for each sample
 (adaptive layer norm) are no weight and bias: mx.fast.layer_norm takes those with one axis only. They stay outside, and
-so does a bias without a weight.
+so does a bias without a weight. `x * weight + bias if weight is not None else x` is one call too, safe where no call in
+the package gives a bias alone.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from fuselint.graph.norm_operands import (
     weight_of,
     wide_operand,
 )
-from fuselint.graph.norms import LAST, readings, roots
+from fuselint.graph.norms import LAST, Norm, readings, roots
 from fuselint.graph.worth import is_read_out
 from fuselint.rulebook import Example, FusedKernel, Hole, Match
 from fuselint.standing import is_value_of_its_call
@@ -132,8 +133,15 @@ def _match(graph: Graph, chain: list[Node], *, wide: bool = False) -> Match | No
         dtypes={name: "weight" for name in learned},
         numerics=numerics,
         related=helpers(root, owned),
-        data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "cast": cast},
+        data={"policy": policy, "keeps_dtype": kept.verdict == "proven", "cast": cast, "beside": _beside(norm)},
     )
+
+
+def _beside(norm: Norm) -> dict[str, str]:
+    """The bias is None where the weight is, where it is added for there being a weight."""
+    bias = norm.bias
+    goes_with = bias is not None and bias.op == "guarded" and bias.args[0] is not bias.param("by")
+    return {"bias": "weight"} if goes_with else {}
 
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"

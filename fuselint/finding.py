@@ -299,6 +299,7 @@ class RegionInput:
     dtype: str = "activation"  # activation, weight, mask (additive), int, bool, or a fixed dtype such as float32
     value: float | int | bool | str | None = None  # of a scalar that the source states; `nn.Linear(D, 8)` of an object
     symbol: str | None = None  # of a scalar that is the size of an axis
+    beside: str = ""  # of "none": the input that it is None with, always
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,6 +269,14 @@ def is_given_an_array(graph: Graph, parameter: Node) -> bool:
     return callers is not None and callers.always_array(graph, parameter)
 
 
+def goes_with(graph: Graph, one: Node, other: Node) -> bool:
+    """Whether every call in the package that gives one parameter gives the other too, or neither."""
+    callers = _callers(graph)
+    calls = [] if callers is None else callers.calls(graph)
+    given = [{own for own, n in pairs if not _is_none(n)} for _, pairs in calls]
+    return 0 < len(given) < MOST and all(other in own for own in given if one in own)
+
+
 def _callers(graph: Graph) -> Callers | None:
     if graph.program is None:
         return None

@@ -102,7 +102,7 @@ def _ndim(c: Canonical, node: Node) -> Value | None:
 
 @identity("phi")
 def _phi(c: Canonical, node: Node) -> Value | None:
-    """Both branches the same; or `m is not None` guards a term or a factor: then = else + m, then = else * m."""
+    """Both branches the same; or `m is not None` guards a term, a factor or both: then = else * m + n."""
     then, other = (c.of(n) for n in node.inputs)
     if then is other:
         c.algebra.note("both branches give the same value")
@@ -120,11 +120,30 @@ def _phi(c: Canonical, node: Node) -> Value | None:
         if factor is not None:
             c.algebra.note("a factor under `is not None` is an optional factor")
             return c.algebra.multiply(without, c.algebra.atom("optional", (factor,), (("by", marker),)))
+        affine = _affine(c, with_it, without)
+        if affine is not None:
+            c.algebra.note("a factor and a term under `is not None` are optional")
+            factor, extra = (c.algebra.atom(op, (a,), (("by", marker),)) for op, a in zip(GUARDS, affine, strict=True))
+            return c.algebra.add(c.algebra.multiply(without, factor), extra)
     params = (("test", c.of(test)),) if isinstance(test, Node) else (("test", node.id),)
     scalar = then.scalar and other.scalar
     return c.algebra.atom(
         "phi", (then, other), params, scalar=scalar, nonnegative=then.nonnegative and other.nonnegative
     )
+
+
+GUARDS = ("optional", "guarded")
+
+
+def _affine(c: Canonical, whole: Value, part: Value) -> tuple[Value, Value] | None:
+    """(m, n) of whole = part * m + n."""
+    if whole.op != "sum" or whole.constant:
+        return None
+    factors = [(m, f) for m, k in whole.terms if (f := _quotient(c, c.algebra.scale(m, k), part)) is not None]
+    if len(factors) != 1:
+        return None
+    ((term, factor),) = factors
+    return factor, c.algebra.sum(0.0, [t for t in whole.terms if t[0] is not term])
 
 
 def none_test(c: Canonical, test: Node) -> tuple[Value, bool] | None:

@@ -111,11 +111,20 @@ class Inline(Names):
         return self.unknown_call(self.element_class(callee), callee, args, at)
 
     def element_class(self, callee: Node) -> str | None:
-        """`Block.__call__` for a step or an item of `self.layers`, where `__init__` fills it with `Block(...)`."""
+        """`Block.__call__` for a step or an item of `self.layers`, where `__init__` fills it with `Block(...)`.
+
+        Also of `self.decoder.layers`, where `self.decoder` is an object of a class of this file.
+        """
         base = callee.inputs[0] if callee.op == "item" else None
-        if base is None or base.op != "attr" or base.inputs[0] is not self.scopes[0].self_node:
+        if base is None or base.op != "attr":
             return None
-        summary = self.module.classes.get(self.scopes[0].class_name or "")
+        holder, owner = base.inputs[0], None
+        if holder is self.scopes[0].self_node:
+            owner = self.scopes[0].class_name
+        elif holder.op == "attr" and holder.inputs[0] is self.scopes[0].self_node:
+            made_by = holder.attrs.get("init")
+            owner = made_by.attrs["target"] if isinstance(made_by, Node) and made_by.op == "new" else None
+        summary = self.module.classes.get(owner or "")
         made = "" if summary is None else summary.attributes.get(base.attrs["name"], "")
         return f"{made[:-2]}.__call__" if made.endswith("[]") else None
 

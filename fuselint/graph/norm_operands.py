@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fuselint.finding import Numerics, Obligation
+from fuselint.graph.callers import goes_with
 from fuselint.graph.dtypes import DType
 from fuselint.graph.identities_reduce import kept
 from fuselint.graph.model import Graph, Node, operands, region
@@ -176,12 +177,25 @@ def bias_of(graph: Graph, root: Node, norm: Norm, x: Node, weight: Learned) -> L
     value = norm.bias
     if value is None:
         return NOTHING
-    if value.op == "guarded" and value.args[0] is value.param("by"):  # None is a bias too
+    by = value.param("by") if value.op == "guarded" else None
+    if by is not None:  # None is a bias too
         value = value.args[0]
     found = _learned(graph, root, value, x, "bias", modulated=False)
     if found is None or weight.hole is None or (weight.is_known and not found.is_known):
         return None
-    return found
+    if by is None or by is value:
+        return found
+    if by not in map(graph.canonical.of, weight.nodes):
+        return None
+    return replace(found, obligations=(*found.obligations, _goes_with(graph, weight.nodes, found.nodes)))
+
+
+def _goes_with(graph: Graph, weight: Sequence[Node], bias: Sequence[Node]) -> Obligation:
+    """Of a bias that is added only where there is a weight."""
+    claim = "there is no bias where there is no weight"
+    if all(n.op == "param" for n in (*weight, *bias)) and goes_with(graph, bias[0], weight[0]):
+        return Obligation(claim, "proven", "no call in the package gives one alone")
+    return Obligation(claim, "unknown", "the fused kernel adds a bias without a weight too")
 
 
 def _learned(graph: Graph, root: Node, value: Value, x: Node, name: str, modulated: bool) -> Learned | None:

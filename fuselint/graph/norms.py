@@ -62,6 +62,9 @@ class Norm:
 ROOTING = frozenset(["sqrt", "rsqrt", "power", "linalg.norm", "std"])
 """Operations of which one takes the root, of every norm."""
 
+AFFINE = 4
+"""Most steps of one branch of a choice: a weight, a bias, and their casts."""
+
 Readings = Mapping[Node, Norm | None]
 
 _readings: WeakKeyDictionary[Graph, dict[Kind, Readings]] = WeakKeyDictionary()
@@ -269,11 +272,15 @@ def chains(graph: Graph, kind: Kind) -> Iterator[dict[Node, list[Node]]]:
 
 
 def _readers(graph: Graph, node: Node) -> list[Node]:
-    """The one reader of a value, or both of `y * w if w is not None else y`; nothing where others read it too."""
+    """The one reader of a value, or all of `y * w + b if w is not None else y`; nothing where others read it too."""
     readers = graph.users.get(node, ())
     if node in graph.escaping or not 0 < len(readers) <= 2:
         return []
     first, join = readers[0], readers[-1]
-    if join is first or (join.op == "phi" and set(join.inputs) == {node, first} and graph.users.get(first) == (join,)):
-        return list(readers)
-    return []
+    if join is first:
+        return [first]
+    branch = [first]
+    while len(above := graph.users.get(branch[-1], ())) == 1 and above[0] is not join and len(branch) < AFFINE:
+        branch.append(above[0])
+    joined = join.op == "phi" and set(join.inputs) == {node, branch[-1]} and above == (join,)
+    return [*branch, join] if joined and graph.escaping.isdisjoint(branch) else []

@@ -251,7 +251,14 @@ class _Cut:
         dtype, said = self._dtype(node), self.match.dtypes.get(key, "")
         if said and (said != "weight" or dtype == "activation"):  # a weight may be cast where it is used
             dtype = said
-        return RegionInput(name, "none" if self._may_be_none(node) else "array", shape, dtype)
+        beside = self._beside(key)
+        maybe = beside or self._may_be_none(node)
+        return RegionInput(name, "none" if maybe else "array", shape, dtype, beside=beside)
+
+    def _beside(self, key: str) -> str:
+        """The name of the operand that one is None with, always."""
+        other = self.match.holes.get(self.match.data.get("beside", {}).get(key, ""))
+        return self.names.get(other, "") if isinstance(other, Node) else ""
 
     def probed(self, probe: Probe, inputs: tuple[RegionInput, ...]) -> tuple[RegionInput, ...]:
         """The inputs with the probe's own. Where those' shapes name a hole, it is the size of that axis."""

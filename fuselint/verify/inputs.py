@@ -400,6 +400,7 @@ class Inputs:
 
     def _make(self, n: int, given: RegionInput, seed: int) -> None:
         case = self.case
+        n = next((i for i, other in enumerate(self._region.inputs) if other.name == given.beside), n)
         if given.kind == "none" and (given.shape is None or (case.turn + n) % 2):
             self._plain[given.name] = None
         elif _is_array(given):

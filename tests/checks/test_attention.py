@@ -504,3 +504,54 @@ def f(q, k, v, mask):
 def test_scores_of_which_only_the_shape_is_read_are_never_computed() -> None:
     _, (found,) = fixed(HEAD + SHAPE_CHECKED.strip() + "\n")
     assert found.traffic is not None and found.traffic.kernels_fused == 1
+
+
+NESTED = f"""{HEAD}class Block(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.proj = nn.Linear(dim, 3 * dim)
+
+    def __call__(self, x: mx.array, mask=None):
+        q, k, v = (p.reshape(1, -1, 2, 64).transpose(0, 2, 1, 3) for p in mx.split(self.proj(x), 3, axis=-1))
+        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125, mask=mask)
+        return x + out.transpose(0, 2, 1, 3).reshape(x.shape)
+
+
+class Decoder(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.layers = [Block(dim) for _ in range(2)]
+
+
+class Model(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.decoder = Decoder(dim)
+
+    def __call__(self, h: mx.array):
+        mask = None
+        if h.shape[1] > 1:
+            mask = nn.MultiHeadAttention.create_additive_causal_mask(h.shape[1]).astype(h.dtype)
+        for i, layer in enumerate(self.decoder.layers):
+            h = layer(h, mask)
+        return h
+
+
+def f(h):
+    mx.random.seed(3)
+    return Model(128)(h)
+"""
+
+
+def test_a_mask_is_followed_into_the_layers_of_a_part() -> None:
+    after, found = fixed(NESTED)
+    assert [f.code for f in found] == ["FUS102"] and 'mask = "causal"' in after
+    (x,) = arrays((1, 7, 128))
+    same(NESTED, after, x)
+    same(NESTED, after, x[:, :1])
+
+
+def test_layers_that_something_else_reads_the_mask_in_keep_it() -> None:
+    text = NESTED.replace("x + out", "x + mask.sum() + out")
+    after, _ = fixed(text)
+    assert '"causal"' not in after

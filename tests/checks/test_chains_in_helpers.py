@@ -278,3 +278,30 @@ def test_a_gelu_layer_is_the_function_that_its_constructor_says(how: str, functi
     after = fixed(body)
     assert f"return nn.{function}(x) * up" in after and "geglu(" in after
     alike(body, after, lambda m: m["M"](8)(array(4, 8), array(4, 8)))
+
+
+CARRIED = """class Cells(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.proj = nn.Linear(dim, 4 * dim)
+
+    def __call__(self, x: mx.array, cell=None):
+        if cell is None:
+            cell = {default}
+        rows, out = self.proj(x), []
+        for t in range(x.shape[0]):
+            i, f, g, o = mx.split(rows[t], 4, axis=-1)
+            cell = mx.sigmoid(f) * cell + mx.sigmoid(i) * mx.tanh(g)
+            out.append(cell)
+        return mx.stack(out)
+"""
+
+
+@pytest.mark.parametrize(
+    ("default", "applicability"), [("mx.zeros(x.shape[1:])", "safe"), ("0.0", "unsafe"), ("self.start", "unsafe")]
+)
+def test_what_an_array_stands_for_where_it_is_none_is_one(default: str, applicability: str) -> None:
+    (found,) = findings(CARRIED.format(default=default))
+    assert found.fix is not None and found.fix.applicability == applicability
+    said = {o.claim: o.because for o in found.obligations if o.verdict == "proven"}
+    assert (said.get("`cell` is an array") == "an array stands for it where it is None") is (applicability == "safe")

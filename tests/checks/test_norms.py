@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import pytest
 from graph.functions import HEAD, graph_of
 
 from fuselint.checks import group_norm, l2_norm, layer_norm, normed_matmul
+from fuselint.config import Settings
+from fuselint.engine import fix_text
 from fuselint.graph.model import Node
 from fuselint.rulebook import Match, Synthesised
+from fuselint.source.text import FileText
 
 INIT = """class N(nn.Module):
     def __init__(self, dims: int, eps: float = 1e-5):
@@ -237,3 +241,61 @@ def test_the_fused_form_is_the_unfused_one(rule: ModuleType, dtype: str) -> None
     tolerance = {"float32": 1e-5, "float16": 5e-3, "bfloat16": 5e-2}[dtype]
     error = mx.abs(hand.astype(mx.float32) - fused.astype(mx.float32)).max() / mx.abs(hand.astype(mx.float32)).max()
     assert error.item() <= tolerance
+
+
+OPTIONAL = f"""{HEAD}from functools import partial
+
+
+@partial(mx.compile, shapeless=True)
+def norm(x, eps, weight=None, bias=None):
+    h = x.astype(mx.float32)
+    h = (h - h.mean(-1, keepdims=True)) * mx.rsqrt(h.var(-1, keepdims=True) + eps)
+    h = h.astype(x.dtype)
+    return weight * h + bias if weight is not None else h
+
+
+class Norm(nn.Module):
+    def __init__(self, dims: int, affine: bool):
+        super().__init__()
+        if affine:
+            self.weight, self.bias = mx.ones((dims,)), mx.zeros((dims,))
+
+    def __call__(self, x: mx.array):
+        return norm(x, 1e-5, self.weight, self.bias) if "weight" in self else norm(x, 1e-5)
+"""
+PAIRED = "there is no bias where there is no weight"
+
+
+def fixed_norm(source: str) -> tuple[str, list[str], list[str]]:
+    """The text with the fix, its needs, and the outcomes of its verification."""
+    pytest.importorskip("mlx.core")
+    done = fix_text(FileText("m.py", source), Settings(select=("FUS202",), unsafe_fixes=True), verify=True)
+    fixes = [f.fix for f in done.applied if f.fix is not None]
+    return done.after, [n for f in fixes for n in f.needs], [f.verification.outcome for f in fixes if f.verification]
+
+
+def test_weight_and_bias_that_there_may_be_move_into_the_norm() -> None:
+    after, needs, outcomes = fixed_norm(OPTIONAL)
+    assert "return mx.fast.layer_norm(x, weight, bias, eps)\n" in after
+    assert PAIRED not in needs and outcomes == ["passed"]
+    mx = pytest.importorskip("mlx.core")
+    old: dict[str, Any] = {}
+    new: dict[str, Any] = {}
+    exec(OPTIONAL, old)
+    exec(after, new)
+    x = mx.random.normal((4, 8), key=mx.random.key(1)).astype(mx.bfloat16)
+    w, b = (mx.random.normal((8,), key=mx.random.key(i)).astype(mx.bfloat16) for i in (2, 3))
+    for given in ((), (w, b)):
+        was, now = old["norm"](x, 1e-5, *given), new["norm"](x, 1e-5, *given)
+        assert was.dtype == now.dtype and mx.abs(was - now).max().item() <= 2**-5  # a rounding of values below 8
+
+
+def test_a_bias_alone_is_added_by_the_fused_kernel_only() -> None:
+    _, needs, _ = fixed_norm(OPTIONAL + "\n\ndef shifted(x, b):\n    return norm(x, 1e-5, bias=b)\n")
+    assert PAIRED in needs
+
+
+@pytest.mark.parametrize("other", ["2 * h", "h + x", "bias + h"])
+def test_another_value_without_a_weight_is_no_optional_one(other: str) -> None:
+    after, _, _ = fixed_norm(OPTIONAL.replace("is not None else h", f"is not None else {other}"))
+    assert "layer_norm(x, weight" not in after
