@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from fractions import Fraction
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,7 @@ from fuselint.graph import identities
 from fuselint.graph.leftovers import forget, leave
 from fuselint.graph.model import FOREIGN, Graph, Node, Slice, operands, region
 from fuselint.graph.ops import TABLE
+from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr
 from fuselint.graph.values import Algebra, Value, text
 from fuselint.rulebook import Hole, Synthesised
@@ -190,13 +192,26 @@ class Canonical:
     def length(self, node: Node) -> Value | None:
         """A scalar that is the length of an axis of some array of this function, as that size."""
         size = self.facts.size(node) if self.facts.kind(node) == "scalar" else None
-        return self.size_value(size) if size is not None and size.names and size.names <= self._lengths else None
+        return self.size_value(size) if size is not None and size.names and self._are_lengths(size.names) else None
+
+    def _are_lengths(self, names: AbstractSet[str]) -> bool:
+        """Whether some axes have sizes of these names. Arrays are looked at one by one, until they do."""
+        while not names <= self._lengths:
+            shape = next(self._shapes, None)
+            if shape is None:
+                return False
+            self._lengths.update(name for d in shape.dims for name in d.names)
+        return True
 
     @cached_property
-    def _lengths(self) -> frozenset[str]:
-        """The names of the sizes of axes."""
-        shapes = [self.facts.shape(n) for n in self.graph.nodes]
-        return frozenset(name for s in shapes if s is not None for d in s.dims for name in d.names)
+    def _lengths(self) -> set[str]:
+        """The names of the sizes of axes that were looked at."""
+        return set()
+
+    @cached_property
+    def _shapes(self) -> Iterator[Shape]:
+        """The known shapes that were not looked at."""
+        return (shape for n in self.graph.nodes if (shape := self.facts.shape(n)) is not None)
 
     def size_value(self, size: Expr) -> Value:
         """A size of the facts as a value: sizes are made of named sizes, which are equal where their names are."""

@@ -6,11 +6,12 @@ for what they return, and back out to the caller for a parameter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from fuselint.graph.dtypes import DType
+from fuselint.graph.across import bind, call_arguments
+from fuselint.graph.dtypes import HALF, DType
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
@@ -27,20 +28,25 @@ MADE = frozenset({"array", "zeros", "ones", "full", "eye", "identity", "tri", "l
 KEEPS = frozenset("unary binary ternary composite activation reduce rowwise scan view copy matmul gather cast".split())
 """Kinds of operations whose result is a constant where their operands are."""
 
-FLOATS = frozenset({"nn.Linear", "nn.RMSNorm", "nn.LayerNorm", "fast.rms_norm", "fast.layer_norm"}) | {
-    "fast.rope",
-    "fast.scaled_dot_product_attention",
-    "nn.RoPE",
-    "nn.Conv1d",
-    "nn.Conv2d",
-}
+FLOATS = frozenset(
+    """nn.Linear nn.RMSNorm nn.LayerNorm nn.RoPE nn.Conv1d nn.Conv2d fast.rms_norm fast.layer_norm fast.rope
+    fast.scaled_dot_product_attention""".split()
+)
 """Operations whose result is no constant, and never of integers."""
+
+FLOATS_OF_FLOATS = frozenset(
+    """abs add subtract multiply divide power maximum minimum negative exp log sqrt rsqrt square sigmoid tanh sin cos
+    erf where clip mean sum max min softmax logsumexp cumsum take matmul einsum gather_mm gather_qmm quantized_matmul
+    reshape flatten unflatten squeeze expand_dims transpose matrix_transpose swapaxes moveaxis broadcast_to split
+    concatenate stack repeat tile pad""".split()
+) | {name for name, op in TABLE.items() if op.kind == "activation"}
+"""Operations whose result is no integer where one of the operands that promote it is none."""
 
 NO_ARRAYS = frozenset("const dict function global shape dim ndim size dtype compare not star new".split())
 """What is no array, or none of which it is known who makes it."""
 
-FARTHEST_WRITTEN = 8
-"""Operations that are looked at one behind the other before anything is asked of facts."""
+MOST_WRITTEN = 100
+"""Values that are looked at as they are written, before anything is asked of facts."""
 
 FARTHEST = 100
 """Values that a walk looks at."""
@@ -71,35 +77,67 @@ def source(facts: KnownFacts, node: Node) -> Source | None:
 
 def may_have_source(facts: KnownFacts, node: Node) -> bool:
     """Whether `source` may find one, by what is written alone: no layer ends the walk back."""
-    graph = facts.graph
-    if node.op in NO_ARRAYS:
+    if node.op in NO_ARRAYS or (node.op in TABLE and TABLE[node.op].kind not in KEEPS and node.op not in MADE):
         return False
-    if node.op == "param":
-        return node in facts.arguments
-    if node.op == "attr":
-        return isinstance(node.attrs.get("init"), Node)
-    if graph.program is None:
-        return True
-    if node.op in TABLE and TABLE[node.op].kind not in KEEPS:
-        return node.op in MADE
-    return _may_go_on(graph, node, graph.program.elsewhere, FARTHEST_WRITTEN)
+    if node.op == "attr" and not isinstance(node.attrs.get("init"), Node):
+        return False
+    program = facts.graph.program
+    return program is None or _Written(facts, program.elsewhere).may_go_on(_At(facts.graph), node)
 
 
-def _may_go_on(graph: Graph, node: Node, elsewhere: Elsewhere, left: int) -> bool:
-    op = TABLE.get(node.op)
-    if not left or node.op in MADE:
-        return True
-    if op is not None and op.kind in KEEPS:
-        operands = node.inputs[1:] if node.op == "where" else node.inputs
-        return all(_may_go_on(graph, n, elsewhere, left - 1) for n in operands)
-    if node.op in ("item", "index"):
-        return _may_go_on(graph, node.inputs[0], elsewhere, left - 1)
-    if node.op == "call":
-        entered = elsewhere.entered(graph, node)
-        return entered is None or any(
-            _may_go_on(g, value, elsewhere, left - 1) for g in entered for _, value in g.returns
-        )
-    return node.op not in FLOATS
+@dataclass(frozen=True, eq=False)
+class _At:
+    """A function in which values are looked at. given: what its call gives its parameters; None of the first one."""
+
+    graph: Graph
+    given: Mapping[str, tuple[_At, Node]] | None = None
+
+
+class _Written:
+    """Whether a walk back may go on to a source, or to a constant, as far as this can be told without facts."""
+
+    def __init__(self, facts: KnownFacts, elsewhere: Elsewhere) -> None:
+        self.facts, self.elsewhere = facts, elsewhere
+        self.left = MOST_WRITTEN
+        self.known: dict[tuple[_At, Node], bool] = {}
+
+    def may_go_on(self, at: _At, node: Node) -> bool:
+        key = at, node
+        if key not in self.known:
+            self.left -= 1
+            self.known[key] = True  # while it is looked at
+            self.known[key] = self.left <= 0 or self._may_go_on(at, node)
+        return self.known[key]
+
+    def _may_go_on(self, at: _At, node: Node) -> bool:
+        if node.op in FLOATS_OF_FLOATS or node.op == "phi":
+            return all(self.may_go_on(at, n) for n in (node.inputs[1:] if node.op == "where" else node.inputs))
+        if node.op in ("item", "index") or (node.op == "astype" and node.attrs.get("dtype") in (*HALF, "float32")):
+            return self.may_go_on(at, node.inputs[0])
+        if node.op == "param" and at.given is None:
+            fact = self.facts.of(node)
+            return node in self.facts.arguments or fact.kind in CONSTANT or fact.dtype.integral
+        if node.op == "param" and at.given is not None and node.attrs["name"] in at.given:
+            return self.may_go_on(*at.given[node.attrs["name"]])
+        return self._may_return(at, node) if node.op == "call" else node.op not in FLOATS
+
+    def _may_return(self, at: _At, call: Node) -> bool:
+        """Whether a call may give back a source or a constant."""
+        entered, arguments = self.elsewhere.entered(at.graph, call), call_arguments(call)
+        if entered is None or arguments is None:
+            return entered is None
+        for graph in entered:
+            summary = self.elsewhere.function(Definition(self.elsewhere.path_of(graph), graph.context.qualname))
+            parameters = () if summary is None else summary.parameters[summary.kind == "method" :]
+            bound = bind(parameters, *arguments) or {}
+            there = _At(graph, {name: (at, n) for name, n in bound.items()})
+            if any(self.may_go_on(there, value) for _, value in graph.returns):
+                return True
+        return False
+
+
+CONSTANT = frozenset({"scalar", "none", "dtype", "str"})
+"""Kinds of values that no activation goes into."""
 
 
 class _Walk:
@@ -116,7 +154,7 @@ class _Walk:
 
     def _back(self, facts: KnownFacts, node: Node) -> Found:
         fact = facts.of(node)
-        if fact.kind in ("scalar", "none", "dtype", "str") or fact.dtype.integral:
+        if fact.kind in CONSTANT or fact.dtype.integral:
             return True
         op = TABLE.get(node.op)
         if op is not None:
