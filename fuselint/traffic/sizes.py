@@ -62,13 +62,14 @@ class Sizes:
         apart: Apart | None = None,
         spelled: Mapping[str, str] | None = None,
         roles: Mapping[str, str] | None = None,
+        ranks: Mapping[str, int] | None = None,
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
         `spelled`: how the code spells sizes that it gives no name. `roles`: what sizes are for, where it is said
-        elsewhere.
+        elsewhere; `ranks`: how many axes arrays have there.
         """
-        out = cls(same=list(same), apart=apart)
+        out = cls(same=list(same), apart=apart, ranks=dict(ranks or {}))
         out.renamed.update((name, Expr.name(text)) for name, text in (spelled or {}).items())
         shapes = list(shapes)
         out._name_differences(shapes)
@@ -198,7 +199,7 @@ class Sizes:
         self.roles[ROWS] = "rows"
         if number is None:
             self.roles[FEATURES] = "features"
-            if self.features is None and self.ranks.get(self.rows, 0) >= HEADED_RANK:
+            if self.ranks.get(self.rows, 0) >= HEADED_RANK:
                 self.roles |= {ROWS: "head rows", FEATURES: "head"}
             if self.features is not None and FEATURES not in self.features.names:
                 self.meanings[FEATURES] = self.features

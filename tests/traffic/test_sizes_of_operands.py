@@ -964,3 +964,25 @@ class Model(nn.Module):
 """
     (t,) = costs(tmp_path / "a.py", text, "FUS211")
     assert (t.at["T"], t.sources["T"]) == (3, "assumed")
+
+
+@pytest.mark.parametrize("front", ["B, T, ", "T, "])
+def test_rows_of_what_has_heads_are_those_of_each_token(tmp_path: Path, front: str) -> None:
+    text = f"""
+def turn(x, cos, sin):
+    return x * cos + mx.tanh(x) * sin
+
+
+class Attention(nn.Module):
+    def __init__(self, heads: int = 6, width: int = 10):
+        super().__init__()
+        self.heads, self.width = heads, width
+
+    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
+        {front}_ = x.shape
+        return turn(x.reshape({front}self.heads, self.width), cos, sin)
+"""
+    (t,) = costs(tmp_path / "a.py", text)
+    assert t.at == {"T": 2048 * 6, "D": 10}
+    x = mx.zeros((2048, 6, 10), mx.bfloat16)
+    assert t.saved_at == moved((x, x), (x, x), (x, x), (x, x, x)) - moved((x, x))
