@@ -201,6 +201,7 @@ class Sizes:
             self.roles[FEATURES] = "features"
             if self.ranks.get(self.rows, 0) >= HEADED_RANK:
                 self.roles |= {ROWS: "head rows", FEATURES: "head"}
+                self.roles.update(dict.fromkeys(self.features.names if self.features is not None else (), "head"))
             if self.features is not None and FEATURES not in self.features.names:
                 self.meanings[FEATURES] = self.features
 
@@ -417,8 +418,9 @@ class Sizes:
 
     def _given(self, name: str, known: Known) -> Number | None:
         """The last axis and the rows of an array of unknown rank, of which all calls give as many heads as wide."""
-        if name == FEATURES and self.features is None:
-            return known.likely(f"{self.rows}.shape[-1]")
+        last, own = f"{self.rows}.shape[-1]", self.features.names if self.features is not None else ()
+        if name == FEATURES and (self.features is None or last in self.renamed) and not any(map(known.likely, own)):
+            return known.likely(last)
         if name != ROWS or self.roles.get(ROWS) != "head rows" or known.number(ROWS) is not None:
             return None
         heads = [n for i in (2, 3) if (n := known.likely(f"{self.rows}.shape[-{i}]")) is not None]
