@@ -201,7 +201,8 @@ class Sizes:
             self.roles[FEATURES] = "features"
             if self.ranks.get(self.rows, 0) >= HEADED_RANK:
                 self.roles |= {ROWS: "head rows", FEATURES: "head"}
-                self.roles.update(dict.fromkeys(self.features.names if self.features is not None else (), "head"))
+                if self.features is not None and self.features.bare is not None:
+                    self.roles[self.features.bare] = "head"
             if self.features is not None and FEATURES not in self.features.names:
                 self.meanings[FEATURES] = self.features
 
