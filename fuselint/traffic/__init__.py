@@ -12,7 +12,7 @@ from fuselint import chips
 from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import InDtype, Traffic
 from fuselint.finding import Seconds as SecondsSaved
-from fuselint.graph.callers import absent_arguments, given_axes, given_dtypes, given_shapes
+from fuselint.graph.callers import Axis, absent_arguments, given_axes, given_dtypes, given_shapes
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
@@ -32,7 +32,7 @@ from fuselint.traffic.known import Known, Number, role
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.layout import Place
 from fuselint.traffic.rewritten import kernels_around, small_array
-from fuselint.traffic.sizes import Pair, Sizes, reduced
+from fuselint.traffic.sizes import HEADED_RANK, Pair, Sizes, reduced
 from fuselint.traffic.views import places_of_views
 
 if TYPE_CHECKING:
@@ -193,9 +193,8 @@ def _count(
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a).own is None]
     equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     spelled = {n: text for s in shapes if s is not None for n, text in _spelled(traced, s)}
-    sizes = Sizes.of(
-        shapes, equal, met(traced.tracer.arrays), summed(traced.tracer.arrays), own, spelled, _roles(graph, facts)
-    )
+    same, sums = met(traced.tracer.arrays), summed(traced.tracer.arrays)
+    sizes = Sizes.of(shapes, equal, same, sums, own, spelled, _roles(graph, facts), _ranks(graph))
     sizes.meanings.update(letters)
     sizes.renamed.update({**_parted(match, facts), **renamed})
     return Region(before, after, Bytes(sizes, DTYPES[settings.activation]), settings.activation), traced
@@ -220,6 +219,21 @@ def _roles(graph: Graph, facts: KnownFacts) -> dict[str, str]:
     called = {name: {role(s.bare or "") for s in axis.sizes} for name, axis in given_axes(graph).items()}
     heads = {name: next(iter(roles)) for name, roles in called.items() if ".shape[" in name and roles in HEADS}
     return heads | dict.fromkeys(_batches(facts), "batch")
+
+
+def _ranks(graph: Graph) -> dict[str, int]:
+    """The parameters that have heads in all calls: these say by a name or a number which of the axes holds them."""
+    given = given_axes(graph)
+    bases = {name.removesuffix(".shape[-1]") for name in given if name.endswith(".shape[-1]")}
+    return {base: HEADED_RANK for base in bases if _has_heads(base, given)}
+
+
+def _has_heads(base: str, given: Mapping[str, Axis]) -> bool:
+    axes = [a for i in range(1, HEADED_RANK + 1) if (a := given.get(f"{base}.shape[-{i}]")) is not None]
+    named = [{role(s.bare or "") for s in a.sizes} in HEADS for a in axes]
+    if len(axes) < HEADED_RANK:
+        return named[1:] == [True, False]  # (length, heads, width)
+    return sum(n or a.number is not None for n, a in zip(named[1:3], axes[1:3], strict=True)) == 1
 
 
 def _batches(facts: KnownFacts) -> Iterator[str]:

@@ -65,13 +65,14 @@ class Sizes:
         apart: Apart | None = None,
         spelled: Mapping[str, str] | None = None,
         roles: Mapping[str, str] | None = None,
+        ranks: Mapping[str, int] | None = None,
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
         `spelled`: how the code spells sizes that it gives no name. `roles`: what sizes are for, where it is said
-        elsewhere.
+        elsewhere; `ranks`: how many axes arrays have there.
         """
-        out = cls(same=list(same), apart=apart)
+        out = cls(same=list(same), apart=apart, ranks=dict(ranks or {}))
         out.renamed.update((name, Expr.name(text)) for name, text in (spelled or {}).items())
         shapes = list(shapes)
         out._name_differences(shapes)
@@ -201,8 +202,10 @@ class Sizes:
         self.roles[ROWS] = "rows"
         if number is None:
             self.roles[FEATURES] = "features"
-            if self.features is None and self.ranks.get(self.rows, 0) >= HEADED_RANK:
+            if self.ranks.get(self.rows, 0) >= HEADED_RANK:
                 self.roles |= {ROWS: "head rows", FEATURES: "head"}
+                if self.features is not None and self.features.bare is not None:
+                    self.roles[self.features.bare] = "head"
             if self.features is not None and FEATURES not in self.features.names:
                 self.meanings[FEATURES] = self.features
 
@@ -420,8 +423,9 @@ class Sizes:
 
     def _given(self, name: str, known: Known) -> Number | None:
         """The last axis and the rows of an array of unknown rank, of which all calls give as many heads as wide."""
-        if name == FEATURES and self.features is None:
-            return known.likely(f"{self.rows}.shape[-1]")
+        last, own = f"{self.rows}.shape[-1]", self.features.names if self.features is not None else ()
+        if name == FEATURES and (self.features is None or last in self.renamed) and not any(map(known.likely, own)):
+            return known.likely(last)
         if name != ROWS or self.roles.get(ROWS) != "head rows" or known.number(ROWS) is not None:
             return None
         heads = [n for i in (2, 3) if (n := known.likely(f"{self.rows}.shape[-{i}]")) is not None]

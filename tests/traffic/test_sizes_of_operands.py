@@ -977,3 +977,52 @@ class Model(nn.Module):
 """
     (t,) = costs(tmp_path / "a.py", text, "FUS211")
     assert (t.at["T"], t.sources["T"]) == (3, "assumed")
+
+
+@pytest.mark.parametrize("front", ["B, T, ", "T, "])
+def test_rows_of_what_has_heads_are_those_of_each_token(tmp_path: Path, front: str) -> None:
+    text = f"""
+def turn(x, cos, sin):
+    return x * cos + mx.tanh(x) * sin
+
+
+class Attention(nn.Module):
+    def __init__(self, heads: int = 6, width: int = 10):
+        super().__init__()
+        self.heads, self.width = heads, width
+
+    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
+        {front}_ = x.shape
+        return turn(x.reshape({front}self.heads, self.width), cos, sin)
+"""
+    (t,) = costs(tmp_path / "a.py", text)
+    assert t.at == {"T": 2048 * 6, "D": 10}
+    x = mx.zeros((2048, 6, 10), mx.bfloat16)
+    assert t.saved_at == moved((x, x), (x, x), (x, x), (x, x, x)) - moved((x, x))
+
+
+def test_a_norm_of_heads_is_as_wide_as_a_head(tmp_path: Path) -> None:
+    text = """
+class Norm(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.weight = mx.ones((dim,))
+
+    def __call__(self, x: mx.array):
+        y = x.astype(mx.float32)
+        y = y * mx.rsqrt(mx.mean(mx.square(y), axis=-1, keepdims=True) + 1e-6)
+        return (y * self.weight).astype(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.n_heads, self.head_dim = config.n_heads, config.head_dim
+        self.norm = Norm(self.head_dim)
+
+    def __call__(self, x: mx.array):
+        B, L, _ = x.shape
+        return self.norm(x.reshape(B, L, self.n_heads, self.head_dim))
+"""
+    (t,) = costs(tmp_path / "a.py", text, "FUS201")
+    assert t.at == {"T": 2048 * 32, "D": 128}
