@@ -380,7 +380,7 @@ class Stages:
             holders = {owner} if owner is not None else set()
         else:
             holders = set(self._of_name(by, head))
-            if not rest:
+            if not rest and m.role != "through":
                 for h in holders:
                     self._object(h, out, "__call__")
                 for n in self._bound(by, m):
@@ -393,7 +393,7 @@ class Stages:
                 out.functions.add(method)
                 if head != "self" or len(rest) > 1:
                     out.classes.add(h)
-            for c in self._kept(h, rest[-1]):
+            for c in self._kept(h, rest[-1]) if m.role != "through" else ():
                 self._object(c, out, "__call__")
         return out
 
