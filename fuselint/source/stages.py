@@ -69,7 +69,8 @@ class Stages:
         self._prepares: dict[Definition, bool] = {}
         self._objects: dict[Definition, bool | None] = {}
         self._ways: dict[tuple[Definition, frozenset[Definition]], list[int]] = {}
-        self._steps: dict[tuple[Definition, Mention], Reach] = {}
+        self._steps: dict[int, tuple[Mention, Reach]] = {}  # by identity: to compare them takes long
+        self._read: dict[Definition, list[Mention]] = {}
         self._drives: dict[Definition, list[_Drive]] = {}
         self._below: dict[Definition, Reach] = {}
 
@@ -232,7 +233,7 @@ class Stages:
         if found not in self._drives:
             self._drives[found] = []
             held = self.modules.mentions(found.path)
-            own = list(self._mentions(found))
+            own = self._mentions(found)
             loops = [loop for loop in held.loops if loop.by == found.name] if held is not None else []
             loops = [loop for loop in loops if loop.steps or self._steps_by_call(found, loop, own)]
             drives = [_Drive(found, loop, tuple(m for m in own if loop in m.loops)) for loop in loops]
@@ -332,7 +333,7 @@ class Stages:
         out = Reach()
         for f in functions:
             if f not in self._below:
-                self._below[f] = self._all(f, list(self._mentions(f)))
+                self._below[f] = self._all(f, self._mentions(f))
                 self._below[f].functions.add(f)
             out.add(self._below[f])
         return out
@@ -352,19 +353,26 @@ class Stages:
                 waiting += [(f, n) for n in self._mentions(f)]
         return out
 
-    def _mentions(self, found: Definition) -> Iterator[Mention]:
-        held = self.modules.mentions(found.path)
-        for by, all_ in held.by_function.items() if held is not None else ():
-            if by == found.name or by.startswith(f"{found.name}.<locals>."):
-                yield from (m for m in all_ if m.role not in SILENT)
+    def _mentions(self, found: Definition) -> Sequence[Mention]:
+        """What a function reads, and those inside it."""
+        if found not in self._read:
+            held = self.modules.mentions(found.path)
+            inner = held.by_function.items() if held is not None else ()
+            self._read[found] = [
+                m
+                for by, all_ in inner
+                if by == found.name or by.startswith(f"{found.name}.<locals>.")
+                for m in all_
+                if m.role not in SILENT
+            ]
+        return self._read[found]
 
     def _reach(self, by: Definition, m: Mention) -> Reach:
         """What a place calls or names itself."""
-        key = (Definition(by.path, m.by), m)
-        if key not in self._steps:
-            self._steps[key] = Reach()
-            self._steps[key] = self._found_at(key[0], m)
-        return self._steps[key]
+        if id(m) not in self._steps:
+            self._steps[id(m)] = m, Reach()
+            self._steps[id(m)] = m, self._found_at(Definition(by.path, m.by), m)
+        return self._steps[id(m)][1]
 
     def _found_at(self, by: Definition, m: Mention) -> Reach:
         out = Reach()
