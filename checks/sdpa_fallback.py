@@ -19,7 +19,8 @@ Fix safety: none is made. Zeros behind the head dimension of queries, keys and v
 result as it is but for zeros that are cut off again; the scale stays that of the original size. `force_fused=True`
 (MLX 0.32.2) takes the kernels for 192 and 256, and raises where there is none: it is the assertion at run time. In
 float32 those need more threadgroup memory than Apple's GPUs have.
-MLX does not choose them, since its steps are faster there: what they spare is the memory of the scores.
+MLX does not choose them, since its steps are faster there: what they spare is the memory of the scores. So where
+queries and values are both as wide as such a kernel, the finding is silent, but with `--hot`.
 """
 
 from __future__ import annotations
@@ -131,7 +132,7 @@ def _match(node: Node, heads: Heads, target: Version) -> Match:
         region=frozenset({node}),
         numerics="reassociated",
         related=related,
-        data={"heads": heads, "forced": forced},
+        data={"heads": heads, "forced": forced, "slower": unchosen},
         has_traffic=False,
     )
 

@@ -66,6 +66,8 @@ def is_idle(graph: Graph, match: Match, often: Frequency) -> bool:
     """
     if often.how == NEVER or (is_of_another_choice(graph, match.root) and not graph.context.hot):
         return True
+    if match.data.get("slower") and not graph.context.hot:
+        return True  # MLX knows of the other way, and finds its own faster
     if often.how == PREPARING:
         return match.code not in LOOPS
     if not often.layered and any(n.op == "zeros_like" for n in match.region):

@@ -99,12 +99,21 @@ def finds_nearest(graph: Graph, node: Node) -> bool:
             return False
         escapes |= left
         for r in readers:
-            nearest = r.op == "argmin" or (r.op == "argmax" and at.op == "negative")
+            nearest = r.op == "argmin" or (r.op == "argmax" and (at.op == "negative" or _is_less_squares(at)))
             found |= nearest
             if not nearest and r.op not in ("shape", "dim", "dtype", "ndim", *HOLDERS) and r not in seen:
                 seen.add(r)
                 stack.append(r)
     return found and (not escapes or _reads_own_table(node))
+
+
+def _is_less_squares(node: Node) -> bool:
+    """`2 * x @ e.T - sum(e * e)`: the nearest of the rows of e is where that is the largest."""
+    if node.op != "subtract" or node.inputs[1].op != "sum":
+        return False
+    squared = node.inputs[1].inputs[0]
+    factors = [n.attrs.get("path") or n.id for n in squared.inputs] if squared.op == "multiply" else []
+    return squared.op == "square" or (len(factors) == 2 and factors[0] == factors[1])
 
 
 def _reads_own_table(node: Node) -> bool:

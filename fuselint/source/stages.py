@@ -69,7 +69,8 @@ class Stages:
         self._prepares: dict[Definition, bool] = {}
         self._objects: dict[Definition, bool | None] = {}
         self._ways: dict[tuple[Definition, frozenset[Definition]], list[int]] = {}
-        self._steps: dict[tuple[Definition, Mention], Reach] = {}
+        self._steps: dict[int, tuple[Mention, Reach]] = {}  # by identity: to compare them takes long
+        self._read: dict[Definition, list[Mention]] = {}
         self._drives: dict[Definition, list[_Drive]] = {}
         self._below: dict[Definition, Reach] = {}
 
@@ -90,7 +91,7 @@ class Stages:
             return False
         seen |= {found}
         if self._drives_below([found]):
-            return bool(levels) and self._is_before(found, [found], levels)
+            return bool(levels) and self._is_before([found], levels)
         if (
             owner is not None
             and not levels
@@ -113,7 +114,7 @@ class Stages:
             named = (*levels[:-1], self._named(path, m, levels[-1])) if levels else levels
             owner = self.known.owner(by)
             if levels and owner is not None and self._drives_below(self._methods(owner)):
-                answers.append(self._is_before(owner, self._methods(owner), named))
+                answers.append(self._is_before(self._methods(owner), named))
             elif levels and owner is not None and m.role == "kept" and by.name.endswith(".__init__"):
                 answers.append(self._of_class(owner, named, seen))
             elif not levels and self._drives_below([by]):
@@ -128,7 +129,7 @@ class Stages:
 
     def _of_class(self, owner: Definition, levels: tuple[Level, ...], seen: frozenset[Definition]) -> bool | None:
         """The same for the methods of the objects of a class, which hold those of the levels below."""
-        if owner in seen or len(seen) > HIGHEST or self._repeats(owner, levels):
+        if owner in seen or len(seen) > HIGHEST or self._repeats(owner):
             return False
         seen |= {owner}
         answers: list[bool | None] = []
@@ -155,7 +156,7 @@ class Stages:
         holder = self.known.owner(by)
         if holder is not None and (m.role == "kept" or by.name.endswith(".__init__")):
             if self._drives_below(self._methods(holder)):
-                return self._is_before(holder, self._methods(holder), levels)
+                return self._is_before(self._methods(holder), levels)
             return self._of_class(holder, levels, seen)
         return self._of_function(by, levels, seen)
 
@@ -184,14 +185,14 @@ class Stages:
             yield from ((path, m) for path, m in self.known.mentioned(found) if m.role not in SILENT)
             return
         owner, name = Definition(found.path, function.class_name), found.name.rpartition(".")[2]
-        for path, m in self.known.named(name, self.known._reaching(owner)):
+        for path, m in self.known.named(name, self.known.reaching(owner)):
             if m.role in SILENT or "." not in m.text:
                 continue
             head = m.text.partition(".")[0]
             summary = self.modules.summary(path)
             if head in ("self", "cls", "super"):
                 around = self.known.owner(Definition(path, m.by))
-                if around is not None and self.known._is_of_line(around, owner) and m.text.count(".") == 1:
+                if around is not None and self.known.is_of_line(around, owner) and m.text.count(".") == 1:
                     yield path, m
             elif summary is not None and (known := summary.resolve(m.text, m.by)) is not None:
                 if self.modules.resolve(path, known) == found:
@@ -212,7 +213,7 @@ class Stages:
                 names |= {attribute for by, v in stores if by == m.by and isinstance(v, ast.Name) and v.id in names}
         return Level(level.owner, level.kept | names)
 
-    def _repeats(self, owner: Definition, levels: tuple[Level, ...]) -> bool:
+    def _repeats(self, owner: Definition) -> bool:
         """Whether the methods of a class run again and again what they hold, other than one layer after another."""
         for method in self._methods(owner):
             held = self.modules.mentions(method.path)
@@ -232,7 +233,7 @@ class Stages:
         if found not in self._drives:
             self._drives[found] = []
             held = self.modules.mentions(found.path)
-            own = list(self._mentions(found))
+            own = self._mentions(found)
             loops = [loop for loop in held.loops if loop.by == found.name] if held is not None else []
             loops = [loop for loop in loops if loop.steps or self._steps_by_call(found, loop, own)]
             drives = [_Drive(found, loop, tuple(m for m in own if loop in m.loops)) for loop in loops]
@@ -270,7 +271,7 @@ class Stages:
         reached = self._all(drive.by, drive.body)
         return any(self.known.is_model(c) for c in reached.classes)
 
-    def _is_before(self, top: Definition, functions: Sequence[Definition], levels: tuple[Level, ...]) -> bool | None:
+    def _is_before(self, functions: Sequence[Definition], levels: tuple[Level, ...]) -> bool | None:
         """Whether something that is kept below is used before a loop of a solver, and not in it, nor after it."""
         below = self._below_of(functions)
         if len(below.functions) > MOST:
@@ -289,6 +290,8 @@ class Stages:
         driving = frozenset(d.by for d in drives)
         used = False
         for f in below.functions:
+            if any(m.loops and self._calls(f, m, level) for m in self._mentions(f)):
+                return False  # it may be run as often there: a model that writes the prompt anew
             ways = self._ways_to(f, drives)
             for m in self._mentions(f) if ways else ():
                 reached = self._all(f, [m])
@@ -298,6 +301,11 @@ class Stages:
                     return False
                 used = True
         return used or None
+
+    def _calls(self, by: Definition, m: Mention, level: Level) -> bool:
+        """Whether a place calls an object itself, or what may be one by its name."""
+        named = m.text.rpartition(".")[2] in level.kept
+        return m.role == "call" and (named or level.owner in self._reach(by, m).classes)
 
     def _ways_to(self, found: Definition, drives: Sequence[_Drive]) -> list[int]:
         """The lines of a function where such loops begin, or from where one is come to."""
@@ -325,7 +333,7 @@ class Stages:
         out = Reach()
         for f in functions:
             if f not in self._below:
-                self._below[f] = self._all(f, list(self._mentions(f)))
+                self._below[f] = self._all(f, self._mentions(f))
                 self._below[f].functions.add(f)
             out.add(self._below[f])
         return out
@@ -345,19 +353,26 @@ class Stages:
                 waiting += [(f, n) for n in self._mentions(f)]
         return out
 
-    def _mentions(self, found: Definition) -> Iterator[Mention]:
-        held = self.modules.mentions(found.path)
-        for by, all_ in held.by_function.items() if held is not None else ():
-            if by == found.name or by.startswith(f"{found.name}.<locals>."):
-                yield from (m for m in all_ if m.role not in SILENT)
+    def _mentions(self, found: Definition) -> Sequence[Mention]:
+        """What a function reads, and those inside it."""
+        if found not in self._read:
+            held = self.modules.mentions(found.path)
+            inner = held.by_function.items() if held is not None else ()
+            self._read[found] = [
+                m
+                for by, all_ in inner
+                if by == found.name or by.startswith(f"{found.name}.<locals>.")
+                for m in all_
+                if m.role not in SILENT
+            ]
+        return self._read[found]
 
     def _reach(self, by: Definition, m: Mention) -> Reach:
         """What a place calls or names itself."""
-        key = (Definition(by.path, m.by), m)
-        if key not in self._steps:
-            self._steps[key] = Reach()
-            self._steps[key] = self._found_at(key[0], m)
-        return self._steps[key]
+        if id(m) not in self._steps:
+            self._steps[id(m)] = m, Reach()
+            self._steps[id(m)] = m, self._found_at(Definition(by.path, m.by), m)
+        return self._steps[id(m)][1]
 
     def _found_at(self, by: Definition, m: Mention) -> Reach:
         out = Reach()
@@ -380,7 +395,7 @@ class Stages:
             holders = {owner} if owner is not None else set()
         else:
             holders = set(self._of_name(by, head))
-            if not rest:
+            if not rest and m.role != "through":
                 for h in holders:
                     self._object(h, out, "__call__")
                 for n in self._bound(by, m):
@@ -393,7 +408,7 @@ class Stages:
                 out.functions.add(method)
                 if head != "self" or len(rest) > 1:
                     out.classes.add(h)
-            for c in self._kept(h, rest[-1]):
+            for c in self._kept(h, rest[-1]) if m.role != "through" else ():
                 self._object(c, out, "__call__")
         return out
 

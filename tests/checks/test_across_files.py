@@ -116,9 +116,9 @@ def attention(call: str = CALL, **how: str) -> str:
     return ATTENTION.format(call=call, **{**BY_CONFIG, **how})
 
 
-def found(folder: Path, code: str, jobs: int = 1, reverse: bool = False) -> list[Finding]:
+def found(folder: Path, code: str, jobs: int = 1, reverse: bool = False, hot: tuple[str, ...] = ()) -> list[Finding]:
     paths = sorted(str(p) for p in folder.rglob("*.py"))
-    results = list(check_paths(paths[::-1] if reverse else paths, Settings(select=(code,)), jobs))
+    results = list(check_paths(paths[::-1] if reverse else paths, Settings(select=(code,), hot=hot), jobs))
     assert not [e for r in results for e in r.errors]
     return sorted((f for r in results for f in r.findings), key=lambda f: (f.path, f.line))
 
@@ -389,7 +389,7 @@ SPLIT_BASE = BASE.replace(
 )
 def test_the_width_of_values_behind_a_cache(tmp_path: Path, base: str, wide: int, says: str) -> None:
     files = {"base.py": base, "config.py": LATENT_CONFIG.format(wide=wide), "latent.py": LATENT.format(kind="latent")}
-    (finding,) = found(write(tmp_path, files), "FUS401")
+    (finding,) = found(write(tmp_path, files), "FUS401", hot=("*",))
     assert says in finding.message
 
 

@@ -37,10 +37,11 @@ FUSED = "return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.1)"
 WIDE = ".astype(mx.float32)"
 
 
-def finding(tmp_path: Path, width: int, attend: str, cast: str = "") -> Finding | None:
+def finding(tmp_path: Path, width: int, attend: str, cast: str = "", hot: tuple[str, ...] = ()) -> Finding | None:
     path = tmp_path / "attention.py"
     path.write_text(HEAD + ATTENTION.format(width=width, attend=attend, cast=cast))
-    found = [f for r in check_paths([str(path)], Settings(select=("FUS211", "FUS401"))) for f in r.findings]
+    settings = Settings(select=("FUS211", "FUS401"), hot=hot)
+    found = [f for r in check_paths([str(path)], settings) for f in r.findings]
     assert len(found) < 2
     return found[0] if found else None
 
@@ -81,9 +82,14 @@ def test_hand_written_attention_is_all_there_is_for_larger_ones(tmp_path: Path) 
     ],
 )
 def test_the_largest_kernels_take_no_float32(tmp_path: Path, cast: str, message: str, advice: str) -> None:
-    found = finding(tmp_path, 8 * 256, FUSED, cast)
+    found = finding(tmp_path, 8 * 256, FUSED, cast, hot=("*",))
     assert found is not None and found.fix is not None
     assert message in found.message and advice in found.fix.message
+
+
+def test_a_kernel_that_mlx_finds_slower_is_no_advice(tmp_path: Path) -> None:
+    assert finding(tmp_path, 8 * 256, FUSED) is None
+    assert finding(tmp_path, 8 * 256, FUSED, WIDE) is not None
 
 
 def test_narrower_values_are_padded_for_a_forced_kernel(tmp_path: Path) -> None:

@@ -30,6 +30,15 @@ def found(source: str, **settings: tuple[str, ...]) -> list[str]:
     return [f.code for f in result.findings]
 
 
+@pytest.mark.parametrize(
+    ("squares", "count"),
+    [("mx.sum(table * table, axis=-1)", 0), ("(table * table).sum(axis=-1)", 0), ("mx.sum(table * x[0], axis=-1)", 1)],
+)
+def test_the_largest_product_less_the_squares_is_the_nearest(squares: str, count: int) -> None:
+    source = DISTANCE.replace("mx.sum(table**2, axis=-1) - 2 * (x @ table.T)", f"2 * (x @ table.T) - {squares}")
+    assert found(source.format(returned="mx.argmax(far, axis=-1)")) == ["FUS231"] * count
+
+
 @pytest.mark.parametrize(("returned", "count"), RETURNED.values(), ids=RETURNED)
 def test_what_only_finds_the_nearest_is_silent(returned: str, count: int) -> None:
     assert found(DISTANCE.format(returned=returned)) == ["FUS231"] * count
@@ -39,6 +48,12 @@ def test_not_where_the_user_calls_it_hot() -> None:
     assert found(DISTANCE.format(returned="mx.argmin(far, axis=-1)"), hot=("*",)) == ["FUS231"]
 
 
+def test_the_squares_of_a_table_of_its_own() -> None:
+    source = OWN.replace("mx.sum(self.codebook.weight**2, axis=-1) - 2 * (x @ self.codebook.weight.T)", OWN_SQUARES)
+    assert not found(source.format(returned="mx.argmax(far, axis=-1)"))
+
+
+OWN_SQUARES = """2 * (x @ self.codebook.weight.T) - mx.sum(self.codebook.weight * self.codebook.weight, axis=-1)"""
 OWN = """import mlx.nn as nn
 
 

@@ -210,6 +210,18 @@ def test_a_model_that_decodes_before_the_steps_is_reported(package: Path) -> Non
     assert how(package) == "often"
 
 
+def test_a_model_that_a_function_runs_for_each_token_of_a_prompt_is_reported(package: Path) -> None:
+    text = PIPELINE.format(step=STEP, end="x").replace("self.encoder(prompt)", "written(self.encoder, prompt, 9)")
+    written = """
+        def written(encoder: Encoder, tokens, n):
+            for _ in range(n):
+                tokens = mx.concatenate([tokens, mx.argmax(encoder(tokens), axis=-1)])
+            return tokens
+    """
+    write(package, pipeline=text + "\n\n" + textwrap.dedent(written))
+    assert how(package) == "often"
+
+
 def test_waiting_in_each_round_of_a_loop_is_reported(package: Path) -> None:
     waits = (
         "return self.encoder(prompt)",
