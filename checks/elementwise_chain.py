@@ -34,6 +34,7 @@ For the fixer, `match.holes` holds the helper's parameters in order of first use
     scalars: frozenset[str]        the holes that are Python numbers of an instance, such as self.eps
     either: frozenset[str]         the holes that may be arrays or such numbers
     dtypes: dict[Node, str]        dtypes that the module names, such as Settings.precision, which the helper reads
+    derived: tuple[Node, ...]      numbers that the helper computes from one that it is given
     shapeless: bool                whether the helper may be compiled with shapeless=True
     no_fix: str                    why it is advice only, or ""
 
@@ -44,6 +45,7 @@ cast to the dtype of another value stays where it is, outside the helper, unless
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -54,7 +56,7 @@ import libcst as cst
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph import ops
 from fuselint.graph.callers import is_given_an_array
-from fuselint.graph.chains import Chain, before_cast, chains, may_chain, parts
+from fuselint.graph.chains import ARITHMETIC, Chain, before_cast, chains, may_chain, parts
 from fuselint.graph.fuse import compiled
 from fuselint.graph.identities import none_test
 from fuselint.graph.model import Graph, Node, operands
@@ -188,6 +190,8 @@ def _is_a_loss(graph: Graph) -> bool:
 LEAST = 3
 """Kernels that are reported where nobody says otherwise."""
 
+NUMBERS = ("scalar", "unknown")
+
 SELECTIONS = frozenset({"argpartition", "argsort", "argmax", "argmin", "topk"})
 
 LONGEST_TEXT = 60
@@ -230,7 +234,7 @@ class _Reading:
             holes=dict(self.holes),
             message=f"{_listed(nodes)} run one by one",
             obligations=self.obligations,
-            region=frozenset(nodes),
+            region=frozenset((*nodes, *self.derived)),
             fused=tuple(self.fused_kernels()),
             numerics=self.numerics(),
             data={
@@ -241,6 +245,7 @@ class _Reading:
                 "scalars": frozenset(self.scalars),
                 "either": frozenset(self.either),
                 "dtypes": self.dtypes,
+                "derived": tuple(self.derived),
                 "shapeless": self.is_shapeless(),
                 "no_fix": self.no_fix,
             },
@@ -344,7 +349,7 @@ class _Reading:
     def read_operands(self) -> None:
         facts = self.graph.facts
         for n in self.chain.nodes:
-            for k in operands(n):
+            for k in (leaf for operand in operands(n) for leaf in self.made_of(operand)):
                 if k in self.chain.nodes or k.op == "const":
                     continue
                 if facts.kind(k) == "dtype" or (n.op == "astype" and n.attrs["dtype"] is k):
@@ -352,6 +357,33 @@ class _Reading:
                 else:
                     self.take(k)
         self.holes = dict(self.in_order())
+
+    @cached_property
+    def derived(self) -> dict[Node, None]:
+        """Numbers that are computed from one that another operand is, or is computed from: the helper computes them."""
+        given = [k for k in self.outside if self.is_computed_number(k) or self.graph.facts.kind(k) in NUMBERS]
+        bases = {k: {n for n in self.down(k) if not self.is_computed_number(n)} for k in given}
+        shared = Counter(b for found in bases.values() for b in found if b.op != "const")
+        whole = [k for k in given if any(shared[b] > 1 for b in bases[k])]
+        return dict.fromkeys(
+            sorted((n for k in whole for n in self.down(k) if self.is_computed_number(n)), key=lambda n: n.id)
+        )
+
+    def is_computed_number(self, node: Node) -> bool:
+        return node.op in ARITHMETIC and node not in self.chain.nodes and self.graph.facts.kind(node) in NUMBERS
+
+    def down(self, node: Node) -> Iterator[Node]:
+        """A number and all that it is computed from."""
+        yield node
+        for k in node.inputs if self.is_computed_number(node) else ():
+            yield from self.down(k)
+
+    def made_of(self, node: Node) -> Iterator[Node]:
+        """An operand, or those that the helper computes it from."""
+        if node not in self.derived:
+            yield node
+        for k in node.inputs if node in self.derived else ():
+            yield from self.made_of(k)
 
     def in_order(self) -> Iterator[tuple[str, Node]]:
         """Arguments first, in the function's own order among themselves; weights and numbers last."""

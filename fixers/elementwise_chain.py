@@ -48,7 +48,7 @@ def fix(graph: Graph, match: Match) -> Replacement | NoFix:
     numbers |= {n: numbers[match.holes[h]] for n, h in match.data["aliases"].items() if match.holes[h] in numbers}
     numbers |= match.data["dtypes"]
     try:
-        formula = Formula(graph, nodes, held, numbers)
+        formula = Formula(graph, (*match.data["derived"], *nodes), held, numbers)
     except NoText as why:
         return NoFix(str(why))
     order = _in_order(graph, holes, names, " ".join((*formula.statements, formula.body)))

@@ -114,8 +114,10 @@ class Formula:
         return Text(f"{self.function(called)}({', '.join(self.arguments(node, op, called, args))})")
 
     def has_array(self, node: Node) -> bool:
-        """An operator needs an array among its operands to mean the MLX operation."""
-        return any(self.graph.facts.kind(n) in ("array", "unknown") for n in node.inputs)
+        """An operator needs an array among its operands to mean the MLX operation; of numbers, it is Python's own."""
+        return self.graph.facts.kind(node) == "scalar" or any(
+            self.graph.facts.kind(n) in ("array", "unknown") for n in node.inputs
+        )
 
     @staticmethod
     def operator(sign: str, args: Sequence[Text]) -> Text:

@@ -305,3 +305,31 @@ def test_what_an_array_stands_for_where_it_is_none_is_one(default: str, applicab
     assert found.fix is not None and found.fix.applicability == applicability
     said = {o.claim: o.because for o in found.obligations if o.verdict == "proven"}
     assert (said.get("`cell` is an array") == "an array stands for it where it is None") is (applicability == "safe")
+
+
+CUBIC = """class Cubic(nn.Module):
+    def __init__(self, a: float):
+        super().__init__()
+        self.a = a
+
+    def __call__(self, t: mx.array):
+        a = self.a
+        near = (a + 2.0) * t**3 - (a + 3.0) * t**2 + 1.0
+        return mx.where(t <= 1, near, a * t**3 - 5.0 * a * t**2 + 8.0 * a * t - 4.0 * a)
+"""
+
+
+@needs_compiler
+def test_numbers_that_are_made_of_one_number_are_made_in_the_helper() -> None:
+    """The helper is given `a` alone: five numbers made up apart would contradict each other in verification, too."""
+    done = fix_text(FileText("m.py", HEAD + CUBIC), CHOSEN, verify=True)
+    (applied,) = done.applied
+    assert applied.fix is not None and applied.fix.verification is not None
+    assert applied.fix.verification.outcome == "passed"
+    assert re.search(r"return cubic\((t, self\.a|self\.a, t|t, a|a, t)\)", done.after), done.after
+    alike(CUBIC, done.after, lambda m: m["Cubic"](-0.75)(mx.abs(array(3, 8))))
+
+
+def test_a_number_that_nothing_else_is_made_of_is_given_as_it_is() -> None:
+    body = CUBIC.split("        a = self.a", maxsplit=1)[0] + "        return mx.tanh(t * (self.a + 2.0)) * t + 1.0\n"
+    assert "(t, self.a + 2.0)" in fixed(body)
