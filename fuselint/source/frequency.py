@@ -111,6 +111,7 @@ class Frequencies:
         self._calls: dict[Definition, Sequence[tuple[str, Mention]]] = {}
         self._deciding = 0
         self._stages = Stages(self)
+        self._by_all: dict[tuple[Definition, str, int], object] = {}
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
@@ -788,6 +789,14 @@ class Frequencies:
             return MISSING
         if by.name.endswith(".__call__") and not function.parameters[index].has_default:
             return MISSING  # an array: objects are called with it
+        key = (by, name, self._deciding)  # what is found depends on how deep it may still be looked for
+        if key not in self._by_all:
+            self._by_all[key] = self._given_by_all(by, function, index)
+        return self._by_all[key]
+
+    def _given_by_all(self, by: Definition, function: FunctionSummary, index: int) -> object:
+        """What all calls that are reached give a parameter."""
+        name = function.parameters[index].name
         calls = [(path, m) for path, m in self._calls_of(by, function) if not _hands_on(by, name, path, m)]
         calls = [(path, m) for path, m in calls if not self._is_off(path, m)]
         if not calls:
