@@ -29,7 +29,7 @@ from fuselint.graph.gates import Version, newest_use, version_of
 from fuselint.graph.leftovers import leave
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
-from fuselint.hot import HowOften, how_often, is_idle, is_trifle
+from fuselint.hot import HowOften, is_idle, is_trifle
 from fuselint.recorded import loaded
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
 from fuselint.source.cold import overridden
@@ -101,7 +101,7 @@ def analyse(
     try:
         with modules.noting() as notes:
             modules.note_package(os.path.abspath(file.path))
-            often = how_often(file, modules, settings)
+            often = HowOften.of(file, modules, settings)
             analysis = Analysis(file, settings, is_read, program, screened.tree, as_recorded(program, settings), often)
             result, proposals = analysis.run(qualnames)
             told = result.findings or result.near_misses or result.below_min_saving or result.idle
@@ -272,25 +272,25 @@ class Analysis:
 
     def is_idle(self, graph: Graph, match: Match) -> bool:
         """Whether what a match finds never runs in the package, or too seldom for what it saves."""
-        often = self.how_often(graph, match)
-        return often is not None and is_idle(graph, match, often)
+        return self.asks_often(graph, match, partial(is_idle, graph, match))
 
     def is_trifle(self, graph: Graph, match: Match, finding: Finding) -> bool:
         """Whether what a match spares is too little for a place that is no part of a layer."""
-        often = self.how_often(graph, match)
-        return often is not None and is_trifle(finding.code, finding.traffic, often, self.settings)
+        return is_trifle(finding.code, finding.traffic, self.settings) and self.asks_often(
+            graph, match, lambda often, asked: asked.is_outside_layers(graph, often)
+        )
 
-    def how_often(self, graph: Graph, match: Match) -> Frequency | None:
-        """How often the lines of a match run; None where that isn't asked."""
+    def asks_often(self, graph: Graph, match: Match, test: Callable[[Frequency, HowOften], bool]) -> bool:
+        """The answer of a test to how often the lines of a match run; no where that isn't asked."""
         if self.often is None:
-            return None
+            return False
         start, end = span_of(graph, match.root)
         lines = self.file.position(start)[0], self.file.position(end)[0]
         try:
-            return self.often(graph, lines, match.code)
+            return test(self.often.at(graph, lines, match.code), self.often)
         except Exception as e:
             self.fault(f"asking how often {graph.context.qualname} runs", e)
-            return None
+            return False
 
     def lines_not_understood(self) -> list[range]:
         """The lines of functions whose findings are not known."""

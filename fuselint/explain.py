@@ -9,7 +9,7 @@ from fuselint.config import DTYPES, Settings
 from fuselint.errors import FuselintError
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.show import show
-from fuselint.hot import how_often
+from fuselint.hot import HowOften
 from fuselint.package import Package
 from fuselint.rulebook import Match, claim
 from fuselint.source.modules import Modules
@@ -56,7 +56,7 @@ def _lines(work: Analysis, graph: Graph, line: int, modules: Modules, screened: 
     if context.cold:
         yield f"  cold: {context.cold}"
     if not context.cold:
-        often = how_often(graph.source.file, modules, work.settings)(graph, (line, line), "")
+        often = HowOften.of(graph.source.file, modules, work.settings).at(graph, (line, line))
         yield f"  line {line} runs {often.how}: {often.why}"
     if context.compiled:
         yield f"  runs under mx.compile{' (shapeless)' if context.shapeless else ''}"

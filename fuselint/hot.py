@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from fuselint import chips
 from fuselint.config import Settings
@@ -11,7 +11,7 @@ from fuselint.finding import Traffic
 from fuselint.graph.model import Graph
 from fuselint.graph.worth import is_of_another_choice
 from fuselint.rulebook import Match
-from fuselint.source.frequency import NEVER, OFTEN, PREPARING, SELDOM, Frequency
+from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
 from fuselint.source.modules import Definition, Modules
 from fuselint.source.text import FileText
 from fuselint.traffic.known import PHASE
@@ -40,45 +40,52 @@ mask is made once, too, but the attention of every layer reads it."""
 LOOPS = frozenset(["FUS303"])
 """Rules that find a loop: what counts is how often that runs, not how many rounds it goes."""
 
-HowOften = Callable[[Graph, tuple[int, int], str], Frequency]
-"""How often these lines of a graph's function run, for the findings of a rule."""
 
-
-def how_often(file: FileText, modules: Modules, settings: Settings) -> HowOften:
+@dataclass(frozen=True, slots=True)
+class HowOften:
     """How often the code of a file runs, on the chip and in the phase that the settings name. What a user calls hot
     runs often."""
-    path = os.path.abspath(file.path)
-    on_metal = chips.chosen(settings.chip)[0].backend == "metal" and not PHASE[settings.phase or "prefill"].training
 
-    def asked(graph: Graph, lines: tuple[int, int], code: str = "") -> Frequency:
+    path: str
+    modules: Modules
+    on_metal: bool
+
+    @classmethod
+    def of(cls, file: FileText, modules: Modules, settings: Settings) -> HowOften:
+        training = PHASE[settings.phase or "prefill"].training
+        on_metal = chips.chosen(settings.chip)[0].backend == "metal" and not training
+        return cls(os.path.abspath(file.path), modules, on_metal)
+
+    def at(self, graph: Graph, lines: tuple[int, int], code: str = "") -> Frequency:
+        """How often these lines of a graph's function run, for the findings of a rule."""
         if graph.context.hot:
             return Frequency(OFTEN, "a setting")
-        found = Definition(path, graph.context.qualname)
-        return modules.frequency(found, *lines, beside_innermost=code in LOOPS, on_metal=on_metal)
+        found = Definition(self.path, graph.context.qualname)
+        return self.modules.frequency(found, *lines, beside_innermost=code in LOOPS, on_metal=self.on_metal)
 
-    return asked
+    def is_outside_layers(self, graph: Graph, often: Frequency) -> bool:
+        """Whether what runs so often is neither part of a layer of which a model has many, nor in a loop."""
+        if graph.context.hot or often.again or often.how == NEVER:
+            return False
+        return not self.modules.is_of_layers(Definition(self.path, graph.context.qualname), self.on_metal)
 
 
-def is_idle(graph: Graph, match: Match, often: Frequency) -> bool:
-    """Whether a match is not worth telling of: it never runs, or seldom and saves little then.
-
-    Beside the steps of a solver nothing of what prepares them is, but waiting for the device in each round of a loop.
-    """
+def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bool:
+    """Whether a match is not worth telling of: it never runs, or seldom and saves little then."""
     if often.how == NEVER or (is_of_another_choice(graph, match.root) and not graph.context.hot):
         return True
     if match.data.get("slower") and not graph.context.hot:
         return True  # MLX knows of the other way, and finds its own faster
-    if often.how == PREPARING:
-        return match.code not in LOOPS
-    if not often.layered and any(n.op == "zeros_like" for n in match.region):
-        return True  # a launch that writes zeros: of account only where each layer does it
-    return often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match)
+    if often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match):
+        return True
+    # A launch that writes zeros is of account only where each layer does it.
+    return any(n.op == "zeros_like" for n in match.region) and asked.is_outside_layers(graph, often)
 
 
-def is_trifle(code: str, traffic: Traffic | None, often: Frequency, settings: Settings) -> bool:
+def is_trifle(code: str, traffic: Traffic | None, settings: Settings) -> bool:
     """Whether so little is spared that only layers, or loops, would make something of it: two launches, no bytes."""
-    asked = settings.hot or settings.model_config or settings.phase not in ("", "prefill")
-    if traffic is None or asked or often.layered or code not in TRIFLING:
+    stated = settings.hot or settings.model_config or settings.phase not in ("", "prefill")
+    if traffic is None or stated or code not in TRIFLING:
         return False
     return traffic.launches_fewer <= LAUNCHES and 0 < (traffic.saved_at or 0) < BYTES
 

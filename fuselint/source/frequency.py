@@ -21,10 +21,11 @@ from fuselint.source.mentions import Loop, Mention, Test
 from fuselint.source.modules import Definition, Modules, is_test, python_files
 from fuselint.source.project import MISSING, MODULE, FunctionSummary
 from fuselint.source.scopes import dotted
-from fuselint.source.stages import Stages
 
 MOST = 300
 """Callers that are followed from one function, at most."""
+FEW = 40
+"""Callers of what no layer calls, at most."""
 
 DEEPEST = 12
 """Classes inside one another, and values that depend on one another."""
@@ -57,18 +58,17 @@ ON_METAL = {
 }
 """What MLX's names are on Apple's GPUs, called or not."""
 
-OFTEN, SELDOM, PREPARING, NEVER = "often", "seldom", "once before the steps of a solver", "never"
+OFTEN, SELDOM, NEVER = "often", "seldom", "never"
 
 
 @dataclass(frozen=True, slots=True)
 class Frequency:
-    """How often: OFTEN, SELDOM (once for each pass of a model, or rarer), PREPARING (once before many passes of another
-    model) or NEVER. why: for those who ask. layered: whether it is a part of a layer of which a model has many, or
-    stands in a loop itself, or no package says."""
+    """How often: OFTEN, SELDOM (once for each pass of a model, or rarer) or NEVER. why: for those who ask. again: in a
+    loop of the function itself."""
 
     how: str = OFTEN
     why: str = ""
-    layered: bool = True
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Frequencies:
         self._mentioned: dict[Definition, list[tuple[str, Mention]]] = {}
         self._calls: dict[Definition, Sequence[tuple[str, Mention]]] = {}
         self._deciding = 0
-        self._stages = Stages(self)
+        self._layered: dict[Definition, bool] = {}
         self._by_all: dict[tuple[Definition, str, int], object] = {}
 
     # -- answers ------------------------------------------------------------------------------------------------------
@@ -119,10 +119,6 @@ class Frequencies:
         """How often a function runs."""
         if found not in self._known:
             self._known[found] = self._of(found)
-            if self._known[found].how == OFTEN:
-                self._known[found] = replace(self._known[found], layered=self._is_of_layers(found))
-            if self.on_metal and self._known[found].how != NEVER and self._stages.prepares(found):
-                self._known[found] = Frequency(PREPARING, "a solver's loop over another model follows what calls it")
         return self._known[found]
 
     def at(self, found: Definition, first: int, last: int, *, beside_innermost: bool = False) -> Frequency:
@@ -139,13 +135,11 @@ class Frequencies:
         for branch, test in held.branches:
             if _holds(branch, found, first, last) and self.is_decided(found, test):
                 return Frequency(NEVER, f"the package never makes `{ast.unparse(test[0])}` {_said(test[1])}")
-        if whole.how == PREPARING:
-            return whole
         loops = [loop for loop in held.loops if _holds(loop, found, first, last)]
         if beside_innermost:
             loops = sorted(loops, key=lambda loop: loop.last - loop.first)[1:]
         if any(self.repeats(found, loop) for loop in loops):
-            return Frequency(OFTEN, "it stands in a loop")
+            return Frequency(OFTEN, "it stands in a loop", again=True)
         return whole
 
     def _of(self, found: Definition) -> Frequency:
@@ -186,15 +180,20 @@ class Frequencies:
                     waiting.append((edge.by, passed))
         return Frequency(SELDOM, ends[0]) if ends else Frequency(OFTEN, "nothing that calls it is a model")
 
-    def _is_of_layers(self, found: Definition) -> bool:
+    def is_of_layers(self, found: Definition) -> bool:
         """Whether objects of which there may be many call a function, as far as its callers are known."""
+        if found not in self._layered:
+            self._layered[found] = self._are_called_by_layers(found)
+        return self._layered[found]
+
+    def _are_called_by_layers(self, found: Definition) -> bool:
         if not self._is_package():
             return True
         waiting, seen = [found], {found}
         while waiting:
             at = waiting.pop()
             owner = self.owner(at)
-            if len(seen) > MOST or (owner is not None and self.is_many(owner)):
+            if len(seen) > FEW or (owner is not None and self.is_many(owner)):
                 return True
             new = {e.by for e in self._edges(at, owner, False) if e.by is not None} - seen
             seen |= new

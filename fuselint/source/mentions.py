@@ -14,7 +14,6 @@ from fuselint.records import record
 from fuselint.source.project import MODULE
 from fuselint.source.scopes import dotted
 from fuselint.source.spans import children
-from fuselint.source.stepping import handed_over, is_step, takes_steps
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -35,17 +34,13 @@ Test = tuple[ast.expr, bool]
 @dataclass(frozen=True, slots=True)
 class Loop:
     """A loop of a function: the lines that run once a round. sizes: it goes through the sizes of inputs, one a round:
-    `for t, h, w in grid.tolist()`, once an image. later: a lambda, which may run at any time. steps: each round makes
-    a value anew of itself and of what a call makes of it: `x = x + dt * model(x, t)`. by_call: by which functions it
-    makes one anew of itself."""
+    `for t, h, w in grid.tolist()`, once an image. later: a lambda, which may run at any time."""
 
     by: str
     first: int
     last: int
     sizes: bool = False
     later: bool = False
-    steps: bool = False
-    by_call: frozenset[str] = frozenset()
 
 
 @record(frozen=True, slots=True)
@@ -80,8 +75,6 @@ class Mentions:
     self's. assigned: the names that each function binds itself, with the
     first line that does; 0 in a loop, which may come round. bound: the expressions that a function's local names are
     assigned; None for what binds them otherwise.
-    steps: the functions that refine what they are given by what a call makes of it.
-    handed: what is assigned to each attribute of something else than self, by which function.
     elements: by attribute of self, the loops through what it holds: their function, an element's name, and the line.
     renamed: the names that imports give to what is called otherwise.
     """
@@ -97,8 +90,6 @@ class Mentions:
     bound: dict[str, dict[str, list[ast.expr | None]]]
     elements: dict[str, list[tuple[str, str, int]]]
     renamed: frozenset[str]
-    handed: dict[str, list[tuple[str, ast.expr]]]
-    steps: frozenset[str]
 
 
 def mentions(tree: ast.Module) -> Mentions:
@@ -114,17 +105,7 @@ def mentions(tree: ast.Module) -> Mentions:
     suites = walker.loops, walker.branches, walker.handlers
     renamed = frozenset(m.kept for m in found if m.role == "alias" and m.kept)
     return Mentions(
-        found,
-        *suites,
-        by_name,
-        by_function,
-        walker.stored,
-        walker.assigned,
-        walker.bound,
-        walker.elements,
-        renamed,
-        walker.handed,
-        frozenset(walker.steps),
+        found, *suites, by_name, by_function, walker.stored, walker.assigned, walker.bound, walker.elements, renamed
     )
 
 
@@ -159,8 +140,6 @@ class _Walker:
         self.assigned: dict[str, dict[str, int]] = {}
         self.bound: dict[str, dict[str, list[ast.expr | None]]] = {}
         self.elements: dict[str, list[tuple[str, str, int]]] = {}
-        self.handed: dict[str, list[tuple[str, ast.expr]]] = {}
-        self.steps: set[str] = set()
 
     def visit(self, node: ast.AST, at: _At) -> None:
         rule = getattr(self, f"_{type(node).__name__}", None)
@@ -176,14 +155,7 @@ class _Walker:
             self.visit(node, at)
 
     def _loop(self, at: _At, first: ast.AST, last: ast.AST, sizes: bool = False, later: bool = False) -> _At:
-        return self._inside(at, Loop(at.by, first.lineno, last.end_lineno or 0, sizes, later))  # type: ignore[attr-defined]
-
-    def _rounds(self, at: _At, node: ast.For | ast.AsyncFor | ast.While, first: ast.AST, sizes: bool = False) -> _At:
-        last = node.body[-1].end_lineno or 0
-        steps, by_call = takes_steps(node), handed_over(node)
-        return self._inside(at, Loop(at.by, first.lineno, last, sizes, False, steps, by_call))  # type: ignore[attr-defined]
-
-    def _inside(self, at: _At, loop: Loop) -> _At:
+        loop = Loop(at.by, first.lineno, last.end_lineno or 0, sizes, later)  # type: ignore[attr-defined]
         self.loops.append(loop)
         return replace(at, loops=(*at.loops, loop))
 
@@ -200,8 +172,6 @@ class _Walker:
         self._all([*a.defaults, *(d for d in a.kw_defaults if d is not None)], at)
         if node.returns is not None:
             self.visit(node.returns, typed)
-        if is_step(node):
-            self.steps.add(qualname)
         self._body(node.body, _At(qualname, f"{qualname}.<locals>."))
 
     _AsyncFunctionDef = _FunctionDef
@@ -248,13 +218,13 @@ class _Walker:
         self._all([node.iter, node.target], at)
         for attribute, name in _elements(node.target, node.iter):
             self.elements.setdefault(attribute, []).append((at.by, name, node.iter.lineno))
-        self._body(node.body, self._rounds(at, node, node.body[0], _are_sizes(node)))
+        self._body(node.body, self._loop(at, node.body[0], node.body[-1], _are_sizes(node)))
         self._body(node.orelse, at)
 
     _AsyncFor = _For
 
     def _While(self, node: ast.While, at: _At) -> None:
-        inner = self._rounds(at, node, node.test)
+        inner = self._loop(at, node.test, node.body[-1])
         self.visit(node.test, inner)
         self._body(node.body, inner)
         self._body(node.orelse, at)
@@ -286,8 +256,6 @@ class _Walker:
         else:
             plain = first if len(node.targets) == 1 and isinstance(first, ast.Name) and not at.loops else None
             self._all([] if plain else node.targets, at)
-            if isinstance(first, ast.Attribute):
-                self.handed.setdefault(first.attr, []).append((at.by, node.value))
             if plain is not None:
                 self._bind(plain, at, node.value)
             self.visit(node.value, replace(at, role=_of_module(first, node.value) if at.by == MODULE else at.role))

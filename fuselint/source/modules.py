@@ -63,7 +63,7 @@ Notes = dict[str, str]
 """What was read of other files: a path, or a question to the whole package -> the hash of the answer, "" for none."""
 
 KIND, COMPILED, USERS, READING = "kind of ", "compiled in ", "users of ", "reading "
-PACKAGE, FREQUENCY, FILES = "package of ", "how often ", "files of "
+PACKAGE, FREQUENCY, FILES, LAYERS = "package of ", "how often ", "files of ", "layers"
 HALF = "half precision of "
 """How questions begin. A path is absolute, and begins like none of them."""
 ON_METAL = " on Metal"
@@ -158,6 +158,9 @@ class Modules:
                 self._note(note, "")
             elif note.startswith(HALF):
                 self.may_be_half(note[len(HALF) :])
+            elif note.startswith(LAYERS):
+                where, _, named = note.partition(" of ")
+                self.is_of_layers(_definition(named), on_metal=where.endswith(ON_METAL))
             elif note.startswith(FREQUENCY):
                 where, _, named = note[len(FREQUENCY) :].partition(" in ")
                 lines = where.removesuffix(ON_METAL)
@@ -470,7 +473,14 @@ class Modules:
             known = self.frequencies(found.path, on_metal)
             answer = known.at(found, first, last, beside_innermost=beside_innermost)
         where = f"{first} to {last}{' of a loop' if beside_innermost else ''}{ON_METAL if on_metal else ''}"
-        self._note(f"{FREQUENCY}{where} in {found}", f"{answer.how} {answer.layered}")
+        self._note(f"{FREQUENCY}{where} in {found}", f"{answer.how} {answer.again}")
+        return answer
+
+    def is_of_layers(self, found: Definition, on_metal: bool = False) -> bool:
+        """Whether layers of which a model has many call a function: see `Frequencies.is_of_layers`."""
+        with self.noting():
+            answer = self.frequencies(found.path, on_metal).is_of_layers(found)
+        self._note(f"{LAYERS}{ON_METAL if on_metal else ''} of {found}", str(answer))
         return answer
 
     # -- users --------------------------------------------------------------------------------------------------------
