@@ -187,6 +187,12 @@ def _is_a_loss(graph: Graph) -> bool:
     return graph.context.class_name is None and any(n.op == "nn.log_sigmoid" for n in graph.nodes)
 
 
+MOST_COMPUTED = 6
+"""Numbers that a helper computes from others, at most: what reads one twice is written out twice."""
+
+LONGEST_SUM = 40
+"""Numbers that another is followed to, at most."""
+
 LEAST = 3
 """Kernels that are reported where nobody says otherwise."""
 
@@ -362,27 +368,31 @@ class _Reading:
     def derived(self) -> dict[Node, None]:
         """Numbers that are computed from one that another operand is, or is computed from: the helper computes them."""
         given = [k for k in self.outside if self.is_computed_number(k) or self.graph.facts.kind(k) in NUMBERS]
-        bases = {k: {n for n in self.down(k) if not self.is_computed_number(n)} for k in given}
+        below = {k: self.down(k) for k in given}
+        bases = {k: [n for n in found if not self.is_computed_number(n)] for k, found in below.items()}
         shared = Counter(b for found in bases.values() for b in found if b.op != "const")
-        whole = [k for k in given if any(shared[b] > 1 for b in bases[k])]
-        return dict.fromkeys(
-            sorted((n for k in whole for n in self.down(k) if self.is_computed_number(n)), key=lambda n: n.id)
-        )
+        made = {
+            n for k in given if any(shared[b] > 1 for b in bases[k]) for n in below[k] if self.is_computed_number(n)
+        }
+        return dict.fromkeys(sorted(made, key=lambda n: n.id) if len(made) <= MOST_COMPUTED else ())
 
     def is_computed_number(self, node: Node) -> bool:
         return node.op in ARITHMETIC and node not in self.chain.nodes and self.graph.facts.kind(node) in NUMBERS
 
-    def down(self, node: Node) -> Iterator[Node]:
-        """A number and all that it is computed from."""
-        yield node
-        for k in node.inputs if self.is_computed_number(node) else ():
-            yield from self.down(k)
+    def down(self, node: Node) -> list[Node]:
+        """A number and all that it is computed from, each once."""
+        found = [node]
+        for n in found:
+            found += [k for k in dict.fromkeys(n.inputs) if k not in found] if self.is_computed_number(n) else []
+            if len(found) > LONGEST_SUM:
+                break
+        return found
 
     def made_of(self, node: Node) -> Iterator[Node]:
         """An operand, or those that the helper computes it from."""
         if node not in self.derived:
             yield node
-        for k in node.inputs if node in self.derived else ():
+        for k in dict.fromkeys(node.inputs) if node in self.derived else ():
             yield from self.made_of(k)
 
     def in_order(self) -> Iterator[tuple[str, Node]]:

@@ -264,10 +264,12 @@ class Analysis:
         """Without what isn't selected, what a comment silences, and elementwise chains too short to report."""
         codes = chosen_codes(self.settings, self.file.path)
         for graph, match in matches:
-            if match.code not in codes or self.is_short(match):
+            if match.code not in codes:
                 continue
             name = self.by_code[match.code].name
-            if not suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
+            if not suppressions.is_empty and suppressions.covers(match.code, *self.lines(graph, match.root), name=name):
+                continue
+            if not self.is_short(match):
                 yield graph, match
 
     def is_idle(self, graph: Graph, match: Match) -> bool:

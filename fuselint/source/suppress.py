@@ -100,6 +100,11 @@ class Suppressions:
         """Nothing of the file is reported."""
         return bool(self.skips)
 
+    @property
+    def is_empty(self) -> bool:
+        """Nothing silences anything."""
+        return not (self.skips or self.blocks or self.by_line)
+
     @classmethod
     def of(cls, file: FileText, *, ours: bool = False) -> Suppressions:
         """ours: only in a file that has some of our own."""

@@ -141,7 +141,7 @@ def test_of_compiled_functions(shapeless: bool, dtypes: tuple[str, ...], monkeyp
         symbols = [s for p in graph.params.values() for s in sorted(graph.facts.dtype(p).symbols)]
         given = dict(zip(symbols, cycle(dtypes), strict=False))
         monkeypatch.setattr(cuts, "given_dtypes", lambda _, given=given: given)
-        may = cuts._may_be_cut_up(cuts.Tape.of(graph, shapeless, {}), shapeless)
+        may = cuts._may_be_cut_up(cuts.Tape.of(graph, shapeless, "", {}), shapeless)
         with monkeypatch.context() as every:
             every.setattr(cuts, "_may_be_cut_up", lambda tape, shapeless: True)
             assert may or not list(cuts.cuts(graph)), body

@@ -905,6 +905,10 @@ def test_flags_that_many_functions_hand_on_are_followed_once(package: Path) -> N
         "def f{n}(x, a=False, b=True):\n    if a:\n        x = f{m}(x, a, b)\n    if not b:\n        x = f{m}(x, b, a)\n"
         "    if a or b:\n        x = f{m}(x, a or b, b)\n    return x\n\n\n"
     )
-    text = first + "".join(body.format(n=n, m=n - 1) for n in range(1, 11)) + "def use(x, a, b):\n    return f10(x, a, b)\n"
+    text = (
+        first
+        + "".join(body.format(n=n, m=n - 1) for n in range(1, 11))
+        + "def use(x, a, b):\n    return f10(x, a, b)\n"
+    )
     write(package, flags=text, user="from .flags import use\n\n\ndef run(x, a, b):\n    return use(x, a, b)\n")
     assert told(package, "flags") == (["f0"], 0)
