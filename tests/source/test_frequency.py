@@ -901,14 +901,10 @@ def test_two_launches_on_a_few_numbers_are_reported_while_decoding(package: Path
 def test_flags_that_many_functions_hand_on_are_followed_once(package: Path) -> None:
     """Each of ten functions is called in three branches by flags that its own callers give: 59,049 ways."""
     first = "def f0(x, a=False, b=True):\n    if a:\n        return mx.tanh(x) * x + mx.sigmoid(x)\n    return x\n\n\n"
-    body = (
-        "def f{n}(x, a=False, b=True):\n    if a:\n        x = f{m}(x, a, b)\n    if not b:\n        x = f{m}(x, b, a)\n"
-        "    if a or b:\n        x = f{m}(x, a or b, b)\n    return x\n\n\n"
-    )
-    text = (
-        first
-        + "".join(body.format(n=n, m=n - 1) for n in range(1, 11))
-        + "def use(x, a, b):\n    return f10(x, a, b)\n"
-    )
+    branches = [("a", "a, b"), ("not b", "b, a"), ("a or b", "a or b, b")]
+    calls = "".join(f"    if {test}:\n        x = f{{m}}(x, {given})\n" for test, given in branches)
+    body = f"def f{{n}}(x, a=False, b=True):\n{calls}    return x\n\n\n"
+    last = "def use(x, a, b):\n    return f10(x, a, b)\n"
+    text = first + "".join(body.format(n=n, m=n - 1) for n in range(1, 11)) + last
     write(package, flags=text, user="from .flags import use\n\n\ndef run(x, a, b):\n    return use(x, a, b)\n")
     assert told(package, "flags") == (["f0"], 0)
