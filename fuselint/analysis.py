@@ -23,6 +23,7 @@ from fuselint.asrecorded import AS_RECORDED, AsRecorded, is_recorded
 from fuselint.config import Settings
 from fuselint.finding import Applicability, FileResult, Finding, Fix, InDtype, Obligation, Region, Related, Traffic
 from fuselint.graph.compiling import UNCOMPILED, both_ways
+from fuselint.graph.derived import no_other_version
 from fuselint.graph.elsewhere import Elsewhere, shared
 from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
@@ -142,7 +143,8 @@ def program_in_package(file: FileText, tree: ast.Module, settings: Settings, mod
 
 def _of_any_rule(graph: Graph, match: Match) -> list[Obligation]:
     """What every match has to meet, whatever its rule."""
-    return [*(both_ways(graph) if match.has_traffic else []), *stay_as_they_are(graph, match)]
+    both = both_ways(graph) if match.has_traffic else []
+    return [*both, *no_other_version(graph, match), *stay_as_they_are(graph, match)]
 
 
 Fixed = tuple[Fix, Region | None, tuple[tuple[int, int], ...]]

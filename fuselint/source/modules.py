@@ -12,7 +12,7 @@ import os
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
@@ -64,6 +64,7 @@ Notes = dict[str, str]
 
 KIND, COMPILED, USERS, READING = "kind of ", "compiled in ", "users of ", "reading "
 PACKAGE, FREQUENCY, FILES, LAYERS = "package of ", "how often ", "files of ", "layers"
+OTHER_VERSION = "another "
 HALF = "half precision of "
 """How questions begin. A path is absolute, and begins like none of them."""
 ON_METAL = " on Metal"
@@ -158,6 +159,10 @@ class Modules:
                 self._note(note, "")
             elif note.startswith(HALF):
                 self.may_be_half(note[len(HALF) :])
+            elif note.startswith(OTHER_VERSION):
+                names, _, rest = note[len(OTHER_VERSION) :].partition(" in ")
+                function, _, named = rest.partition(" of ")
+                self.other_version(_definition(named), function, names.split(","))
             elif note.startswith(LAYERS):
                 where, _, named = note.partition(" of ")
                 self.is_of_layers(_definition(named), on_metal=where.endswith(ON_METAL))
@@ -482,6 +487,43 @@ class Modules:
             answer = self.frequencies(found.path, on_metal).is_of_layers(found)
         self._note(f"{LAYERS}{ON_METAL if on_metal else ''} of {found}", str(answer))
         return answer
+
+    # -- derived classes ----------------------------------------------------------------------------------------------
+
+    def other_version(self, owner: Definition, function: str, names: Sequence[str]) -> str:
+        """The first class that derives from one, runs its function, and has methods or attributes of its own of one of
+        these names, with that name: `Other.act (models/other.py:7)`; "" where none has."""
+        with self.noting():
+            answer = next(self._other_versions(owner, function, names), "")
+        self._note(f"{OTHER_VERSION}{','.join(names)} in {function} of {owner}", answer)
+        return answer
+
+    def _other_versions(self, owner: Definition, function: str, names: Sequence[str]) -> Iterator[str]:
+        seen, waiting = {owner}, [owner]
+        while waiting:
+            at = waiting.pop()
+            mentioned, beside = self.frequencies(owner.path).mentioned(at), self.summary(at.path)
+            derived = {Definition(path, m.inside) for path, m in mentioned if m.role == "base"}
+            if beside is not None:  # of a text that is on no disk, too
+                derived |= {Definition(at.path, name) for name, c in beside.classes.items() if at.name in c.bases}
+            derived -= seen
+            seen |= derived
+            for found in sorted(derived, key=str):
+                held, stored = self.class_(found), self.mentions(found.path)
+                if held is None or stored is None:
+                    continue
+                waiting.append(found)
+                own = {name for name in names if name in held.methods or name in held.fields}
+                own |= {n for n in names if any(by.startswith(f"{found.name}.") for by, _ in stored.stored.get(n, ()))}
+                if own and self._runs(found, held, function):
+                    shown = slashed(os.path.relpath(found.path))
+                    yield f"{found.name}.{min(own)} ({shown}:{held.line})"
+
+    def _runs(self, found: Definition, held: ClassSummary, function: str) -> bool:
+        """Whether objects of a class run their base's function: they have none of their own, or it calls the base's."""
+        own = self.function(Definition(found.path, held.methods.get(function, "")))
+        file = self.file(found.path)
+        return own is None or file is None or "super()" in file.text[own.span.start : own.span.end]
 
     # -- users --------------------------------------------------------------------------------------------------------
 
