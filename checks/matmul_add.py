@@ -206,7 +206,22 @@ def _dtype(graph: Graph, a: Node, b: Node, c: Node) -> Obligation:
     facts = graph.facts
     if "float32" in facts.dtype(c) and "float32" not in facts.dtype(a) | facts.dtype(b):
         return Obligation(claim, "contradicted", "it is float32: addmm would cast both matrices")
+    if _accumulates(graph, c) and "float32" not in facts.dtype(a) | facts.dtype(b):
+        return Obligation(claim, "contradicted", "it is a sum that begins in float32: addmm would cast both matrices")
     return Obligation(claim, "proven", "its dtype is the operands', or that of a weight as loaded")
+
+
+def _accumulates(graph: Graph, c: Node) -> bool:
+    """Whether an attribute is no weight but a sum: methods assign it anew, and `__init__` begins it in float32."""
+    begun = c.attrs.get("init") if c.op == "attr" else None
+    owner = graph.module.classes.get(graph.context.class_name or "")
+    if owner is None or not isinstance(begun, Node) or c.attrs["name"] not in owner.reassigned:
+        return False
+    return begun.op in MADE and begun.attrs.get("dtype") in (None, "float32")
+
+
+MADE = frozenset({"array", "zeros", "ones", "full"})
+"""What begins a sum; of numbers, in float32."""
 
 
 def _shape(graph: Graph, c: Node, product: Node) -> tuple[str, ...]:
@@ -268,6 +283,17 @@ EXAMPLES = [
 ]
 
 COUNTEREXAMPLES = [
+    Example(
+        HEAD + "class Catcher(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.H = mx.array(0.0)\n\n"
+        "    def __call__(self, x):\n"
+        "        x = x.flatten(0, -2)\n"
+        "        self.H = self.H + x.T @ x\n"
+        "        return x\n",
+        why="the sum is float32: addmm would cast both matrices and multiply in float32",
+    ),
     Example(
         HEAD + "def f(x, w, b):\n    y = x @ w\n    return y + b, y\n",
         why="the product is returned as well",
