@@ -92,7 +92,7 @@ class Sizes:
         out._note_outer_axes_apart(listed)
         out.roles.update(roles or {})
         out._note_last_axes_of_heads()
-        out._note_pairs({n for s in listed if s is not None for d in s.dims for n in d.names})
+        out._note_pairs([{n for d in s.dims for n in d.names} for s in listed if s is not None])
         for shape in listed:
             if shape is not None:
                 out._note_roles(shape)
@@ -230,10 +230,10 @@ class Sizes:
         heads = (f"{base}.shape[-1]" for base, rank in self.ranks.items() if rank >= HEADED_RANK)
         self.roles.update((name, "head") for name in heads if self.renamed.get(name) != Expr.name(FEATURES))
 
-    def _note_pairs(self, names: Set[str]) -> None:
+    def _note_pairs(self, shapes: Sequence[Set[str]]) -> None:
         """H is the height of an image where W stands beside it, and no number of heads."""
         for pair, what in TOGETHER.items():
-            if names >= pair:
+            if any(names >= pair for names in shapes):
                 self.roles.update(dict.fromkeys(pair, what))
 
     def _note_outer_axes_apart(self, shapes: Iterable[Shape | None]) -> None:

@@ -188,6 +188,12 @@ def test_two_names_that_stand_together(axes: str, pair: str, number: int) -> Non
     assert [sizes.number(name, Known())[0] for name in pair.split()] == [number, number]
 
 
+def test_two_names_of_two_shapes_are_no_pair() -> None:
+    """The best k of a vocabulary."""
+    sizes = Sizes.of([Shape(None, tuple(map(Expr.name, axes))) for axes in (("B", "K"), ("B", "V"))])
+    assert sizes.number("V", Known())[0] == 128256
+
+
 def test_keys_beside_the_heads_of_scores_are_keys() -> None:
     axes = "B heads L k'.shape[2]".split()
     sizes = Sizes.of([Shape(None, tuple(map(Expr.name, axes)))])
