@@ -284,17 +284,6 @@ EXAMPLES = [
 
 COUNTEREXAMPLES = [
     Example(
-        HEAD + "class Catcher(nn.Module):\n"
-        "    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.H = mx.array(0.0)\n\n"
-        "    def __call__(self, x):\n"
-        "        x = x.flatten(0, -2)\n"
-        "        self.H = self.H + x.T @ x\n"
-        "        return x\n",
-        why="the sum is float32: addmm would cast both matrices and multiply in float32",
-    ),
-    Example(
         HEAD + "def f(x, w, b):\n    y = x @ w\n    return y + b, y\n",
         why="the product is returned as well",
     ),
@@ -325,5 +314,16 @@ COUNTEREXAMPLES = [
         HEAD + "def codes(x: mx.array, table: mx.array):\n    far = mx.sum(table**2, axis=-1) - 2 * (x @ table.T)\n"
         "    return mx.argmin(far, axis=-1)\n",
         why="the nearest entry of a codebook: done once, with what comes in",
+    ),
+    Example(
+        HEAD + "class Catcher(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.H = mx.array(0.0)\n\n"
+        "    def __call__(self, x):\n"
+        "        x = x.flatten(0, -2)\n"
+        "        self.H = self.H + x.T @ x\n"
+        "        return x\n",
+        why="the sum is float32: addmm would cast both matrices and multiply in float32",
     ),
 ]
