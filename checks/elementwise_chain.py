@@ -190,13 +190,14 @@ def _is_a_loss(graph: Graph) -> bool:
 MOST_COMPUTED = 6
 """Numbers that a helper computes from others, at most: what reads one twice is written out twice."""
 
-LONGEST_SUM = 40
+MOST_FOLLOWED = 40
 """Numbers that another is followed to, at most."""
 
 LEAST = 3
 """Kernels that are reported where nobody says otherwise."""
 
 NUMBERS = ("scalar", "unknown")
+"""Kinds of what may be a number."""
 
 SELECTIONS = frozenset({"argpartition", "argsort", "argmax", "argmin", "topk"})
 
@@ -384,7 +385,7 @@ class _Reading:
         found = [node]
         for n in found:
             found += [k for k in dict.fromkeys(n.inputs) if k not in found] if self.is_computed_number(n) else []
-            if len(found) > LONGEST_SUM:
+            if len(found) > MOST_FOLLOWED:
                 break
         return found
 

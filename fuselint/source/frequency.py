@@ -98,16 +98,17 @@ class Part:
 
 
 class Frequencies:
-    """The functions of a package. top: its folder. on_metal: as they run for inference on Apple's GPUs."""
+    """The functions of a package. top: its folder. on_metal: as they run for inference on Apple's GPUs. beside: where
+    they run otherwise, what names what is the same there."""
 
-    def __init__(self, modules: Modules, top: str, on_metal: bool = False) -> None:
+    def __init__(self, modules: Modules, top: str, on_metal: bool = False, beside: Frequencies | None = None) -> None:
         self.modules, self.top, self.on_metal = modules, top, on_metal
         self._known: dict[Definition, Frequency] = {}
         self._models: dict[Definition, bool] = {}
         self._many: dict[Definition, bool] = {}
         self._passing: dict[Definition, bool] = {}
         self._unused: dict[Definition, bool] = {}
-        self._mentioned: dict[Definition, list[tuple[str, Mention]]] = {}
+        self._mentioned: dict[Definition, list[tuple[str, Mention]]] = {} if beside is None else beside._mentioned
         self._calls: dict[Definition, Sequence[tuple[str, Mention]]] = {}
         self._deciding = 0
         self._layered: dict[Definition, bool] = {}
@@ -378,7 +379,7 @@ class Frequencies:
     def _mentions_of(self, found: Definition) -> Iterator[tuple[str, Mention]]:
         last = found.name.rpartition(".")[2]
         importing = {found.path, *self.modules.users(found)}
-        for path, m in self.named(last, self.reaching(found)):
+        for path, m in self.named(last, self._reaching(found)):
             if path not in importing and m.role != "text" and not self._is_of_import(path, m):
                 continue
             summary = self.modules.summary(path)
@@ -415,7 +416,7 @@ class Frequencies:
                 if name and self.modules.resolve(path, name) == found:
                     yield path, m
 
-    def reaching(self, found: Definition) -> set[str]:
+    def _reaching(self, found: Definition) -> set[str]:
         """The files that may name a definition: its own, those that import it, and those that import its module."""
         stem = PurePath(found.path).stem
         stem = PurePath(found.path).parent.name if stem == "__init__" else stem
@@ -488,13 +489,13 @@ class Frequencies:
 
     def _method_edges(self, at: Definition, owner: Definition, name: str, passed: bool) -> Iterator[_Edge]:
         """The calls of a method, by its name: on `self`, only in its own class and those of its line."""
-        among = self.reaching(owner) if passed or name == "__call__" else None
+        among = self._reaching(owner) if passed or name == "__call__" else None
         for path, m in self.named(name, among):
             if m.role in PASSIVE or m.role == "base" or self._is_off(path, m):
                 continue
             if m.text in (f"self.{name}", f"cls.{name}", f"super.{name}"):
                 by = Definition(path, m.by)
-                if by != at and self.is_of_line(self.owner(by), owner):
+                if by != at and self._is_of_line(self.owner(by), owner):
                     yield self._edge(path, m, at, own=True)
             elif m.role == "text":
                 if name != "__call__":
@@ -514,10 +515,10 @@ class Frequencies:
         if parts[0] == "self" and len(parts) == 3:
             around = self.owner(Definition(path, m.by))
             made = [p for p in self.parts(around) if p.kept == parts[1]] if around is not None else []
-            return bool(made) and not any(p.made is None or self.is_of_line(p.made, owner) for p in made)
+            return bool(made) and not any(p.made is None or self._is_of_line(p.made, owner) for p in made)
         return False
 
-    def is_of_line(self, one: Definition | None, other: Definition) -> bool:
+    def _is_of_line(self, one: Definition | None, other: Definition) -> bool:
         """Whether one class derives from the other, or the other way round."""
         if one is None:
             return False
@@ -559,11 +560,15 @@ class Frequencies:
     def _reads_of_kept(self, path: str, made: Mention) -> Iterator[tuple[str, Mention]]:
         """The places that read what is kept in an attribute: methods of that class, and others of the same file."""
         holder = self.owner(Definition(path, made.by))
-        for at, m in self.named(made.kept, self.reaching(holder) if holder is not None else {path}):
+        for at, m in self.named(made.kept, self._reaching(holder) if holder is not None else {path}):
             if m.role in PASSIVE or m.role in ("base", "through", "text") or "." not in m.text:
                 continue
             if m.text == f"self.{made.kept}":
-                if holder is not None and m.by != made.by and self.is_of_line(self.owner(Definition(at, m.by)), holder):
+                if (
+                    holder is not None
+                    and m.by != made.by
+                    and self._is_of_line(self.owner(Definition(at, m.by)), holder)
+                ):
                     yield at, m
             elif at == path and not self._is_function(at, m) and not self._is_of_another(at, m, holder):
                 yield at, m

@@ -461,7 +461,9 @@ class Modules:
             self._frequencies.clear()  # files come package by package
             self._mentions.clear()
         if (top, on_metal) not in self._frequencies:
-            self._frequencies[top, on_metal] = Frequencies(self, top, on_metal)
+            self._frequencies[top, on_metal] = Frequencies(
+                self, top, on_metal, self._frequencies.get((top, not on_metal))
+            )
         return self._frequencies[top, on_metal]
 
     def imported(self, folder: str) -> frozenset[str]:
