@@ -92,9 +92,9 @@ def _cast_back(graph: Graph, back: Node, made: DType, holes: dict[str, Hole], ob
     ):  # a promotion of that dtype is itself, or float32, which was cast down as written too
         obligations.append(Obligation(claim, "proven", f"the cast to {written} stays"))
     else:
-        obligations.append(
-            Obligation("the operand has the dtype that it is cast back to", "unknown", f"{made}, cast to {written}")
-        )
+        known = f"{made}, cast to {written}"
+        why = "nothing says which dtypes they have" if "%" in known else known  # values without a name
+        obligations.append(Obligation("the operand has the dtype that it is cast back to", "unknown", why))
     to = back.attrs.get("dtype")
     if isinstance(to, Node):
         holes["dtype"] = to

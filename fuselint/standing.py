@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fuselint.graph.model import Frame, Graph, Node
+from fuselint.graph.model import STEP, Frame, Graph, Node
 from fuselint.rulebook import GIVEN, Match
 
 if TYPE_CHECKING:
@@ -62,15 +62,30 @@ def standing(
         else:
             displaced.update(m for _, m in callers)
 
+    for graph, match in sights:
+        wider = _in_every_step(graph, match, sights)
+        if is_fixed(graph, match):  # else the comprehension would stay, and make what nobody reads
+            displaced.update(wider)
+        elif wider:
+            displaced.add(match)
+
     def stands(graph: Graph, match: Match) -> bool:
         if not is_value_of_its_call(graph, match.root):
             place = (_spot(match.root), match.code)
-            first = place not in alone and place not in seen
+            inside = {(_spot(n), match.code) for n in match.region} if _is_step(match.root.frame) else {place}
+            first = alone.isdisjoint(inside) and place not in seen
             seen.add(place)
             return first
         return match not in displaced
 
     return [s for s in sights if stands(*s)]
+
+
+def _in_every_step(graph: Graph, match: Match, sights: Sequence[Sight]) -> list[Match]:
+    """Matches that compute more, and a match of a comprehension's expressions in each of its steps with it."""
+    steps = [f.values[match.root.cst] for f in graph.steps(match.root.cst)] if match.root.cst is not None else []
+    wider = [m for g, m in sights if g is graph and not {m.root, *m.region}.isdisjoint(steps) and m.root not in steps]
+    return wider if wider and all(any(n in m.region for m in wider) for n in steps) else []
 
 
 Place = tuple[str, Spot]
@@ -79,14 +94,25 @@ Place = tuple[str, Spot]
 
 def _place(match: Match) -> Place:
     frame = _frame_of(match)
-    return match.code, (frame.qualname, id(_expression(match.root, frame) or match))
+    return match.code, (_own_name(frame), id(_expression(match.root, frame) or match))
 
 
 def _without_helpers_that_a_call_refutes(sights: Sequence[Sight], contradicted: Sequence[Sight]) -> list[Sight]:
-    """Without what a helper shows by itself, where a call in the file shows that it doesn't hold there."""
+    """Without what a helper shows by itself, where a call in the file shows that it doesn't hold there.
+
+    So with what a comprehension's expressions show, and one of its steps.
+    """
     holds = {(id(graph), _place(match)) for graph, match in sights}
-    refuted = {p for g, m in contradicted if _frame_of(m).depth > 0 and (id(g), p := _place(m)) not in holds}
-    return [s for s in sights if _frame_of(s[1]).depth > 0 or _place(s[1]) not in refuted]
+    refuted = set()
+    for graph, match in contradicted:
+        frame, place = _frame_of(match), _place(match)
+        if frame.depth > 0 and (_is_step(frame) or (id(graph), place) not in holds):
+            refuted.add(place)
+    return [s for s in sights if _is_a_calls(_frame_of(s[1])) or _place(s[1]) not in refuted]
+
+
+def _is_a_calls(frame: Frame) -> bool:
+    return frame.depth > 0 and not _is_step(frame)
 
 
 def _helpers_own(sights: Sequence[Sight]) -> dict[Place, Match]:
@@ -109,7 +135,9 @@ def _without_callers_of(own: dict[Place, Match], sights: Sequence[Sight]) -> lis
 
 
 def _frame_of(match: Match) -> Frame:
-    """The innermost frame that computes all of a match."""
+    """The innermost frame that computes all of a match; the step that computes its root, in a comprehension."""
+    if _is_step(match.root.frame):
+        return match.root.frame
     frames = {n.frame for n in match.region if n.op not in GIVEN} | {match.root.frame}
     common: Frame = match.root.frame
     while common.parent is not None and not all(_is_within(f, common) for f in frames):
@@ -160,7 +188,16 @@ def is_value_of_its_call(graph: Graph, root: Node) -> bool:
 
 
 def _spot(node: Node) -> Spot:
-    return node.frame.qualname, id(node.cst)
+    return _own_name(node.frame), id(node.cst)
+
+
+def _is_step(frame: Frame) -> bool:
+    return frame.qualname.endswith(STEP)
+
+
+def _own_name(frame: Frame) -> str:
+    """The function that a frame is of: that of a comprehension, for a step of one."""
+    return frame.qualname.removesuffix(STEP)
 
 
 def _outermost(node: Node) -> tuple[Frame, cst.CSTNode | None]:

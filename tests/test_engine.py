@@ -63,6 +63,67 @@ def test_a_helper_that_is_also_called_where_it_is_not_covered_keeps_its_finding(
     assert ("FUS201", "Norm._norm") in places(text)
 
 
+STEPS = """\
+import mlx.core as mx
+import mlx.nn as nn
+
+
+class Heads(nn.Module):
+    def __init__(self, dims: int):
+        super().__init__()
+        self.q_weight = mx.ones((dims,))
+        self.k_weight = mx.ones((dims,))
+
+    def __call__(self, q: mx.array, k: mx.array):
+        q, k = (t * mx.rsqrt(mx.mean(mx.square(t), axis=-1, keepdims=True) + 1e-5) for t in (q, k))
+        return q @ k.swapaxes(-1, -2)
+"""
+UNIT = "mx.rsqrt(mx.mean(mx.square(t), axis=-1, keepdims=True) + 1e-5)"
+
+
+def test_one_edit_serves_every_step_of_a_comprehension() -> None:
+    assert places(STEPS) == [("FUS201", "Heads.__call__")]
+    fixed = fix_text(FileText("m.py", STEPS), Settings()).after
+    assert "        q, k = (mx.fast.rms_norm(t, None, 1e-5) for t in (q, k))\n" in fixed
+    weighted = STEPS.replace(f"t * {UNIT} for t in (q, k)", f"t * {UNIT} * w for t, w in ((q, self.q_weight), (k, 2))")
+    assert places(weighted) == [("FUS201", "Heads.__call__")]
+    assert "(mx.fast.rms_norm(t, None, 1e-5) * w for t, w in" in fix_text(FileText("m.py", weighted), Settings()).after
+
+
+def test_what_takes_every_step_in_waits_for_the_comprehension() -> None:
+    text = STEPS.replace("return q @ k", "q = q * self.q_weight\n        k = k * self.k_weight\n        return q @ k")
+    assert places(text) == [("FUS201", "Heads.__call__")]
+    fixed = fix_text(FileText("m.py", text), Settings()).after
+    assert "q, k = (mx.fast.rms_norm(t, None, 1e-5) for t in (q, k))\n        q = q * self.q_weight\n" in fixed
+
+
+def test_the_facts_of_every_step_of_a_comprehension_are_known() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def attend(q, k, v):
+    q, k, v = (t.transpose(0, 2, 1, 3) for t in (q, k, v))
+    return mx.softmax((q * 0.125) @ k.swapaxes(-1, -2), axis=-1) @ v
+"""
+    (found,) = check_file(FileText("m.py", text), Settings()).findings
+    assert found.code == "FUS211" and found.fix is not None and found.fix.applicability == "safe"
+
+
+def test_what_one_step_refutes_is_found_in_none() -> None:
+    text = """\
+import mlx.core as mx
+
+
+def attend(q: mx.array, k: mx.array, v: mx.array, mask: mx.array):
+    B, H, L, D = q.shape
+    k, v = k.reshape(B, H, -1, D), v.reshape(B, H, -1, D)
+    return [mx.softmax(0.125 * (q @ t.swapaxes(-1, -2)) + m, axis=-1) @ t for t, m in ((k, mask), (v, mask))]
+"""
+    assert places(text) == [("FUS211", "attend")]
+    assert places(text.replace("(v, mask)", "(v, mask.astype(mx.bool_))")) == []
+
+
 WHOLE = """\
 import mlx.core as mx
 import mlx.nn as nn

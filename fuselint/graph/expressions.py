@@ -10,10 +10,10 @@ from typing import Any
 import libcst as cst
 
 from fuselint.graph import ops
-from fuselint.graph.inline import Inline
-from fuselint.graph.model import Block, Node, Slice, Statement
+from fuselint.graph.inline import Arguments, Inline
+from fuselint.graph.model import STEP, Block, Node, Slice, Statement
 from fuselint.graph.op import literal
-from fuselint.graph.scan import assigned_in, names_read
+from fuselint.graph.scan import as_lambda, assigned_in, names_read
 from fuselint.graph.state import DETACHED, Closure
 from fuselint.source.project import is_wanted
 
@@ -33,6 +33,9 @@ COMPARE = {
 UNARY = {cst.Minus: "-", cst.Plus: "+", cst.BitInvert: "~", cst.Not: "not"}
 SEQUENCES = frozenset({"tuple", "list"})
 PROPERTIES = frozenset({"shape", "ndim", "size", "dtype"})
+
+MOST_STEPS = 16
+"""Steps of a comprehension that are looked at one by one."""
 
 SHORT = 64
 """Characters of a string: the same short ones come again and again."""
@@ -226,6 +229,8 @@ class Expressions(Inline):
                     elements.append(self.argument(e.value))
             kind = "tuple" if type(node) is cst.Tuple else "list"
             return self.detached(kind, elements, node)
+        if type(node) is cst.ListComp:
+            return self.listed(node)
         if type(node) is cst.Call:
             out = self.call(node)
             self.remember(node, out)  # also a tuple that is taken apart at once: its elements are values
@@ -267,7 +272,13 @@ class Expressions(Inline):
     # Comprehensions
 
     def comprehension(self, node: cst.BaseComp) -> Node:
-        """The inner expressions are lowered in a block of their own; the value is opaque."""
+        return self.opaque("comprehension", self.any_step(node), node)
+
+    def listed(self, node: cst.ListComp) -> Node:
+        return self.each_step(node) or self.comprehension(node)
+
+    def any_step(self, node: cst.BaseComp, over: Node | None = None) -> list[Node]:
+        """What the inner expressions are, whichever step it is, in a block of their own. `over`: what it runs over."""
         scope = self.scope
         outer_block, outer_stmt, env = scope.block, scope.statement, dict(scope.env)
         objects = len(self.changed)
@@ -277,7 +288,7 @@ class Expressions(Inline):
         part: cst.CompFor | None = node.for_in
         first = True
         while part is not None:
-            read.append(self.value(part.iter))
+            read.append(self.attach(over) if over is not None and first else self.value(part.iter))
             if first:
                 scope.block = Block("comprehension", outer_block, outer_stmt)
                 if outer_stmt is not None:
@@ -298,7 +309,34 @@ class Expressions(Inline):
             self.bind(name, self.opaque("assigned in a comprehension", (self.attach(known[name]),), node))
         for changed in dict.fromkeys(self.changed[objects:]):
             self.replace(changed, self.lazy("may have been changed in a comprehension", (changed, self.now(changed))))
-        return self.opaque("comprehension", read, node)
+        return read
+
+    def each_step(self, node: cst.ListComp | cst.GeneratorExp) -> Node | None:
+        """The elements of a comprehension over a display, `(f(x) for x in (q, k))`; None of any other.
+
+        Each is a call of `lambda x: f(x)`. A generator runs when it is asked: its caller asks at once, for all.
+        """
+        part, over = node.for_in, node.for_in.iter
+        if not isinstance(over, (cst.Tuple, cst.List)) or part.ifs or part.inner_for_in or part.asynchronous:
+            return None
+        target = part.target
+        names = [e.value for e in target.elements] if isinstance(target, (cst.Tuple, cst.List)) else [target]
+        if not all(isinstance(name, cst.Name) for name in names) or assigned_in(node):
+            return None
+        if not 0 < len(over.elements) <= MOST_STEPS or any(isinstance(e, cst.StarredElement) for e in over.elements):
+            return None
+        steps = self.argument(over).inputs
+        self.any_step(node, self.detached("tuple", steps, over))  # one fix serves all
+        of_step = self.program.scanned(as_lambda, node.elt, *names)
+        closure = self.closures[self.closure(of_step, f"{self.scope.qualname}{STEP}", node)]
+        values = []
+        for step in steps:
+            given = self.unpack(step, target) if isinstance(target, (cst.Tuple, cst.List)) else [step]
+            done = self.inline_closure(closure, Arguments(given, {}), node)
+            if done is None:
+                return None
+            values.append(done)
+        return self.detached("list", values, node)
 
     def bind_quietly(self, target: cst.BaseExpression, value: Node) -> None:
         """Bind the target of a comprehension: names that the function itself doesn't have."""
@@ -445,7 +483,7 @@ _HANDLERS: dict[type, Callable[[Expressions, Any], Node]] = {
     cst.Dict: Expressions.dictionary,
     cst.Set: Expressions.set_display,
     cst.Lambda: Expressions.lambda_,
-    cst.ListComp: Expressions.comprehension,
+    cst.ListComp: Expressions.listed,
     cst.SetComp: Expressions.comprehension,
     cst.DictComp: Expressions.comprehension,
     cst.GeneratorExp: Expressions.comprehension,

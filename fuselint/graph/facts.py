@@ -582,11 +582,51 @@ class Facts(KnownFacts):
         """What a loop carries around: an array where it starts as one and each step computes one from it."""
         name = node.attrs.get("name", "a value")
         start, steps = (self.of(node.inputs[0]), node.inputs[1:]) if node.inputs else (UNKNOWN, ())
+        if start.kind != "array":
+            return Fact("unknown", why=f"{name} changes in a loop")
+        why = f"{name}: an array that changes in a loop"
+        kept = Fact("array", start.shape, start.dtype, why=f"{name}: each step of a loop leaves it as it starts")
+        ways = [kept, replace(kept, dtype=dtypes.UNKNOWN)]
+        if start.shape is not None and start.shape.lead is None:
+            count = len(start.shape.dims)
+            ranked = Shape(None, tuple(self._fresh(node, i - count) for i in range(count)))
+            ways += [replace(way, shape=ranked, why=f"{name}: each step of a loop leaves its rank") for way in ways]
+        for same in (*ways, Fact("array", dtype=start.dtype, why=why)):
+            rests = self._steady(node, same, same.shape is start.shape) if steps else None
+            if rests is not None:
+                return same.resting(*rests)
         carried = all(_carries(n, node) for n in steps)
-        if start.kind != "array" or not all(_carries(n, node, made=True) for n in steps):
+        if not all(_carries(n, node, made=True) for n in steps):
             return Fact("unknown", why=f"{name} changes in a loop")
         dtype = start.dtype if carried and start.dtype.name == "float32" else dtypes.UNKNOWN
-        return Fact("array", dtype=dtype, why=f"{name}: an array that changes in a loop")
+        return Fact("array", dtype=dtype, why=why)
+
+    def _steady(self, node: Node, same: Fact, exact: bool) -> tuple[Any, ...] | None:
+        """What it rests on that a value of a loop is `same` in each step; None where it may not be.
+
+        exact: in all its sizes, not just in rank. It is what it starts as, and a step leaves it so if it was so before.
+        What follows from that is taken back where it turns out wrong; that is asked once, so that loops that need one
+        another are no burden.
+        """
+        if (node, same) in self._unsteady:
+            return None
+        count, names, taken = len(self._facts), dict(self._names), dict(self._taken)
+        self._facts[node] = same
+        after = [self.of(n) for n in node.inputs[1:]]
+
+        def leaves(made: Fact) -> bool:
+            shape = made.shape
+            fits = same.shape is None or (shape is not None and shape.rank == same.shape.rank)
+            fits = fits and (not exact or shape == same.shape)
+            return made.kind == "array" and fits and (made.dtype == same.dtype or not same.dtype)
+
+        if all(map(leaves, after)):
+            return tuple(frozenset().union(*(getattr(f, a) for f in after)) for a in ("assumed", "places", "rests"))
+        self._unsteady.add((node, same))
+        while len(self._facts) > count:
+            self._facts.popitem()
+        self._names, self._taken = names, taken
+        return None
 
     def _called(self, node: Node) -> Fact:
         target = node.attrs.get("target") or ""

@@ -357,13 +357,15 @@ class Inline(Names):
     # Helpers, lowered in place
 
     def call_closure(self, closure: Closure, args: Arguments, at: cst.CSTNode) -> Node:
-        if closure.scope in self.scopes:
-            source = closure.scope.frame.source
-            own = Own(closure.definition, closure.qualname, closure.scope.class_name, closure.scope, source)
-            done = self.inline(own, args, at, None)
-            if done is not None:
-                return done
-        return self.unknown_call(closure.qualname, None, args, at)
+        done = self.inline_closure(closure, args, at)
+        return self.unknown_call(closure.qualname, None, args, at) if done is None else done
+
+    def inline_closure(self, closure: Closure, args: Arguments, at: cst.CSTNode) -> Node | None:
+        if closure.scope not in self.scopes:
+            return None
+        source = closure.scope.frame.source
+        own = Own(closure.definition, closure.qualname, closure.scope.class_name, closure.scope, source)
+        return self.inline(own, args, at, None)
 
     def call_function(self, summary: FunctionSummary, args: Arguments, at: cst.CSTNode, receiver: Node | None) -> Node:
         """A call of a function or method of this file."""

@@ -51,6 +51,7 @@ class KnownFacts:
         self.arguments: dict[Node, tuple[KnownFacts, Node]] = {}  # by parameter, of a function that is followed
         self._open: set[Node] = set()
         self._facts: dict[Node, Fact] = {}
+        self._unsteady: set[tuple[Node, Fact]] = set()  # what values of loops turned out not to stay
         self._names: dict[Any, str] = {}
         self._taken: dict[str, int] = {}
         self._weight_sizes: set[Expr] = set()

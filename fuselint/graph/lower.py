@@ -136,8 +136,10 @@ class Lowerer(Control):
     # Assignment
 
     def assignment(self, node: cst.Assign) -> None:
-        value = self.argument(node.value)
-        if len(node.targets) > 1 or not isinstance(node.targets[0].target, (cst.Tuple, cst.List)):
+        apart = len(node.targets) == 1 and isinstance(node.targets[0].target, (cst.Tuple, cst.List))
+        steps = self.each_step(node.value) if apart and isinstance(node.value, cst.GeneratorExp) else None
+        value = steps or self.argument(node.value)
+        if not apart:
             value = self.attach(value)
         for target in node.targets:
             self.assign(target.target, value, node)

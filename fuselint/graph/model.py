@@ -96,6 +96,10 @@ class Statement:
     end: int = 0
 
 
+STEP = ".<locals>.<comprehension>"
+"""What follows the name of a function, in that of one step of a comprehension in it."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
     """One activation of a function: the root function, or one inlined call of a helper.
@@ -248,6 +252,10 @@ class Graph:
         for f in self.frames:
             f.values.clear()
         self.__dict__.clear()
+
+    def steps(self, expr: libcst.CSTNode | None) -> list[Frame]:
+        """The steps of a comprehension that evaluate an expression, each by itself."""
+        return [f for f in self.frames if f.qualname.endswith(STEP) and expr in f.values]
 
     def lookup(self, name: str, at: Statement, without: Iterable[Statement] = ()) -> Node | None:
         """The value that `name` holds when statement `at` starts, as if the statements `without` were deleted.

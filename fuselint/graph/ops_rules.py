@@ -112,6 +112,10 @@ def _may_be_several(value: Node) -> bool:
     return not number and value.attrs.get("annotation") not in ("int", "Optional[int]", "int | None")
 
 
+MOST_NAMES = 6
+"""Names in the size of an axis that a reshape leaves open: what takes more is a size of its own to its reader."""
+
+
 def fill(source: Shape | None, target: Shape, fresh: Callable[[int], Expr]) -> Shape:
     """A target of reshape with its -1 worked out; `fresh` names the size of an axis that can't be."""
     at = [i for i, d in enumerate(target.dims) if d == -1]
@@ -119,7 +123,7 @@ def fill(source: Shape | None, target: Shape, fresh: Callable[[int], Expr]) -> S
         return target
     before, after = target.dims[: at[0]], target.dims[at[0] + 1 :]
     rest = _missing(source, target.lead, (*before, *after))
-    if rest is None:
+    if rest is None or len(rest.names) > MOST_NAMES:
         rest = fresh(at[0] if target.lead is None else at[0] - len(target.dims))
     return Shape(target.lead, (*before, rest, *after))
 

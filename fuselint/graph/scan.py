@@ -163,6 +163,11 @@ def rebinds_outer(definition: Definition) -> set[str]:
     return out
 
 
+def as_lambda(body: cst.BaseExpression, *names: cst.Name) -> cst.Lambda:
+    """The function of `names` that an expression is."""
+    return cst.Lambda(cst.Parameters([cst.Param(name) for name in names]), body)
+
+
 def runs_apart(definition: Definition) -> bool:
     """Whether a call doesn't run the body: of a generator or a coroutine."""
     if isinstance(definition, cst.FunctionDef) and definition.asynchronous is not None:

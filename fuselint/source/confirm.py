@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from fuselint.graph.model import FOREIGN, Effect, Graph, Node, Slice, Statement, operands
+from fuselint.graph.model import FOREIGN, Effect, Frame, Graph, Node, Slice, Statement, operands
 from fuselint.graph.ops import TABLE
 from fuselint.source.function import children, walk
 from fuselint.source.guard import parsed
@@ -236,9 +236,22 @@ class _Comparison:
                 self.a.fused[slot.root] = (None, (slot.values[slot.template],))
             else:
                 self.a.fused[slot.root] = (i, tuple(slot.values.values()))
+            for frame in self.old.steps(slot.root.cst):
+                given = tuple(self._in_step(frame, v) for v in slot.values.values())
+                alone = slot.template in slot.values
+                self.a.fused[frame.values[slot.root.cst]] = (None if alone else i, given)  # type: ignore[index]
         for i, slot in enumerate(self.slots):
             if slot.template not in slot.values:
                 self._find(i, slot)
+
+    def _in_step(self, frame: Frame, value: Node) -> Node:
+        """What a value of a comprehension's expressions is in one of its steps."""
+        for e, step in frame.values.items():
+            if self.old.values.get(e) is value:
+                return step
+        if value.stmt is None or value.stmt.block.kind != "comprehension":
+            return value
+        raise _Different("an operand is not understood in each step of a comprehension")
 
     def _find(self, i: int, slot: Slot) -> None:
         """The expression of the new function that a template made."""
@@ -258,6 +271,8 @@ class _Comparison:
             values = tuple(g for g in given if g is not None)
             if all(self.a.of(o) == self.b.of(v) for o, v in zip(slot.values.values(), values, strict=True)):
                 self.b.fused[node] = (i, values)
+                for frame in self.new.steps(e):
+                    self.b.fused[frame.values[e]] = (i, tuple(frame.values[found[name]] for name in slot.values))
                 self.b.known.clear()
                 self.b.loops.clear()
                 self.b._same.clear()

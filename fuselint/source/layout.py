@@ -152,6 +152,9 @@ class Brackets:
     display: bool = False
 
 
+_NAMES = {"for": "in", "lambda": ":"}
+
+
 def brackets(text: str) -> list[Brackets]:
     """The outermost non-empty bracket pairs of a one-line expression."""
     out: list[Brackets] = []
@@ -163,8 +166,14 @@ def brackets(text: str) -> list[Brackets]:
         tokens = list(tokenize.generate_tokens(io.StringIO(text).readline))
     except (tokenize.TokenError, SyntaxError):
         return []
+    names_until = ""
+    """What ends the names of a `for` or a `lambda`, whose commas cut nothing."""
     for t in tokens:
         before, behind = behind, t.string
+        if depth == 1 and t.string in _NAMES:
+            names_until = _NAMES[t.string]
+        elif depth == 1 and t.string == names_until:
+            names_until = ""
         if t.type != tokenize.OP:
             continue
         if t.string in _OPEN:
@@ -181,7 +190,7 @@ def brackets(text: str) -> list[Brackets]:
                 if parts:
                     closed = not cuts and (kind == "(") != called and kind != "{"
                     out.append(Brackets(start, t.start[1], parts, closed, bool(cuts) and not called))
-        elif t.string == "," and depth == 1:
+        elif t.string == "," and depth == 1 and not names_until:
             cuts.append(t.start[1])
     return out
 
@@ -339,7 +348,9 @@ _SUMS, _PRODUCTS = (ast.Add, ast.Sub), (ast.Mult, ast.Div, ast.MatMult, ast.Floo
 def pieces(text: str) -> list[str]:
     """An expression cut where it holds together least; the commas of a tuple are left out."""
     tree = _parsed(text)
-    if tree is None or tree.col_offset:  # all of it stands in parentheses
+    if tree is None:
+        return _clauses(text) if isinstance(_parsed(f"[{text}]"), ast.ListComp) else [text]
+    if tree.col_offset:  # all of it stands in parentheses
         return [text]
     if _is_bare_tuple(text):
         return list(brackets(f"({text})")[0].parts)
@@ -350,6 +361,18 @@ def pieces(text: str) -> list[str]:
         return _terms(text, tree)
     calls = chain(text)
     return calls if len(calls) > 2 else [text]
+
+
+def _clauses(text: str) -> list[str]:
+    """What stands in the brackets of a comprehension, cut before each `for` and each of their `if`s."""
+    cuts: list[int] = []
+    depth, before = 0, None
+    for t in tokenize.generate_tokens(io.StringIO(text).readline):
+        depth += (t.string in _OPEN) - (t.string in _CLOSE)
+        if not depth and (t.string == "for" or (t.string == "if" and cuts)):
+            cuts.append(before.start[1] if before is not None and before.string == "async" else t.start[1])
+        before = t
+    return [text[a:b].strip() for a, b in itertools.pairwise([0, *cuts, len(text)])]
 
 
 def _terms(text: str, tree: ast.BinOp) -> list[str]:

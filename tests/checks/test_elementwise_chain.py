@@ -549,7 +549,7 @@ def test_functions_that_say_so_return_arrays() -> None:
 
 
 def test_what_a_loop_carries_is_an_array_where_its_steps_make_one() -> None:
-    body = "out = mx.zeros((4, 8))\nfor i in range(3):\n    out = mx.tanh(out * x) + y\nreturn out"
+    body = "out = mx.zeros((4, 4096, 512))\nfor i in range(3):\n    out = mx.tanh(out * x) + y\nreturn out"
     (m,) = found(body)
     assert m.obligations == []
 

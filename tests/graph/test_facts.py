@@ -9,7 +9,7 @@ from graph.functions import graph_of
 
 from fuselint.graph import dtypes
 from fuselint.graph.dtypes import DType
-from fuselint.graph.facts import MISSING, Facts
+from fuselint.graph.facts import FITS, MISSING, Facts
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.shapes import Shape, broadcast
 from fuselint.graph.symbols import Expr
@@ -448,3 +448,41 @@ def test_an_array_of_a_list_of_numbers_has_their_dtype(expression: str, made: st
     if made != "%":
         rank = graph.facts.rank(result(graph))
         assert rank == (2 if "[[" in expression else 1)
+
+
+# -- what loops carry around ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("step", "shape_of_s", "dtype_of_s"),
+    [
+        ("s = s * 0.5 + x.swapaxes(-1, -2) @ x", "(B, D, D)", "float32"),
+        ("s = s * 0.5", "(B, D, D)", "float32"),
+        ("s = s @ s\n    while s.sum() > 0:\n        s = s - 1", "(B, D, D)", "float32"),
+        ("s, t = t, s @ t", "(B, D, D)", "float32"),
+        ("s = s if n > 3 else -s", "(B, D, D)", "float32"),
+        ("s = mx.concatenate([s, s], axis=1)", "(s.shape[-3], s.shape[-2], s.shape[-1])", "float32"),
+        ("s = s + other(y)", "(B, D, D)", "float32"),
+        ("s = s[None]", "(*s,)", "float32"),
+        ("s = s.astype(mx.float16)", "(B, D, D)", "s.dtype"),
+        ("s = other(s)", "None", "s.dtype"),
+    ],
+)
+def test_what_a_loop_leaves_as_it_was_is_known(step: str, shape_of_s: str, dtype_of_s: str) -> None:
+    graph = function(
+        "B, L, D = x.shape\ns = t = mx.zeros((B, D, D))\nfor i in range(n):\n    " + step + "\nreturn s",
+        "x: mx.array, y, n",
+    )
+    assert (shape(graph), dtype(graph)) == (shape_of_s, dtype_of_s)
+    assert (FITS in graph.facts.of(result(graph)).assumed) is ("other(y)" in step)  # which may be wider
+
+
+def test_loops_that_need_one_another_are_asked_once() -> None:
+    names = [f"s{i}" for i in range(24)]
+    start = "\n".join(f"{name} = mx.zeros((4, 8))" for name in names)
+    steps = "\n".join(f"    {a} = {a} + {b}" for a, b in zip(names, [*names[1:], "y"], strict=True))
+    grown = "\n".join(f"    {a} = mx.concatenate([{a}, {b}])" for a, b in zip(names, [*names[1:], "y"], strict=True))
+    graph = function(f"{start}\nfor i in range(n):\n{grown}\nreturn s0", "y, n")
+    assert shape(graph) == "(s0.shape[-2], s0.shape[-1])"
+    known = function(f"{start}\nfor i in range(n):\n{steps.replace('+ y', '+ 1')}\nreturn s0", "y, n")
+    assert (shape(known), dtype(known)) == ("(4, 8)", "float32")

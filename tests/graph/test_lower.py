@@ -515,3 +515,30 @@ def test_a_function_beyond_the_budget_claims_nothing() -> None:
     graph = program_of(HEAD + source).graph("f")
     assert graph is not None and "too many" in graph.not_understood
     assert graph.nodes == [] and graph.returns == []
+
+
+def test_a_comprehension_over_a_display_is_taken_apart() -> None:
+    graph = body("a, b = (mx.exp(t) * 2 for t in (x, y))\nreturn a - b")
+    assert formula(graph.returns[0][1]) == formula(body("return mx.exp(x) * 2 - mx.exp(y) * 2").returns[0][1])
+    graph = body("parts = [t + u for t, u in ((x, y), (y, x))]\nreturn mx.concatenate(parts, axis=0)")
+    assert formula(graph.returns[0][1]) == formula(body("return mx.concatenate([x + y, y + x], axis=0)").returns[0][1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a, b = (mx.exp(t) for t in (x, y) if flag)",
+        "a, b = (mx.exp(t) for t in (x, *flag))",
+        "a, b = (mx.exp(t) for t in flag)",
+        "a, b = (mx.exp(t) for t in (x, y) for _ in flag)",
+        "a, b = (mx.exp(last := t) for t in (x, y))",
+        "c = (mx.exp(t) for t in (x, y))\na, b = c",
+    ],
+)
+def test_other_comprehensions_are_not_understood(text: str) -> None:
+    assert body(f"{text}\nreturn a").returns[0][1].op == "item"
+
+
+def test_what_a_comprehension_runs_over_is_computed_once() -> None:
+    graph = body("a, b = (t + 1 for t in (mx.exp(x), mx.exp(y)))\nreturn a - b")
+    assert [n.op for n in graph.nodes].count("exp") == 2

@@ -62,6 +62,8 @@ def test_brackets() -> None:
         "(aaaaaaaaaaa, )",
         "a if (bbbbbbbbb) else [ccccccccccc]",
         "f(a)(bbbbbbbb + ccccccc)[dddddddddddddddd]",
+        "[f(aaa, bb) for aaa, bb in ((ccc, dd), (eee, ff)) if aaa if (bb or ccc)]",
+        "f(lambda a, b: a + b, cccccccc, [d for d, in eeee for _ in f])",
     ],
 )
 def test_broken_code_means_the_same_and_keeps_to_the_width(text: str, width: int) -> None:
@@ -148,6 +150,11 @@ SHORT = "mx.fast.rope(queries, dims)"
         ("x, y = ", f"{CALL}, {CALL}", ("(", f"    {CALL},", f"    {CALL},", ")")),
         ("return ", f"{SHORT}, {CALL}", (f"{SHORT}, mx.fast.rope(", "    queries_of_the_layer, dims_of_a_head", ")")),
         ("return ", f"[{CALL}, y]", ("[", f"    {CALL},", "    y,", "]")),
+        (
+            "return ",
+            f"[{SHORT} for queries, dims in (a, b) if queries]",
+            ("[", f"    {SHORT}", "    for queries, dims in (a, b)", "    if queries", "]"),
+        ),
         ("return ", f"{CALL} if cosines else None", ("(", f"    {CALL}", "    if cosines", "    else None", ")")),
     ],
 )
