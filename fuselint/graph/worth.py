@@ -139,14 +139,39 @@ def is_read_out(graph: Graph, root: Node) -> bool:
             if r in seen:
                 continue
             seen.add(r)
-            if r.op == "attr" and r.attrs.get("name") in READS:
-                return True
-            if r.op == "call" and r.attrs.get("target") in HOST:
+            if _is_of_the_host(r):
                 return True
             if r.op.startswith("linalg.") and r.op != "linalg.norm":
                 return True
             stack.append(r)
     return False
+
+
+def is_only_read_out(graph: Graph, root: Node) -> bool:
+    """Whether all that a function makes of a value are numbers for the host, which waits for them: beside that, a few
+    launches are nothing."""
+    stack, seen, found = [root], {root}, False
+    while stack:
+        node = stack.pop()
+        if node in graph.escaping:
+            return False
+        for r in graph.users.get(node, ()):
+            if _is_of_the_host(r):
+                found = True
+            elif not _is_computed(r) and r.op not in ("item", *ASKS):
+                return False
+            elif r not in seen and r.op not in ASKS:
+                seen.add(r)
+                stack.append(r)
+    return found
+
+
+ASKS = frozenset({"shape", "dim", "dtype", "ndim", "size"})
+
+
+def _is_of_the_host(node: Node) -> bool:
+    is_method = node.op == "attr" and node.attrs.get("name") in READS
+    return is_method or (node.op == "call" and node.attrs.get("target") in HOST)
 
 
 def is_lowest(node: Node) -> bool:

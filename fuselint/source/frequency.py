@@ -24,7 +24,7 @@ from fuselint.source.scopes import dotted
 
 MOST = 300
 """Callers that are followed from one function, at most."""
-FEW = 40
+MOST_OUTSIDE = 40
 """Callers of what no layer calls, at most."""
 
 DEEPEST = 12
@@ -39,6 +39,8 @@ ELSEWHERE = frozenset({"text", "string", "exported"})
 
 PLAIN = frozenset({"property", "staticmethod", "classmethod", "dataclasses.dataclass", "abc.abstractmethod"})
 """Decorators that hand nothing on."""
+
+EMBEDDING = "mlx.nn.Embedding"
 
 FREE = frozenset({"staticmethod", "classmethod"})
 """Methods that take no object."""
@@ -67,11 +69,12 @@ OFTEN, SELDOM, NEVER = "often", "seldom", "never"
 @dataclass(frozen=True, slots=True)
 class Frequency:
     """How often: OFTEN, SELDOM (once for each pass of a model, or rarer) or NEVER. why: for those who ask. again: in a
-    loop of the function itself."""
+    loop of the function itself. of_tokens: what runs seldom may be of a whole prompt, which its model embeds."""
 
     how: str = OFTEN
     why: str = ""
     again: bool = False
+    of_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,7 @@ class Frequencies:
             return Frequency(NEVER, "nothing in the package uses it")
         waiting, seen = [(found, False)], {(found, False)}
         ends: list[str] = []
+        of_tokens = False
         while waiting:
             at, passed = waiting.pop()
             if len(seen) > MOST:
@@ -160,6 +164,7 @@ class Frequencies:
                 if self.is_many(owner):
                     return Frequency(OFTEN, f"there may be many objects of {owner.name}")
                 passed = passed or self.is_model(owner)
+                of_tokens = of_tokens or any(part.name == EMBEDDING for part in self.parts(owner))
                 if self._prepares(owner):
                     ends.append(f"{owner.name} prepares an input")
                     continue
@@ -182,7 +187,11 @@ class Frequencies:
                 if edge.by is not None and (edge.by, passed) not in seen:
                     seen.add((edge.by, passed))
                     waiting.append((edge.by, passed))
-        return Frequency(SELDOM, ends[0]) if ends else Frequency(OFTEN, "nothing that calls it is a model")
+        return (
+            Frequency(SELDOM, ends[0], of_tokens=of_tokens)
+            if ends
+            else Frequency(OFTEN, "nothing that calls it is a model")
+        )
 
     def is_of_layers(self, found: Definition) -> bool:
         """Whether objects of which there may be many call a function, as far as its callers are known."""
@@ -197,7 +206,7 @@ class Frequencies:
         while waiting:
             at = waiting.pop()
             owner = self.owner(at)
-            if len(seen) > FEW or (owner is not None and self.is_many(owner)):
+            if len(seen) > MOST_OUTSIDE or (owner is not None and self.is_many(owner)):
                 return True
             new = {e.by for e in self._edges(at, owner, False) if e.by is not None} - seen
             seen |= new

@@ -268,8 +268,10 @@ MASK = """
         def __init__(self, d, n):
             super().__init__()
             self.model = Model(d, n)
+            self.words = {words}
 
         def __call__(self, x):
+            x = self.words(x)
             {before}
             for _ in range(9):
                 {inside}
@@ -278,11 +280,19 @@ MASK = """
 """
 
 
-@pytest.mark.parametrize(("before", "inside"), [("m = mask(4096)", "pass"), ("pass", "m = mask(4096)")])
-def test_a_mask_that_is_built_once_a_pass_is_told_of(package: Path, before: str, inside: str) -> None:
-    """The attention of every layer reads it."""
-    write(package, lm=MASK.format(before=before, inside=inside), user="from .lm import LM\n")
-    assert told(package, "lm", select=("FUS102",)) == (["mask"], 0)
+@pytest.mark.parametrize(
+    ("before", "inside", "words", "functions"),
+    [
+        ("m = mask(4096)", "pass", "nn.Embedding(n, d)", ["mask"]),  # the attention of every layer reads it
+        ("m = mask(4096)", "pass", "nn.Linear(d, d)", []),
+        ("pass", "m = mask(4096)", "nn.Linear(d, d)", ["mask"]),
+    ],
+)
+def test_a_mask_that_is_built_once_a_pass_is_told_of_where_a_prompt_is_embedded(
+    package: Path, before: str, inside: str, words: str, functions: list[str]
+) -> None:
+    write(package, lm=MASK.format(before=before, inside=inside, words=words), user="from .lm import LM\n")
+    assert told(package, "lm", select=("FUS102",)) == (functions, 1 - len(functions))
 
 
 # -- never ------------------------------------------------------------------------------------------------------------
@@ -1116,3 +1126,45 @@ def test_a_model_that_calls_itself(package: Path, run: str, before: str, user: s
     write(models, model=ITSELF.format(run=run, before=before), user=user)
     (models / "__init__.py").write_text("from .model import Model\n")
     assert len(told(models, "model")[0]) == count
+
+
+READ_OUT = """
+    class Layer(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.proj = nn.Linear(d, d)
+
+        def __call__(self, x):
+            x = self.proj(x)
+            y = mx.tanh(x) * mx.sigmoid(x) + x
+            {after}
+
+
+    class Net(nn.Module):
+        def __init__(self, d, n):
+            super().__init__()
+            self.layers = [Layer(d) for _ in range(n)]
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "count"),
+    [
+        ("return mx.argmax(y[0], axis=-1).tolist()", 0),
+        ("return y.shape[0] * mx.mean(mx.abs(y)).item()", 0),
+        ("return y", 1),
+        ("return y, mx.max(y).item()", 1),
+        ("return self.proj(y) if mx.max(y).item() > 0 else x", 1),
+        ("self.kept = y\n            return mx.max(y).item()", 1),
+        ("return mx.max(y)", 1),
+    ],
+)
+def test_what_only_the_host_reads_is_silent(package: Path, after: str, count: int) -> None:
+    write(package, net=READ_OUT.format(after=after), user="from .net import Net\n")
+    assert told(package, "net") == (["Layer.__call__"] * count, 1 - count)
+    assert told(package, "net", hot=("*",)) == (["Layer.__call__"], 0)
