@@ -150,7 +150,9 @@ def is_read_out(graph: Graph, root: Node) -> bool:
 
 def is_only_read_out(graph: Graph, root: Node) -> bool:
     """Whether all that a function makes of a value are numbers for the host, which waits for them: beside that, a few
-    launches are nothing."""
+    launches are nothing. A function that is no layer's and returns a number makes nothing else."""
+    if _returns_a_number(graph):
+        return True
     stack, seen, found = [root], {root}, False
     while stack:
         node = stack.pop()
@@ -167,6 +169,12 @@ def is_only_read_out(graph: Graph, root: Node) -> bool:
     return found
 
 
+def _returns_a_number(graph: Graph) -> bool:
+    function = graph.module.functions.get(graph.context.qualname)
+    return function is not None and function.returns in NUMBERS and not _is_a_layer(graph)
+
+
+NUMBERS = frozenset({"float", "int", "bool"})
 ASKS = frozenset({"shape", "dim", "dtype", "ndim", "size"})
 
 

@@ -1168,3 +1168,33 @@ def test_what_only_the_host_reads_is_silent(package: Path, after: str, count: in
     write(package, net=READ_OUT.format(after=after), user="from .net import Net\n")
     assert told(package, "net") == (["Layer.__call__"] * count, 1 - count)
     assert told(package, "net", hot=("*",)) == (["Layer.__call__"], 0)
+
+
+STEPPER = """
+    class Stepper{base}:
+        def __init__(self):
+            {init}
+
+        def measure(self, x: mx.array) -> {returns}:
+            self.mean = 0.9 * self.mean + 0.1 * x * x
+            return read(mx.max(self.mean))
+
+
+    def read(x: mx.array) -> float:
+        return x.item()
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "init", "returns", "count"),
+    [
+        ("", "self.mean = mx.zeros((8,))", "float", 0),
+        ("", "self.mean = mx.zeros((8,))", "mx.array", 1),
+        ("(nn.Module)", "super().__init__(); self.mean = mx.zeros((8,))", "float", 1),
+    ],
+)
+def test_a_function_that_returns_a_number_waits_for_it(
+    package: Path, base: str, init: str, returns: str, count: int
+) -> None:
+    write(package, step=STEPPER.format(base=base, init=init, returns=returns), user="from .step import Stepper\n")
+    assert told(package, "step") == (["Stepper.measure"] * count, 1 - count)
