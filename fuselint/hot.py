@@ -9,7 +9,7 @@ from fuselint import chips
 from fuselint.config import Settings
 from fuselint.finding import Traffic
 from fuselint.graph.model import Graph
-from fuselint.graph.worth import is_of_another_choice
+from fuselint.graph.worth import is_of_another_choice, is_only_read_out
 from fuselint.rulebook import Match
 from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
 from fuselint.source.modules import Definition, Modules
@@ -34,8 +34,10 @@ SMALL = frozenset(
         "FUS403",
     ]
 )
-"""Rules that save a few launches, or one pass over one activation: nothing, beside the layers of a model. No FUS102: a
-mask is made once, too, but the attention of every layer reads it."""
+"""Rules that save a few launches, or one pass over one activation: nothing, beside the layers of a model."""
+
+MASKS = "FUS102"
+"""A mask is made once, too, but the attention of every layer reads it, where it is of a whole prompt."""
 
 LOOPS = frozenset(["FUS303"])
 """Rules that find a loop: what counts is how often that runs, not how many rounds it goes."""
@@ -76,6 +78,10 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
         return True
     if match.data.get("slower") and not graph.context.hot:
         return True  # MLX knows of the other way, and finds its own faster
+    if match.code in SMALL - LOOPS and not graph.context.hot and is_only_read_out(graph, match.root):
+        return True
+    if often.how == SELDOM and match.code == MASKS and not often.of_tokens:
+        return True
     if often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match):
         return True
     # A launch that writes zeros is of account only where each layer does it.

@@ -43,7 +43,8 @@ def is_rare(graph: Graph, nodes: Sequence[Node], *, gated: bool = False) -> bool
         or _interpolates(graph, nodes)
         or _shows_an_image(graph, nodes, outside)
         or _rewrites_a_parameter(graph, nodes[-1], outside)
-        or (not gated and (_guides(graph, nodes, outside) or _steps_a_solver(graph, nodes)))
+        or (not gated and (_guides(graph, nodes, outside) or _weighs(graph, nodes, outside)))
+        or (not gated and _steps_a_solver(graph, nodes))
     )
 
 
@@ -139,14 +140,47 @@ def is_read_out(graph: Graph, root: Node) -> bool:
             if r in seen:
                 continue
             seen.add(r)
-            if r.op == "attr" and r.attrs.get("name") in READS:
-                return True
-            if r.op == "call" and r.attrs.get("target") in HOST:
+            if _is_of_the_host(r):
                 return True
             if r.op.startswith("linalg.") and r.op != "linalg.norm":
                 return True
             stack.append(r)
     return False
+
+
+def is_only_read_out(graph: Graph, root: Node) -> bool:
+    """Whether all that a function makes of a value are numbers for the host, which waits for them: beside that, a few
+    launches are nothing. A function that is no layer's and returns a number makes nothing else."""
+    if _returns_a_number(graph):
+        return True
+    stack, seen, found = [root], {root}, False
+    while stack:
+        node = stack.pop()
+        if node in graph.escaping:
+            return False
+        for r in graph.users.get(node, ()):
+            if _is_of_the_host(r):
+                found = True
+            elif not _is_computed(r) and r.op not in ("item", *ASKS):
+                return False
+            elif r not in seen and r.op not in ASKS:
+                seen.add(r)
+                stack.append(r)
+    return found
+
+
+def _returns_a_number(graph: Graph) -> bool:
+    function = graph.module.functions.get(graph.context.qualname)
+    return function is not None and function.returns in NUMBERS and not _is_a_layer(graph)
+
+
+NUMBERS = frozenset({"float", "int", "bool"})
+ASKS = frozenset({"shape", "dim", "dtype", "ndim", "size"})
+
+
+def _is_of_the_host(node: Node) -> bool:
+    is_method = node.op == "attr" and node.attrs.get("name") in READS
+    return is_method or (node.op == "call" and node.attrs.get("target") in HOST)
 
 
 def is_lowest(node: Node) -> bool:
@@ -344,6 +378,38 @@ def _guides(graph: Graph, nodes: Sequence[Node], outside: Sequence[Node]) -> boo
     made = [_at(nodes, facts, {a: 3.0, b: 5.0, given[0]: s}) for s in (-1.0, 0.0, 1.0)]
     steps = {y - x for x, y in pairwise(made) if x is not None and y is not None}
     return len(steps) == 1 and {3.0, 5.0} <= set(made)
+
+
+def _weighs(graph: Graph, nodes: Sequence[Node], outside: Sequence[Node]) -> bool:
+    """Whether a chain mixes arguments by options of a call, so that it is any of them where they are the same: the
+    guidance of several predictions, each a pass of a model. `a + (options.s - 1) * (a - b) + options.t * (a - c)`"""
+    facts = graph.facts
+    operands_ = list(dict.fromkeys(k for k in outside if k.op != "const" and facts.kind(k) not in ("dtype", "none")))
+    options = [k for k in operands_ if _is_an_option(facts, k)]
+    arrays = [k for k in operands_ if k.op == "param" and k not in options]
+    if len(arrays) < 2 or not options or len(arrays) + len(options) < len(operands_):
+        return False
+    weights = {k: 0.25 + i for i, k in enumerate(options)}
+    same = {y: _at(nodes, facts, {**dict.fromkeys(arrays, y), **weights}) for y in (3.0, 5.0)}
+    other = [
+        _at(nodes, facts, {**{k: 3.0 + i for i, k in enumerate(arrays)}, **w}) for w in (weights, _halved(weights))
+    ]
+    return all(at is not None and math.isclose(at, y) for y, at in same.items()) and other[0] != other[1]
+
+
+def _halved(weights: Mapping[Node, float]) -> dict[Node, float]:
+    return {k: w / 2 for k, w in weights.items()}
+
+
+def _is_an_option(facts: Facts, node: Node) -> bool:
+    """A number that is given, `options.scale` of an argument, or arithmetic with such; what a layer keeps may be
+    learned."""
+    if node.op in ARITHMETIC and node.op != "astype":
+        return all(k.op == "const" or _is_an_option(facts, k) for k in node.inputs)
+    if node.op == "param":
+        return facts.kind(node) == "scalar"
+    held = node.inputs[0] if node.op == "attr" else None
+    return held is not None and held.op == "param" and held.attrs.get("name") != "self"
 
 
 def _at(nodes: Sequence[Node], facts: Facts, values: dict[Node, float]) -> float | None:

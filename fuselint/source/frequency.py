@@ -24,7 +24,7 @@ from fuselint.source.scopes import dotted
 
 MOST = 300
 """Callers that are followed from one function, at most."""
-FEW = 40
+MOST_OUTSIDE = 40
 """Callers of what no layer calls, at most."""
 
 DEEPEST = 12
@@ -39,6 +39,11 @@ ELSEWHERE = frozenset({"text", "string", "exported"})
 
 PLAIN = frozenset({"property", "staticmethod", "classmethod", "dataclasses.dataclass", "abc.abstractmethod"})
 """Decorators that hand nothing on."""
+
+EMBEDDING = "mlx.nn.Embedding"
+
+FREE = frozenset({"staticmethod", "classmethod"})
+"""Methods that take no object."""
 
 PARTS = 2
 """A layer is made of so many modules at least: a list of convolutions is none of layers."""
@@ -64,11 +69,12 @@ OFTEN, SELDOM, NEVER = "often", "seldom", "never"
 @dataclass(frozen=True, slots=True)
 class Frequency:
     """How often: OFTEN, SELDOM (once for each pass of a model, or rarer) or NEVER. why: for those who ask. again: in a
-    loop of the function itself."""
+    loop of the function itself. of_tokens: what runs seldom may be of a whole prompt, which its model embeds."""
 
     how: str = OFTEN
     why: str = ""
     again: bool = False
+    of_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +154,7 @@ class Frequencies:
             return Frequency(NEVER, "nothing in the package uses it")
         waiting, seen = [(found, False)], {(found, False)}
         ends: list[str] = []
+        of_tokens = False
         while waiting:
             at, passed = waiting.pop()
             if len(seen) > MOST:
@@ -157,6 +164,7 @@ class Frequencies:
                 if self.is_many(owner):
                     return Frequency(OFTEN, f"there may be many objects of {owner.name}")
                 passed = passed or self.is_model(owner)
+                of_tokens = of_tokens or any(part.name == EMBEDDING for part in self.parts(owner))
                 if self._prepares(owner):
                     ends.append(f"{owner.name} prepares an input")
                     continue
@@ -179,7 +187,11 @@ class Frequencies:
                 if edge.by is not None and (edge.by, passed) not in seen:
                     seen.add((edge.by, passed))
                     waiting.append((edge.by, passed))
-        return Frequency(SELDOM, ends[0]) if ends else Frequency(OFTEN, "nothing that calls it is a model")
+        return (
+            Frequency(SELDOM, ends[0], of_tokens=of_tokens)
+            if ends
+            else Frequency(OFTEN, "nothing that calls it is a model")
+        )
 
     def is_of_layers(self, found: Definition) -> bool:
         """Whether objects of which there may be many call a function, as far as its callers are known."""
@@ -194,7 +206,7 @@ class Frequencies:
         while waiting:
             at = waiting.pop()
             owner = self.owner(at)
-            if len(seen) > FEW or (owner is not None and self.is_many(owner)):
+            if len(seen) > MOST_OUTSIDE or (owner is not None and self.is_many(owner)):
                 return True
             new = {e.by for e in self._edges(at, owner, False) if e.by is not None} - seen
             seen |= new
@@ -643,9 +655,12 @@ class Frequencies:
         return "." not in owner.name and (self._is_unnamed(owner) or self._is_unnamed_method(found, owner, function))
 
     def _is_unnamed_method(self, found: Definition, owner: Definition, function: FunctionSummary) -> bool:
-        """Whether nothing but itself names a private method, and no base that isn't known may call it."""
+        """Whether nothing but itself names a private method, or one that takes no object, and no base that isn't known
+        may call it. Another method is for users who have an object."""
         name = found.name.rpartition(".")[2]
-        if not name.startswith("_") or name.startswith("__") or self._decorated(function):
+        if name.startswith("__") or self._decorated(function):
+            return False
+        if not name.startswith("_") and not (function.kind in FREE and self._is_used_otherwise(owner)):
             return False
         named = any(path != found.path or m.by != found.name for path, m in self.named(name))
         return not named and self.modules.lineage(owner)[1]
@@ -661,6 +676,18 @@ class Frequencies:
         beside = [p for p in python_files(self.top) if os.path.dirname(p) == os.path.dirname(path) and p != path]
         beside = [p for p in beside if not p.endswith("__init__.py")]
         return len(beside) < FEW or 2 * sum(p in imported for p in beside) <= len(beside)
+
+    def _is_used_otherwise(self, owner: Definition) -> bool:
+        """Whether the package uses a class of its own, and doesn't offer it."""
+        used = any(m.role not in PASSIVE for _, m in self.mentioned(owner))
+        return used and not self._is_entry(owner.path) and not self._is_exported(owner)
+
+    def _is_exported(self, owner: Definition) -> bool:
+        """Whether a package says that a name of one of its files is for others, or looks one up by a text."""
+        return any(
+            m.role in ("exported", "text", "string") or (m.role in ("import", "alias") and path.endswith("__init__.py"))
+            for path, m in self.named(owner.name)
+        )
 
     def _is_package(self) -> bool:
         return os.path.isfile(os.path.join(self.top, "__init__.py"))
@@ -687,14 +714,17 @@ class Frequencies:
         return bool(held.by_name.get("*")) and not last.startswith("_")
 
     def _naming(self, found: Definition) -> Iterator[tuple[str, Mention]]:
-        """What may speak of a name of this file: its own names, and attributes and strings anywhere."""
+        """What may speak of a name of this file: its own names, attributes and texts that something is looked up by
+        anywhere, and other texts of files that may name it."""
+        reaching = self._reaching(found)
         for path, m in self.named(found.name):
             if path == found.path:
                 if m.text.partition(".")[0] not in ("self", "super"):
                     yield path, m
-            elif m.role in ("text", "string") or (
-                "." in m.text and m.role != "import" and self._may_be(found, path, m)
-            ):
+            elif m.role == "string":
+                if path in reaching or os.path.dirname(path) == os.path.dirname(found.path):
+                    yield path, m
+            elif m.role == "text" or ("." in m.text and m.role != "import" and self._may_be(found, path, m)):
                 yield path, m
 
     def _may_be(self, found: Definition, path: str, m: Mention) -> bool:
@@ -748,6 +778,15 @@ class Frequencies:
                 return False  # the attribute of MLX's modules
             case ast.Attribute(value=ast.Name(id="self")):
                 return self._attribute(by, node.attr)
+            case ast.Attribute(value=ast.Name(id=given)):
+                found = self._field(set(self._stated(by, given)), node.attr)
+            case ast.Attribute(value=ast.Attribute(value=ast.Name(id="self"), attr=kept)):
+                owner = self.owner(by)
+                found = self._field(set(self.kept(owner, kept)) if owner is not None else set(), node.attr)
+            case _:
+                found = MISSING
+        if found is not MISSING:
+            return found
         return self._device(by, node) if self.on_metal else MISSING
 
     def _device(self, by: Definition, node: ast.expr) -> object:
@@ -781,12 +820,38 @@ class Frequencies:
             return MISSING
         return self._value(Definition(by.path, stored[0][0]), stored[0][1])
 
+    def _field(self, held: set[Definition], name: str) -> object:
+        """What a field of a dataclass is in all objects that the package makes of it, each by a call that says what it
+        gives, and by no file that may give anything."""
+        owner = next(iter(held)) if len(held) == 1 else None
+        found = self.modules.class_(owner) if owner is not None else None
+        if owner is None or found is None or not found.is_dataclass or name not in found.fields or found.bases:
+            return MISSING
+        if self._is_set_elsewhere(owner, name) or any(m.role in CALLS for _, m in self.named("cls", {owner.path})):
+            return MISSING
+        calls = self._used(self._all_calls(self.mentioned(owner)))
+        index = list(found.fields).index(name)
+        default = found.fields[name].default
+        return _common([self._given_at(p, m, name, index, default) for p, m in calls])
+
+    def _is_set_elsewhere(self, owner: Definition, name: str) -> bool:
+        """Whether anything may assign an attribute of an object that exists."""
+        for path in self.modules.with_word(self.top, name):
+            held = self.modules.mentions(path)
+            for by, value in held.stored.get(name, ()) if held is not None else ():
+                if value is None or (path == owner.path and by.startswith(f"{owner.name}.")):
+                    return True
+        return False
+
     def _parameter(self, by: Definition, read: ast.Name) -> object:
         """What all calls in the package give a parameter. Of what others may call too, nothing is known."""
         name = read.id
         function = self.modules.function(by)
         held = self.modules.mentions(by.path)
-        if function is None or held is None or held.assigned.get(by.name, {}).get(name, read.lineno) < read.lineno:
+        if function is None or held is None:
+            return MISSING
+        before = [tests for line, tests in held.assigned.get(by.name, {}).get(name, ()) if line < read.lineno]
+        if not all(before):
             return MISSING
         index = next((i for i, p in enumerate(function.parameters) if p.name == name), None)
         if index is None or function.parameters[index].kind in ("*", "**"):
@@ -796,28 +861,42 @@ class Frequencies:
         key = (by, name, self._deciding)  # what is found depends on how deep it may still be looked for
         if key not in self._by_all:
             self._by_all[key] = self._given_by_all(by, function, index)
-        return self._by_all[key]
+        given = self._by_all[key]
+        return given if given is MISSING or all(self._is_barred(by, t, name, given) for t in before) else MISSING
+
+    def _is_barred(self, by: Definition, tests: Sequence[Test], name: str, given: object) -> bool:
+        """Whether a place, which tests decide of, is never reached as long as a name is what it is given."""
+
+        def value(node: ast.expr) -> object:
+            return given if isinstance(node, ast.Name) and node.id == name else self._value(by, node)
+
+        return any(outcome(test, value) is (not wanted) for test, wanted in tests)
 
     def _given_by_all(self, by: Definition, function: FunctionSummary, index: int) -> object:
         """What all calls that are reached give a parameter."""
         name = function.parameters[index].name
-        calls = [(path, m) for path, m in self._calls_of(by, function) if not _hands_on(by, name, path, m)]
-        calls = [(path, m) for path, m in calls if not self._is_off(path, m)]
-        if not calls:
-            return MISSING
+        others = [(path, m) for path, m in self._calls_of(by, function) if not _hands_on(by, name, path, m)]
+        calls = self._used([(path, m) for path, m in others if not self._is_off(path, m)])
         shift = 1 if function.class_name is not None and function.kind != "staticmethod" else 0
-        values = [self._given(path, m, function, index, shift) for path, m in calls]
-        first = values[0]
-        same = all(type(v) is type(first) and v == first for v in values)
-        return first if same and MISSING not in values else MISSING
+        return _common([self._given(path, m, function, index, shift) for path, m in calls])
+
+    def _used(self, calls: Sequence[tuple[str, Mention]]) -> Sequence[tuple[str, Mention]]:
+        """Without those in functions that nothing uses; all where there are no others."""
+        used = [(path, m) for path, m in calls if m.by == MODULE or not self.is_unused(Definition(path, m.by))]
+        return used or calls
 
     def _given(self, path: str, m: Mention, function: FunctionSummary, index: int, shift: int) -> object:
         parameter = function.parameters[index]
+        at = index - shift if parameter.kind != "keyword" else None
+        return self._given_at(path, m, parameter.name, at, parameter.default if parameter.has_default else MISSING)
+
+    def _given_at(self, path: str, m: Mention, name: str, index: int | None, default: object) -> object:
+        """What a call gives for a name, or by its position."""
         if m.given is None or self._deciding > DEEPEST:
             return MISSING
-        node = m.given.get(parameter.name, m.given.get(index - shift) if parameter.kind != "keyword" else None)
+        node = m.given.get(name, m.given.get(index) if index is not None else None)
         if node is None:
-            return parameter.default if parameter.has_default else MISSING
+            return default
         self._deciding += 1
         try:
             return self._value(Definition(path, m.by), node) if m.by != MODULE else MISSING
@@ -841,7 +920,7 @@ class Frequencies:
             found = self.mentioned(owner)
         else:
             return self._calls_of_method(by, function, name)
-        return self._all_calls(found)
+        return self._all_calls([(p, call) for p, m in found for call in self._by_local_name(p, m) or [m]])
 
     def _all_calls(self, found: Sequence[tuple[str, Mention]]) -> Sequence[tuple[str, Mention]]:
         """The calls among the places that name a function or class; none where others may call it too."""
@@ -855,13 +934,23 @@ class Frequencies:
         """The calls of a private method on `self`, and of objects that are kept where they are made."""
         if name == "__call__":
             owner = Definition(by.path, function.class_name or "")
-            return list(self._calls_of_objects(owner)) if self._all_calls(self.mentioned(owner)) else ()
+            found = self.mentioned(owner)
+            if all(m.role in PASSIVE for _, m in found):
+                return list(self._calls_by_itself(owner))
+            return list(self._calls_of_objects(owner)) if self._all_calls(found) else ()
         if not name.startswith("_") or name.startswith("__"):
             return ()
-        found = list(self.named(name))
-        own = all(m.role in CALLS and m.text == f"self.{name}" and path == by.path for path, m in found)
-        same = all(m.by.startswith(f"{function.class_name}.") for _, m in found)
-        return found if own and same else ()
+        named = list(self.named(name))
+        own = all(m.role in CALLS and m.text == f"self.{name}" and path == by.path for path, m in named)
+        same = all(m.by.startswith(f"{function.class_name}.") for _, m in named)
+        return named if own and same else ()
+
+    def _calls_by_itself(self, owner: Definition) -> Iterator[tuple[str, Mention]]:
+        """`self(x)`: how a model runs that is loaded by its name, and has its own loop."""
+        held = self.modules.mentions(owner.path)
+        for m in held.by_name.get("self", ()) if held is not None else ():
+            if m.role in CALLS and m.text == "self" and self.owner(Definition(owner.path, m.by)) == owner:
+                yield owner.path, m
 
     def _calls_of_objects(self, owner: Definition) -> Iterator[tuple[str, Mention]]:
         """The calls `self.kept(x)` of all objects of a class, or of each in a loop through several, and a call of
@@ -884,6 +973,13 @@ class Frequencies:
         if not uses:
             yield path, ANY
         yield from ((path, m if m.role in CALLS else ANY) for m in uses if m.role != "type")
+
+
+def _common(values: Sequence[object]) -> object:
+    """The constant that all of them are, or MISSING."""
+    first = values[0] if values else MISSING
+    same = all(type(v) is type(first) and v == first for v in values)
+    return first if same and MISSING not in values else MISSING
 
 
 def _is_or_chooses(value: ast.expr, m: Mention) -> bool:

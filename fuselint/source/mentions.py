@@ -73,8 +73,8 @@ class Mentions:
 
     stored: what is assigned to each attribute, by which function; None where that is no plain assignment to one of
     self's. assigned: the names that each function binds itself, with the
-    first line that does; 0 in a loop, which may come round. bound: the expressions that a function's local names are
-    assigned; None for what binds them otherwise.
+    lines that do, 0 in a loop, which may come round, and what decides whether they are reached. bound: the expressions
+    that a function's local names are assigned; None for what binds them otherwise.
     elements: by attribute of self, the loops through what it holds: their function, an element's name, and the line.
     renamed: the names that imports give to what is called otherwise.
     """
@@ -86,7 +86,7 @@ class Mentions:
     by_name: dict[str, list[Mention]]
     by_function: dict[str, list[Mention]]
     stored: dict[str, list[tuple[str, ast.expr | None]]]
-    assigned: dict[str, dict[str, int]]
+    assigned: dict[str, dict[str, list[tuple[int, tuple[Test, ...]]]]]
     bound: dict[str, dict[str, list[ast.expr | None]]]
     elements: dict[str, list[tuple[str, str, int]]]
     renamed: frozenset[str]
@@ -137,7 +137,7 @@ class _Walker:
         self.branches: list[tuple[Loop, Test]] = []
         self.handlers: list[Loop] = []
         self.stored: dict[str, list[tuple[str, ast.expr | None]]] = {}
-        self.assigned: dict[str, dict[str, int]] = {}
+        self.assigned: dict[str, dict[str, list[tuple[int, tuple[Test, ...]]]]] = {}
         self.bound: dict[str, dict[str, list[ast.expr | None]]] = {}
         self.elements: dict[str, list[tuple[str, str, int]]] = {}
 
@@ -363,7 +363,8 @@ class _Walker:
             self._bind(node, at, None)
 
     def _bind(self, node: ast.Name, at: _At, value: ast.expr | None) -> None:
-        self.assigned.setdefault(at.by, {}).setdefault(node.id, 0 if at.loops else node.lineno)
+        line = 0 if at.loops else node.lineno
+        self.assigned.setdefault(at.by, {}).setdefault(node.id, []).append((line, at.tests))
         self.bound.setdefault(at.by, {}).setdefault(node.id, []).append(value)
 
     def _Compare(self, node: ast.Compare, at: _At) -> None:

@@ -480,7 +480,7 @@ class Modules:
             known = self.frequencies(found.path, on_metal)
             answer = known.at(found, first, last, beside_innermost=beside_innermost)
         where = f"{first} to {last}{' of a loop' if beside_innermost else ''}{ON_METAL if on_metal else ''}"
-        self._note(f"{FREQUENCY}{where} in {found}", f"{answer.how} {answer.again}")
+        self._note(f"{FREQUENCY}{where} in {found}", f"{answer.how} {answer.again} {answer.of_tokens}")
         return answer
 
     def is_of_layers(self, found: Definition, on_metal: bool = False) -> bool:

@@ -376,6 +376,37 @@ def test_a_line_through_two_values_at_a_number_is_a_step(expression: str, argume
     assert len(found(f"return {expression}", f"x: mx.array, y: mx.array, {argument}")) == count
 
 
+MIXED = {
+    "by options": ("x + (o.s - 1) * (x - y) + o.t * (x - z)", "x: mx.array, y: mx.array, z: mx.array, o", 0),
+    "or numbers": ("x + s * (x - y) + t * (x - z)", "x: mx.array, y: mx.array | float, z, s: float, t: float", 0),
+    "of which one may be off": ("x + o.s * (x - y) + 0.0 * z", "x: mx.array, y: mx.array, z: mx.array, o", 0),
+    "by arrays": (
+        "x + s * (x - y) + t * (x - z)",
+        "x: mx.array, y: mx.array, z: mx.array, s: mx.array, t: mx.array",
+        1,
+    ),
+    "a sum": ("x + o.s * (x - y) + o.t * (x + z)", "x: mx.array, y: mx.array, z: mx.array, o", 1),
+    "by none": ("x + 2.0 * (x - y) + 3.0 * (x - z)", "x: mx.array, y: mx.array, z: mx.array, o", 1),
+}
+
+
+@pytest.mark.parametrize(("expression", "arguments", "count"), MIXED.values(), ids=MIXED)
+def test_a_mixture_of_several_predictions_is_a_step(expression: str, arguments: str, count: int) -> None:
+    assert len(found(f"return {expression}", arguments)) == count
+
+
+def test_a_mixture_by_what_a_layer_learns_is_worth_it() -> None:
+    source = f"""{HEAD}class M(nn.Module):
+    def __init__(self, d):
+        super().__init__()
+        self.s, self.t = mx.ones((d,)), mx.ones((d,))
+
+    def __call__(self, x: mx.array, y: mx.array, z: mx.array):
+        return x + self.s * (x - y) + self.t * (x - z)
+"""
+    assert len(reported(source, "M.__call__")) == 1
+
+
 def test_a_modulation_by_a_row_is_worth_it() -> None:
     (m,) = found("return x * (1 + y[:, None]) + z[:, None]")
     assert m.data["kernels"] == 3

@@ -268,8 +268,10 @@ MASK = """
         def __init__(self, d, n):
             super().__init__()
             self.model = Model(d, n)
+            self.words = {words}
 
         def __call__(self, x):
+            x = self.words(x)
             {before}
             for _ in range(9):
                 {inside}
@@ -278,11 +280,19 @@ MASK = """
 """
 
 
-@pytest.mark.parametrize(("before", "inside"), [("m = mask(4096)", "pass"), ("pass", "m = mask(4096)")])
-def test_a_mask_that_is_built_once_a_pass_is_told_of(package: Path, before: str, inside: str) -> None:
-    """The attention of every layer reads it."""
-    write(package, lm=MASK.format(before=before, inside=inside), user="from .lm import LM\n")
-    assert told(package, "lm", select=("FUS102",)) == (["mask"], 0)
+@pytest.mark.parametrize(
+    ("before", "inside", "words", "functions"),
+    [
+        ("m = mask(4096)", "pass", "nn.Embedding(n, d)", ["mask"]),  # the attention of every layer reads it
+        ("m = mask(4096)", "pass", "nn.Linear(d, d)", []),
+        ("pass", "m = mask(4096)", "nn.Linear(d, d)", ["mask"]),
+    ],
+)
+def test_a_mask_that_is_built_once_a_pass_is_told_of_where_a_prompt_is_embedded(
+    package: Path, before: str, inside: str, words: str, functions: list[str]
+) -> None:
+    write(package, lm=MASK.format(before=before, inside=inside, words=words), user="from .lm import LM\n")
+    assert told(package, "lm", select=("FUS102",)) == (functions, 1 - len(functions))
 
 
 # -- never ------------------------------------------------------------------------------------------------------------
@@ -908,3 +918,283 @@ def test_flags_that_many_functions_hand_on_are_followed_once(package: Path) -> N
     text = first + "".join(body.format(n=n, m=n - 1) for n in range(1, 11)) + last
     write(package, flags=text, user="from .flags import use\n\n\ndef run(x, a, b):\n    return use(x, a, b)\n")
     assert told(package, "flags") == (["f0"], 0)
+
+
+OPTIONAL = """
+    from dataclasses import dataclass
+
+
+    @dataclass
+    class Options:
+        width: int
+        double: bool = False
+
+        @classmethod
+        def read(cls, data):
+            return Options(data["width"], data.get("double", False))
+
+
+    class Embedding(nn.Module):
+        def __init__(self, width, double=False):
+            super().__init__()
+            self.double = double
+            self.proj = nn.Linear(width, width)
+
+        def __call__(self, x):
+            x = self.proj(x)
+            if self.double:
+                x = mx.tanh(x) * mx.sigmoid(x) + x
+            return x
+
+
+    class Net(nn.Module):
+        def __init__(self, options: Options):
+            super().__init__()
+            self.first = Embedding(options.width, double=options.double)
+            self.others = [Embedding(options.width) for _ in range(4)]
+
+        def __call__(self, x):
+            for other in self.others:
+                x = other(x)
+            return self.first(x)
+
+
+    def small():
+        return Options({given})
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "user", "count"),
+    [
+        ("8", "", 0),
+        ("8, False", "", 0),
+        ("8, True", "", 1),
+        ("8, double=True", "", 1),
+        ("**load()", "", 1),
+        ("8", "def run(data):\n    return Options.read(data)\n", 1),  # a file may say anything
+        ("8", "def run(options):\n    options.double = True\n", 1),
+    ],
+)
+def test_a_field_that_no_call_of_its_class_gives(package: Path, given: str, user: str, count: int) -> None:
+    write(package, net=OPTIONAL.format(given=given))
+    write(package, user=f"from .net import Net, Options, small\ndef make():\n    return Net(small())\n{user}")
+    (package / "__init__.py").write_text("from . import user\n")
+    assert len(told(package, "net")[0]) == count
+
+
+KERNELS = """
+    class Kernels:
+        @staticmethod
+        def one(x):
+            return mx.tanh(x) * mx.sigmoid(x) + x
+
+        @staticmethod
+        def other(x):
+            return mx.tanh(x) * mx.sigmoid(x) - x
+"""
+
+
+@pytest.mark.parametrize(
+    ("user", "functions"),
+    [
+        ("def run(x):\n    return Kernels.one(x)\n", ["Kernels.one"]),
+        ("def run(x):\n    return Kernels.one(Kernels.other(x))\n", ["Kernels.one", "Kernels.other"]),
+        ("def run(x, name):\n    return getattr(Kernels, 'other')(Kernels.one(x))\n", ["Kernels.one", "Kernels.other"]),
+        ("", ["Kernels.one", "Kernels.other"]),  # users may call either
+        ("__all__ = ['Kernels']\ndef run(x):\n    return Kernels.one(x)\n", ["Kernels.one", "Kernels.other"]),
+    ],
+)
+def test_a_static_method_beside_one_that_is_called(package: Path, user: str, functions: list[str]) -> None:
+    write(package, kernels=KERNELS, user=f"from .kernels import Kernels\n{user}")
+    (package / "__init__.py").write_text("from . import user\n")
+    assert told(package, "kernels")[0] == functions
+
+
+CHOSEN = """
+    class Wave(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.rate = mx.ones((d,))
+
+        def __call__(self, x):
+            return mx.sin(x * self.rate) * mx.tanh(x)
+
+
+    class Plain(nn.Module):
+        def __init__(self, d, kind="wave"):
+            super().__init__()
+            self.act = nn.ReLU()
+
+        def __call__(self, x):
+            return self.act(x)
+
+
+    class Waving(nn.Module):
+        def __init__(self, d, kind="wave"):
+            super().__init__()
+            act = Wave if kind == "wave" else nn.ReLU
+            self.acts = [act(d) for _ in range(3)]
+
+        def __call__(self, x):
+            for act in self.acts:
+                x = act(x)
+            return x
+
+
+    class Net(nn.Module):
+        def __init__(self, d, plain):
+            super().__init__()
+            block = Plain if plain else Waving
+            self.blocks = [block(d, {given}) for _ in range(3)]
+
+        def __call__(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "user", "expected"),
+    [
+        ("kind='relu'", "", "never"),
+        ("kind='wave'", "", "often"),
+        ("*d", "", "often"),
+        ("'relu'", "from .chosen import Waving\n", "never"),
+        ("'relu'", "def make(d):\n    return chosen.Waving(d)\n", "often"),
+        ("'relu'", "def is_wave(name):\n    return name == 'Wave'\n", "never"),  # a text that looks nothing up
+        ("'relu'", "def wave():\n    return getattr(chosen, 'Wave')\n", "often"),
+    ],
+)
+def test_a_class_by_a_local_name(package: Path, given: str, user: str, expected: str) -> None:
+    write(package, chosen=CHOSEN.format(given=given), user="from .chosen import Net\n")
+    others = package / "others"
+    others.mkdir()
+    write(others, other=("from .. import chosen\n" if "chosen." in user or "chosen," in user else "") + user)
+    assert how(package, "chosen", "Wave.__call__") == expected
+
+
+ITSELF = """
+    class Layer(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.proj = nn.Linear(d, d)
+
+        def __call__(self, x, mask=None):
+            x = self.proj(x)
+            if mask is not None:
+                x = x * mask + mx.tanh(x) * (1 - mask)
+            return x
+
+
+    class Model(nn.Module):
+        def __init__(self, d, n):
+            super().__init__()
+            self.layers = [Layer(d) for _ in range(n)]
+
+        def __call__(self, x, mask=None):
+            if mask is not None:
+                mask = mask.astype(x.dtype)
+            {before}
+            for i, layer in enumerate(self.layers):
+                x = layer(x, mask)
+                if i % 2 and mask is not None:
+                    mask = mask[:, ::2]
+            return x
+
+        def generate(self, x, given):
+            return {run}
+"""
+
+
+@pytest.mark.parametrize(
+    ("run", "before", "user", "count"),
+    [
+        ("self(x)", "pass", "", 0),
+        ("self(x, None)", "pass", "", 0),
+        ("self(x, mask=given)", "pass", "", 1),
+        ("self(x)", "mask = x", "", 1),
+        ("self(x)", "if len(x) > 2: mask = x", "", 1),
+        ("x", "pass", "", 1),  # nothing says how it is called
+        ("self(x)", "pass", "from .model import Model\ndef run(x):\n    return Model(8, 2)(x, x)\n", 1),
+    ],
+)
+def test_a_model_that_calls_itself(package: Path, run: str, before: str, user: str, count: int) -> None:
+    models = package / "models"
+    models.mkdir()
+    write(models, model=ITSELF.format(run=run, before=before), user=user)
+    (models / "__init__.py").write_text("from .model import Model\n")
+    assert len(told(models, "model")[0]) == count
+
+
+READ_OUT = """
+    class Layer(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.proj = nn.Linear(d, d)
+
+        def __call__(self, x):
+            x = self.proj(x)
+            y = mx.tanh(x) * mx.sigmoid(x) + x
+            {after}
+
+
+    class Net(nn.Module):
+        def __init__(self, d, n):
+            super().__init__()
+            self.layers = [Layer(d) for _ in range(n)]
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "count"),
+    [
+        ("return mx.argmax(y[0], axis=-1).tolist()", 0),
+        ("return y.shape[0] * mx.mean(mx.abs(y)).item()", 0),
+        ("return y", 1),
+        ("return y, mx.max(y).item()", 1),
+        ("return self.proj(y) if mx.max(y).item() > 0 else x", 1),
+        ("self.kept = y\n            return mx.max(y).item()", 1),
+        ("return mx.max(y)", 1),
+    ],
+)
+def test_what_only_the_host_reads_is_silent(package: Path, after: str, count: int) -> None:
+    write(package, net=READ_OUT.format(after=after), user="from .net import Net\n")
+    assert told(package, "net") == (["Layer.__call__"] * count, 1 - count)
+    assert told(package, "net", hot=("*",)) == (["Layer.__call__"], 0)
+
+
+STEPPER = """
+    class Stepper{base}:
+        def __init__(self):
+            {init}
+
+        def measure(self, x: mx.array) -> {returns}:
+            self.mean = 0.9 * self.mean + 0.1 * x * x
+            return read(mx.max(self.mean))
+
+
+    def read(x: mx.array) -> float:
+        return x.item()
+"""
+
+
+@pytest.mark.parametrize(
+    ("base", "init", "returns", "count"),
+    [
+        ("", "self.mean = mx.zeros((8,))", "float", 0),
+        ("", "self.mean = mx.zeros((8,))", "mx.array", 1),
+        ("(nn.Module)", "super().__init__(); self.mean = mx.zeros((8,))", "float", 1),
+    ],
+)
+def test_a_function_that_returns_a_number_waits_for_it(
+    package: Path, base: str, init: str, returns: str, count: int
+) -> None:
+    write(package, step=STEPPER.format(base=base, init=init, returns=returns), user="from .step import Stepper\n")
+    assert told(package, "step") == (["Stepper.measure"] * count, 1 - count)
