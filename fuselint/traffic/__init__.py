@@ -32,7 +32,7 @@ from fuselint.traffic.known import Known, Number, role
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.layout import Place
 from fuselint.traffic.rewritten import kernels_around, small_array
-from fuselint.traffic.sizes import HEADED_RANK, Pair, Sizes, reduced
+from fuselint.traffic.sizes import HEADED_RANK, Pair, Sizes, aligned, reduced
 from fuselint.traffic.views import places_of_views
 
 if TYPE_CHECKING:
@@ -328,7 +328,8 @@ def met(arrays: Sequence[Array]) -> list[Pair]:
             out.extend(_aligned(given[0].dims[:-2], given[1].dims[:-2]))
         elif a.fusable and a.shape is not None:
             for s in given:
-                out.extend(_aligned(s.dims, a.shape.dims))
+                for x, y in aligned(s, a.shape):
+                    out.extend(_pairs(x, y))
         elif a.primitive in ("RMSNorm", "LayerNorm") and len(given) > 1:
             out.extend(_pairs(given[0].axis(-1), given[1].axis(-1)))
     return out

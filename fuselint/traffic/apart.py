@@ -134,7 +134,7 @@ class Apart:
         return Measure(None, array.shape)
 
     def of_shape(self, shape: Shape | None) -> Operand | None:
-        return None if shape is None or shape.lead is None else self.operands.get(_base(shape.lead))
+        return None if shape is None or shape.lead is None else self.operands.get(base(shape.lead))
 
 
 KEEPING = RESHAPES | {"ExpandDims", "Squeeze", "Transpose", "Copy", "StopGradient"}
@@ -153,7 +153,7 @@ def apart(traced: Trace, region: Collection[Node], results: Iterable[Node], also
     outside = {**dict(_others(also, region)), **dict(_outside(traced, region))}
     for node, array in outside.items():
         name = traced.facts.name_of(node)
-        lead = name if array.shape is None or array.shape.lead is None else _base(array.shape.lead)
+        lead = name if array.shape is None or array.shape.lead is None else base(array.shape.lead)
         whole = _whole(node)
         cut = array.shape if array.shape is not None and array.shape.dims else None
         text = _readable(whole, lead if whole is node and cut is None else traced.facts.name_of(whole))
@@ -244,7 +244,7 @@ def _whole(node: Node) -> Node:
 def _mains(shapes: Iterable[Shape | None], found: Mapping[str, Operand], unnamed: bool) -> list[str]:
     """The operands that the results have the shape of: those that they are called after, else the likeliest one, which
     may be one that has no name."""
-    bases = {_base(s.lead) for s in shapes if s is not None and s.lead is not None}
+    bases = {base(s.lead) for s in shapes if s is not None and s.lead is not None}
     named = [lead for lead in found if lead in bases]
     if unnamed and not named:
         return []
@@ -252,7 +252,7 @@ def _mains(shapes: Iterable[Shape | None], found: Mapping[str, Operand], unnamed
     return [lead for lead in named if lead in activations] or activations[:1] or named or list(found)[:1]
 
 
-def _base(lead: str) -> str:
+def base(lead: str) -> str:
     """The array whose leading axes these are."""
     return lead.split("[:-", 1)[0]
 
