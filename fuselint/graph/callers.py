@@ -144,9 +144,11 @@ class Callers:
         out = self._named_axes[graph] = {}
         for own, axes in self._axes(graph, 0):
             shape = facts.shape(own)
-            dims = _axes_of(own, len(axes)) if shape is None or shape.lead is not None else shape.dims
-            if len(dims) == len(axes):
-                out.update((d.bare, axis) for d, axis in zip(dims, axes, strict=True) if d.bare is not None)
+            ranked = shape is not None and shape.lead is None
+            ways = [shape.dims] if shape is not None and ranked else [_axes_of(own, len(axes)), _from_first(own, len(axes))]
+            for dims in ways:
+                if len(dims) == len(axes):
+                    out.update((d.bare, axis) for d, axis in zip(dims, axes, strict=True) if d.bare is not None)
         return out
 
     def _axes(self, graph: Graph, depth: int) -> Iterator[tuple[Node, list[Axis]]]:
@@ -237,6 +239,11 @@ def _axis(given: Sequence[tuple[Expr, int | None]]) -> Axis:
 def _axes_of(parameter: Node, count: int) -> tuple[Expr, ...]:
     """What so many axes of a parameter are called."""
     return tuple(Expr.name(f"{parameter.attrs['name']}.shape[{-i}]") for i in range(count, 0, -1))
+
+
+def _from_first(parameter: Node, count: int) -> tuple[Expr, ...]:
+    """What they are called where they are counted from the first."""
+    return tuple(Expr.name(f"{parameter.attrs['name']}.shape[{i}]") for i in range(count))
 
 
 def given_dtypes(graph: Graph) -> dict[str, str]:

@@ -162,7 +162,7 @@ class Sizes:
                 return
             solved = _solved(part, whole)
             repeated = all(isinstance(a, str) for m, _ in part.terms for a, _ in m)  # `mx.tile(cos, 2)`
-            if solved is None or not (repeated or self._is_of_result(whole)):
+            if solved is None or not (repeated or whole.bare is None or self._is_of_result(whole)):
                 continue
             if not self.renamed.keys() & {solved[0], *whole.names}:
                 self.renamed[solved[0]] = solved[1]
@@ -215,9 +215,8 @@ class Sizes:
         number = next((a for a in lasts if (a.value() or 0) > 1), None)
         self.features = number or next(iter(stated), None)
         last = number if number is not None else Expr.name(FEATURES)
-        for a in named:
-            if len(a.names) == 1 and a == Expr.name(next(iter(a.names))):
-                self.renamed[next(iter(a.names))] = last
+        for own in {size.bare for a in named for size in (a, self._named(a))} - {None}:
+            self.renamed[own] = last
         self._name_outer_axes(listed)
         self.roles[ROWS] = "rows"
         if number is None:
