@@ -145,7 +145,11 @@ class Callers:
         for own, axes in self._axes(graph, 0):
             shape = facts.shape(own)
             ranked = shape is not None and shape.lead is None
-            ways = [shape.dims] if shape is not None and ranked else [_axes_of(own, len(axes)), _from_first(own, len(axes))]
+            ways = (
+                [shape.dims]
+                if shape is not None and ranked
+                else [_axes_of(own, len(axes)), _from_first(own, len(axes))]
+            )
             for dims in ways:
                 if len(dims) == len(axes):
                     out.update((d.bare, axis) for d, axis in zip(dims, axes, strict=True) if d.bare is not None)

@@ -191,7 +191,7 @@ def _count(
     others = (a for k in (*before, *after) for a in k.reads)
     own = apart(traced, match.region, (match.root, *match.also), others)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a).own is None]
-    equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
+    equal = [(own.of(r).shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     spelled = {n: text for s in shapes if s is not None for n, text in _spelled(traced, s)}
     same, sums = met(traced.tracer.arrays), summed(traced.tracer.arrays)
     sizes = Sizes.of(shapes, equal, same, sums, own, spelled, _roles(graph, facts), _ranks(graph))
