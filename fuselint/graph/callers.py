@@ -155,6 +155,10 @@ class Callers:
                     out.update((d.bare, axis) for d, axis in zip(dims, axes, strict=True) if d.bare is not None)
         return out
 
+    def ranks(self, graph: Graph) -> dict[Node, int]:
+        """By the parameter: as many axes as all of the package's calls give it."""
+        return {own: len(axes) for own, axes in self._axes(graph, 0)}
+
     def _axes(self, graph: Graph, depth: int) -> Iterator[tuple[Node, list[Axis]]]:
         """The parameters to which all calls, as far as is known, give as many axes, and those."""
         found: dict[Node, list[list[tuple[Expr, int | None]]]] = {}
@@ -260,6 +264,12 @@ def given_shapes(graph: Graph) -> dict[Node, Shape]:
     """By the parameter: a shape of as many axes as the package's calls give it."""
     callers = _callers(graph)
     return {} if callers is None else callers.shapes(graph, graph.facts)
+
+
+def given_ranks(graph: Graph) -> dict[Node, int]:
+    """See Callers.ranks."""
+    callers = _callers(graph)
+    return {} if callers is None else callers.ranks(graph)
 
 
 def given_axes(graph: Graph) -> dict[str, Axis]:

@@ -38,6 +38,9 @@ JOINS = frozenset({"phi", "loop"})
 
 REPEATS = frozenset({"repeat", "tile", "broadcast_to"})
 
+TURNED = frozenset({"swapaxes", "transpose"})
+"""Operations whose result has as many axes as their operand."""
+
 LEAST, LONGEST = 2, 3
 """Parts of an index that takes one of a sequence."""
 
@@ -117,7 +120,7 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         whole = _named_axes(whole, index) or whole
         found = (
             _beside(node, whole, index, facts)
-            or _indexed(whole, index)
+            or _indexed(whole, index, _rank_met(node, facts))
             or _cut(whole, index, facts)
             or _sliced(node, whole, facts)
         )
@@ -306,9 +309,27 @@ def _is_binary(node: Node) -> bool:
     return node.op in TABLE and TABLE[node.op].kind == "binary"
 
 
-def _indexed(shape: Shape | None, index: Any) -> Shape | None:
+def _rank_met(node: Node, facts: KnownFacts) -> int | None:
+    """The axes of what a value meets, in elementwise work or a product: those that it gets new ones to stand beside."""
+    ring, ranks = {node}, set[int]()
+    for _ in range(STEPS):
+        users = {u for n in ring for u in facts.graph.users.get(n, ())}
+        meets = [(n, u) for u in users if _is_binary(u) or u.op == "matmul" for n in u.inputs if n not in ring]
+        ranks |= {r for n, _ in meets if (r := _rank(n, facts)) is not None}
+        ring = {u for u in users if u.op in TURNED or (u.op in TABLE and TABLE[u.op].kind in SAME_SHAPE)}
+    return max(ranks, default=None)
+
+
+def _rank(node: Node, facts: KnownFacts) -> int | None:
+    while facts.rank(node) is None and node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
+        node = node.inputs[0]
+    rank = facts.rank(node)
+    return facts.likely_ranks.get(node) if rank is None else rank
+
+
+def _indexed(shape: Shape | None, index: Any, rank: int | None = None) -> Shape | None:
     """`x[:, None, :]` of an x of unknown rank names all its axes, so does `mask[:, :, None]`, and `x[:, None]` all but
-    one."""
+    one, or as many as it takes to meet another array. rank: of that."""
     parts = index if isinstance(index, tuple) else (index,)
     if shape is not None and shape.lead is None and len(parts) == 2 and parts[0] is Ellipsis and _is_one(parts[1]):
         return Shape(None, shape.dims[:-1]) if shape.dims else None
@@ -321,6 +342,8 @@ def _indexed(shape: Shape | None, index: Any) -> Shape | None:
         return None
     ends = parts[-1] is None and given < MANY_AXES and len(parts) < RANK  # `x[:, None, None, None]` has no further axis
     count = len(shape.dims) if shape.lead is None else given + ends
+    if rank is not None and shape.lead is not None and parts[-1] is None and rank - parts.count(None) >= given:
+        count = max(rank - parts.count(None), len(shape.dims))
     sizes = shape.tail(count)
     if sizes is None:
         return None

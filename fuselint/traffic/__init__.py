@@ -12,7 +12,7 @@ from fuselint import chips
 from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import InDtype, Traffic
 from fuselint.finding import Seconds as SecondsSaved
-from fuselint.graph.callers import Axis, absent_arguments, given_axes, given_dtypes, given_shapes
+from fuselint.graph.callers import Axis, absent_arguments, given_axes, given_dtypes, given_ranks, given_shapes
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
@@ -367,10 +367,12 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     name to. And what those names mean, and what the code's own names are in them."""
     stated, given_here = {node: shape for _, node, shape in _shapes_of_holes(match)}, given_shapes(graph)
     dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
-    if (not stated and not given_here) or not _may_state(graph):
+    ranks = given_ranks(graph) if any(map(_adds_an_axis, graph.nodes)) else {}
+    if not (stated or given_here or ranks) or not _may_state(graph):
         return graph.facts, {}, {}
     facts = Facts(graph)
     facts.likely_shapes.update(given_here)
+    facts.likely_ranks.update(ranks)
     axes = dict(reversed(list(_axes(graph, match))))  # the first that names it
     own = {r: e for r, e in axes.items() if is_readable(e)}
     given = dict(_scalars(graph, match))
@@ -391,6 +393,12 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     # `dim` of the queries is two halves of the keys, too
     halves = {str(e): _size(r).substitute(names) for r, e in given.items() if "*" in r and r not in axes}
     return facts, meant, {n: size for n, size in halves.items() if size.names <= set(called.values())}
+
+
+def _adds_an_axis(node: Node) -> bool:
+    """`x[:, None]`"""
+    parts = node.attrs.get("index") if node.op == "index" else None
+    return isinstance(parts, tuple) and parts[-1] is None
 
 
 _stating: WeakKeyDictionary[Graph, int] = WeakKeyDictionary()

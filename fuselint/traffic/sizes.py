@@ -170,6 +170,8 @@ class Sizes:
         own = self._named(b)
         if a.bare is not None and ".shape[" in a.bare and a.bare not in own.names:
             self.renamed[a.bare] = own
+        elif a.bare is None and a.value() is None and b.bare is not None and ".shape[" in b.bare:
+            self.clearer.setdefault(a, b)  # `2 * (n // 2)` beside `x.shape[-1]`
 
     def _is_of_result(self, size: Expr) -> bool:
         """Whether it is an axis of what the region's result has the shape of."""

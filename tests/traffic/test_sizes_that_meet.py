@@ -189,3 +189,61 @@ class Block(nn.Module):
 """
     t = cost(tmp_path / "a.py", text)
     assert t.at["D"] == width
+
+
+SCORED = """
+class Index(nn.Module):
+    def __init__(self, dims: int, heads: int, width: int):
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.q = nn.Linear(dims, heads * width)
+        self.weigh = nn.Linear(dims, heads)
+
+    def __call__(self, x: mx.array, past):
+        b, n, _ = x.shape
+        q, keys = self.q(x).reshape(b, n, self.heads, self.width).astype(mx.float32), past.astype(mx.float32)
+        scores = mx.maximum(mx.matmul(q, keys[:, None].swapaxes(-1, -2)), 0.0) * (self.width**-0.5)
+        return (scores * self.weigh(x).astype(mx.float32)[..., None]).sum(axis=2)
+"""
+
+
+def test_a_new_axis_lets_an_array_stand_beside_another_of_one_more(tmp_path: Path) -> None:
+    t = cost(tmp_path / "a.py", SCORED)
+    q, keys = zeros(2, 3, 4, 8, dtype=mx.float32), zeros(2, 5, 8, dtype=mx.float32)
+    scores = q @ keys[:, None].swapaxes(-1, -2)
+    assert scores.shape == (2, 3, 4, 5)
+    sizes = {"b": 2, "n": 3, "heads": 4, "S": 5}
+    assert evaluate(t.bytes_now, sizes) == moved((scores, scores)) * 3  # and weights, which are negligible
+
+
+TURNED = """
+class Turn(nn.Module):
+    def __init__(self, dims: int):
+        super().__init__()
+        self.steps = 10000 ** -(mx.arange(0, dims, 2) / dims)
+
+    def __call__(self, x, places):
+        angles = mx.concatenate([places[..., None] * self.steps, places[..., None] * self.steps], axis=-1)[:, None]
+        return x * mx.cos(angles) + mx.abs(x)
+
+
+class Attention(nn.Module):
+    def __init__(self, dims: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(dims, dims)
+        self.turn = Turn(dims // heads)
+
+    def __call__(self, x: mx.array, places):
+        b, n, d = x.shape
+        return self.turn(self.q(x).reshape(b, n, self.heads, -1).transpose(0, 2, 1, 3), places)
+"""
+
+
+def test_callers_say_how_many_axes_a_new_one_stands_beside(tmp_path: Path) -> None:
+    t = cost(tmp_path / "a.py", TURNED)
+    x, table = zeros(2, 3, 5, 8), zeros(2, 1, 5, 8)
+    sizes = {"B": 2, "T": 30, "L": 5, "D": 8}
+    now = moved((table, table), (x, table, x), (x, x), (x, x, x))
+    assert evaluate(t.bytes_now, sizes) == now
+    assert evaluate(t.bytes_fused, sizes) == moved((x, table, x))
