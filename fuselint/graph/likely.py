@@ -127,7 +127,8 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
     elif node.op == "item" and _is_picked(node, source, facts):
         found = SCALAR
     elif node.op == "expand_dims":
-        found = _expanded(likely(source, facts, depth + 1), _number(node.attrs.get("axis"), facts))
+        whole, axis = likely(source, facts, depth + 1), _number(node.attrs.get("axis"), facts)
+        found = _expanded(whole, axis, _rank_met(node, facts))
     elif node.attrs.get("keepdims") is True:
         found = _kept(likely(source, facts, depth + 1), node.attrs.get("axis"))
     elif node.op == "item" and source.op == "split":
@@ -316,15 +317,24 @@ def _rank_met(node: Node, facts: KnownFacts) -> int | None:
         users = {u for n in ring for u in facts.graph.users.get(n, ())}
         meets = [(n, u) for u in users if _is_binary(u) or u.op == "matmul" for n in u.inputs if n not in ring]
         ranks |= {r for n, _ in meets if (r := _rank(n, facts)) is not None}
-        ring = {u for u in users if u.op in TURNED or (u.op in TABLE and TABLE[u.op].kind in SAME_SHAPE)}
+        ring = {u for u in users if u.op in TURNED or (u.op in TABLE and TABLE[u.op].kind in (*SAME_SHAPE, "binary"))}
     return max(ranks, default=None)
 
 
-def _rank(node: Node, facts: KnownFacts) -> int | None:
-    while facts.rank(node) is None and node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
-        node = node.inputs[0]
-    rank = facts.rank(node)
-    return facts.likely_ranks.get(node) if rank is None else rank
+def _rank(node: Node, facts: KnownFacts, depth: int = 0) -> int | None:
+    """How many axes a value has, or what it is computed of element by element."""
+    if (rank := facts.rank(node) or facts.likely_ranks.get(node)) is not None or depth > STEPS:
+        return rank
+    if _is_binary(node):
+        return max((r for n in node.inputs if (r := _rank(n, facts, depth + 1)) is not None), default=None)
+    keeps = _is_part(node) or (node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE)
+    return _rank(node.inputs[0], facts, depth + 1) if keeps else None
+
+
+def _is_part(node: Node) -> bool:
+    """`x[..., :n]`, which has the axes of x."""
+    parts = node.attrs.get("index") if node.op == "index" else None
+    return isinstance(parts, tuple) and all(p is Ellipsis or isinstance(p, Slice) for p in parts)
 
 
 def _indexed(shape: Shape | None, index: Any, rank: int | None = None) -> Shape | None:
@@ -410,11 +420,11 @@ def _is_one(part: Any) -> bool:
     return isinstance(part, int) and not isinstance(part, bool)
 
 
-def _expanded(shape: Shape | None, axis: Any) -> Shape | None:
+def _expanded(shape: Shape | None, axis: Any, rank: int | None) -> Shape | None:
     """`expand_dims(x, 1)` is `x[:, None]`."""
     if not isinstance(axis, int) or axis < 0:
         return None
-    return _indexed(shape, (*[Slice()] * axis, None))
+    return _indexed(shape, (*[Slice()] * axis, None), rank)
 
 
 def _split(shape: Shape | None, axis: Any, node: Node, known: Shape | None) -> Shape | None:

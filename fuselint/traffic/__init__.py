@@ -119,10 +119,14 @@ def by_default(graph: Graph) -> Mapping[str, int]:
     """The sizes of a function that the package makes numbers. Its calls: in all shapes that they give. The defaults of
     its configurations and constructors: where these have a number, in the shape of the same value."""
     facts, usual = graph.facts, graph.usual
+    given = {name: axis.number for name, axis in given_axes(graph).items() if axis.number is not None}
     found: dict[str, set[int]] = {}
     products: list[tuple[Expr, int]] = []
     for node in graph.nodes:
         sizes = [(facts.size(node), usual.size(node))] if facts.kind(node) == "scalar" else []
+        if node.op == "dim" and node.inputs[0].op == "param":
+            axis = f"{node.inputs[0].attrs['name']}.shape[{node.attrs['axis']}]"
+            sizes += [(facts.size(node), Expr.of(given[axis]))] if axis in given else []
         shape, likely_shape = facts.shape(node), usual.shape(node)
         if shape is not None and likely_shape is not None:
             sizes += zip(reversed(shape.dims), reversed(likely_shape.dims), strict=False)
@@ -143,7 +147,6 @@ def by_default(graph: Graph) -> Mapping[str, int]:
         factor = rest.substitute({name: 1}).value() or 0
         if not more and rest == Expr.name(name) * factor and factor and number % factor == 0:
             known.setdefault(name, number // factor)
-    given = {name: axis.number for name, axis in given_axes(graph).items() if axis.number is not None}
     return {name: n for name, n in given.items() if n > 1} | known
 
 
@@ -396,9 +399,9 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
 
 
 def _adds_an_axis(node: Node) -> bool:
-    """`x[:, None]`"""
+    """`x[:, None]`, `mx.expand_dims(x, 1)`"""
     parts = node.attrs.get("index") if node.op == "index" else None
-    return isinstance(parts, tuple) and parts[-1] is None
+    return node.op == "expand_dims" or (isinstance(parts, tuple) and parts[-1] is None)
 
 
 _stating: WeakKeyDictionary[Graph, int] = WeakKeyDictionary()

@@ -93,7 +93,8 @@ class Sizes:
             if out.renamed == before:
                 break
         out._note_outer_axes_apart(listed)
-        out.roles.update(roles or {})
+        names = {n for s in shapes if s is not None for d in s.dims for n in d.names}
+        out.roles.update((n, role) for n, role in (roles or {}).items() if n in names or "[-" in n)
         out._note_last_axes_of_heads()
         out._note_pairs([{n for d in s.dims for n in d.names} for s in listed if s is not None])
         for shape in listed:
@@ -148,7 +149,7 @@ class Sizes:
                 self.ranks[base(free.lead)] = max(rank, self.ranks.get(base(free.lead), 0))
         for a, b in aligned(operand, result):
             if a != b and 1 not in (a, b):
-                self._equate_sizes(a, b)
+                self._equate_sizes(_likeliest(a), _likeliest(b))
 
     def _equate_sizes(self, a: Expr, b: Expr) -> None:
         """a: of an operand, b: of the result. A name that isn't the code's own goes, rather that of a part."""
@@ -217,8 +218,9 @@ class Sizes:
         number = next((a for a in lasts if (a.value() or 0) > 1), None)
         self.features = number or next(iter(stated), None)
         last = number if number is not None else Expr.name(FEATURES)
-        for own in {size.bare for a in named for size in (a, self._named(a))} - {None}:
-            self.renamed[own] = last
+        for own in {size.bare for a in named for size in (a, self._named(a))}:
+            if own is not None:
+                self.renamed[own] = last
         self._name_outer_axes(listed)
         self.roles[ROWS] = "rows"
         if number is None:

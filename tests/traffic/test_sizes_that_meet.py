@@ -70,7 +70,7 @@ def test_what_is_repeated_to_a_width_is_a_part_of_it(tmp_path: Path) -> None:
     assert t.dtype == "f32"
     q, cos = zeros(1, 5, 3, 8, dtype=mx.float32), mx.tile(mx.cos(zeros(5, 4, dtype=mx.float32))[:, None], (1, 1, 2))
     assert (q * cos[None]).shape == q.shape
-    sizes = {"L": 5, "H": 3, "M": 8}  # and none for half of them
+    sizes = {"L": 5, "H": 3, "N": 8}  # and none for half of them
     assert evaluate(t.bytes_now, sizes) == moved((q, cos, q), (q, cos, q), (q, q, q))
     assert evaluate(t.bytes_fused, sizes) == moved((q, cos, q, cos, q))
 
@@ -247,3 +247,45 @@ def test_callers_say_how_many_axes_a_new_one_stands_beside(tmp_path: Path) -> No
     now = moved((table, table), (x, table, x), (x, x), (x, x, x))
     assert evaluate(t.bytes_now, sizes) == now
     assert evaluate(t.bytes_fused, sizes) == moved((x, table, x))
+
+
+PARTS = """
+def turn(x):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([-b, a], axis=-1)
+
+
+def rotate(x, places, base=100.0):
+    width, count = x.shape[-1], places.shape[-1]
+    part = 2 * (width // (2 * count))
+    out = []
+    for i in range(count):
+        own = x[..., i * part : (i + 1) * part]
+        steps = mx.power(base, (2.0 / part) * mx.arange(0, part // 2).astype(mx.float32))
+        angles = places[..., i : i + 1].astype(mx.float32) / steps
+        cos = mx.expand_dims(mx.concatenate([mx.cos(angles), mx.cos(angles)], axis=-1).astype(x.dtype), axis=2)
+        sin = mx.expand_dims(mx.concatenate([mx.sin(angles), mx.sin(angles)], axis=-1).astype(x.dtype), axis=2)
+        out.append(own * cos + turn(own) * sin)
+    return mx.concatenate(out, axis=-1)
+
+
+class Attention(nn.Module):
+    def __init__(self, dims: int, heads: int = 12, head_dim: int = 64):
+        super().__init__()
+        self.heads, self.head_dim = heads, head_dim
+        self.q = nn.Linear(dims, heads * head_dim)
+
+    def __call__(self, x: mx.array, rows: mx.array, columns: mx.array):
+        b, n, _ = x.shape
+        q = self.q(x).reshape(b, n, self.heads, self.head_dim)
+        return rotate(q, mx.stack([rows.reshape(b, n), columns.reshape(b, n)], axis=-1))
+"""
+
+
+def test_the_codes_name_for_an_axis_has_the_number_that_calls_give(tmp_path: Path) -> None:
+    t = cost(tmp_path / "a.py", PARTS)
+    assert {name: t.at[name] for name in ("width", "count")} == {"width": 64, "count": 2}
+    own, table = zeros(2, 5, 12, 32), zeros(2, 5, 1, 32)
+    now = moved((own, table, own), (own, table, own), (own, own, own))
+    assert evaluate(t.bytes_now, {"T": 2 * 5 * 12, "B": 2, "L": 5, "width": 64, "count": 2}) == now
+    assert t.saved_at == 4 * 2048 * 12 * 32 * 2
