@@ -218,7 +218,7 @@ class Sizes:
         number = next((a for a in lasts if (a.value() or 0) > 1), None)
         self.features = number or next(iter(stated), None)
         last = number if number is not None else Expr.name(FEATURES)
-        for own in {size.bare for a in named for size in (a, self._named(a))}:
+        for own in dict.fromkeys(size.bare for a in named for size in (a, self._named(a))):
             if own is not None:
                 self.renamed[own] = last
         self._name_outer_axes(listed)
