@@ -129,7 +129,8 @@ def by_default(graph: Graph) -> Mapping[str, int]:
             sizes += [(facts.size(node), Expr.of(given[axis]))] if axis in given else []
         shape, likely_shape = facts.shape(node), usual.shape(node)
         if shape is not None and likely_shape is not None:
-            sizes += zip(reversed(shape.dims), reversed(likely_shape.dims), strict=False)
+            dims = shape.tail(len(likely_shape.dims)) or shape.dims  # of an unknown rank too
+            sizes += zip(reversed(dims), reversed(likely_shape.dims), strict=False)
         for size, likely_size in sizes:
             number = None if size is None else usual.usual(likely_size)[0]
             if size is None or number is None or number < 1:
