@@ -144,10 +144,20 @@ class Callers:
         out = self._named_axes[graph] = {}
         for own, axes in self._axes(graph, 0):
             shape = facts.shape(own)
-            dims = _axes_of(own, len(axes)) if shape is None or shape.lead is not None else shape.dims
-            if len(dims) == len(axes):
-                out.update((d.bare, axis) for d, axis in zip(dims, axes, strict=True) if d.bare is not None)
+            ranked = shape is not None and shape.lead is None
+            ways = (
+                [shape.dims]
+                if shape is not None and ranked
+                else [_axes_of(own, len(axes)), _from_first(own, len(axes))]
+            )
+            for dims in ways:
+                if len(dims) == len(axes):
+                    out.update((d.bare, axis) for d, axis in zip(dims, axes, strict=True) if d.bare is not None)
         return out
+
+    def ranks(self, graph: Graph) -> dict[Node, int]:
+        """By the parameter: as many axes as all of the package's calls give it."""
+        return {own: len(axes) for own, axes in self._axes(graph, 0)}
 
     def _axes(self, graph: Graph, depth: int) -> Iterator[tuple[Node, list[Axis]]]:
         """The parameters to which all calls, as far as is known, give as many axes, and those."""
@@ -239,6 +249,11 @@ def _axes_of(parameter: Node, count: int) -> tuple[Expr, ...]:
     return tuple(Expr.name(f"{parameter.attrs['name']}.shape[{-i}]") for i in range(count, 0, -1))
 
 
+def _from_first(parameter: Node, count: int) -> tuple[Expr, ...]:
+    """What they are called where they are counted from the first."""
+    return tuple(Expr.name(f"{parameter.attrs['name']}.shape[{i}]") for i in range(count))
+
+
 def given_dtypes(graph: Graph) -> dict[str, str]:
     """By the symbol of an argument's dtype: the dtype that the package's calls of the function give it, or MODEL."""
     callers = _callers(graph)
@@ -249,6 +264,12 @@ def given_shapes(graph: Graph) -> dict[Node, Shape]:
     """By the parameter: a shape of as many axes as the package's calls give it."""
     callers = _callers(graph)
     return {} if callers is None else callers.shapes(graph, graph.facts)
+
+
+def given_ranks(graph: Graph) -> dict[Node, int]:
+    """See Callers.ranks."""
+    callers = _callers(graph)
+    return {} if callers is None else callers.ranks(graph)
 
 
 def given_axes(graph: Graph) -> dict[str, Axis]:

@@ -56,6 +56,7 @@ class KnownFacts:
         self._taken: dict[str, int] = {}
         self._weight_sizes: set[Expr] = set()
         self.likely_shapes: dict[Node, Shape | None] = {}  # see likely.py
+        self.likely_ranks: dict[Node, int] = {}  # of parameters, likewise
         self.counted: dict[Any, tuple[Mapping[str, str], AbstractSet[str]]] = {}  # see unstated.py
         self.merged: frozenset[str] | None = None  # likewise, once it is asked for
         self.from_numpy: dict[Node, bool] = {}  # see trace.py

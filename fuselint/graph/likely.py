@@ -38,6 +38,9 @@ JOINS = frozenset({"phi", "loop"})
 
 REPEATS = frozenset({"repeat", "tile", "broadcast_to"})
 
+TURNED = frozenset({"swapaxes", "transpose"})
+"""Operations whose result has as many axes as their operand."""
+
 LEAST, LONGEST = 2, 3
 """Parts of an index that takes one of a sequence."""
 
@@ -117,14 +120,15 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         whole = _named_axes(whole, index) or whole
         found = (
             _beside(node, whole, index, facts)
-            or _indexed(whole, index)
+            or _indexed(whole, index, _rank_met(node, facts))
             or _cut(whole, index, facts)
             or _sliced(node, whole, facts)
         )
     elif node.op == "item" and _is_picked(node, source, facts):
         found = SCALAR
     elif node.op == "expand_dims":
-        found = _expanded(likely(source, facts, depth + 1), _number(node.attrs.get("axis"), facts))
+        whole, axis = likely(source, facts, depth + 1), _number(node.attrs.get("axis"), facts)
+        found = _expanded(whole, axis, _rank_met(node, facts))
     elif node.attrs.get("keepdims") is True:
         found = _kept(likely(source, facts, depth + 1), node.attrs.get("axis"))
     elif node.op == "item" and source.op == "split":
@@ -306,9 +310,36 @@ def _is_binary(node: Node) -> bool:
     return node.op in TABLE and TABLE[node.op].kind == "binary"
 
 
-def _indexed(shape: Shape | None, index: Any) -> Shape | None:
+def _rank_met(node: Node, facts: KnownFacts) -> int | None:
+    """The axes of what a value meets, in elementwise work or a product: those that it gets new ones to stand beside."""
+    ring, ranks = {node}, set[int]()
+    for _ in range(STEPS):
+        users = {u for n in ring for u in facts.graph.users.get(n, ())}
+        meets = [(n, u) for u in users if _is_binary(u) or u.op == "matmul" for n in u.inputs if n not in ring]
+        ranks |= {r for n, _ in meets if (r := _rank(n, facts)) is not None}
+        ring = {u for u in users if u.op in TURNED or (u.op in TABLE and TABLE[u.op].kind in (*SAME_SHAPE, "binary"))}
+    return max(ranks, default=None)
+
+
+def _rank(node: Node, facts: KnownFacts, depth: int = 0) -> int | None:
+    """How many axes a value has, or what it is computed of element by element."""
+    if (rank := facts.rank(node) or facts.likely_ranks.get(node)) is not None or depth > STEPS:
+        return rank
+    if _is_binary(node):
+        return max((r for n in node.inputs if (r := _rank(n, facts, depth + 1)) is not None), default=None)
+    keeps = _is_part(node) or (node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE)
+    return _rank(node.inputs[0], facts, depth + 1) if keeps else None
+
+
+def _is_part(node: Node) -> bool:
+    """`x[..., :n]`, which has the axes of x."""
+    parts = node.attrs.get("index") if node.op == "index" else None
+    return isinstance(parts, tuple) and all(p is Ellipsis or isinstance(p, Slice) for p in parts)
+
+
+def _indexed(shape: Shape | None, index: Any, rank: int | None = None) -> Shape | None:
     """`x[:, None, :]` of an x of unknown rank names all its axes, so does `mask[:, :, None]`, and `x[:, None]` all but
-    one."""
+    one, or as many as it takes to meet another array. rank: of that."""
     parts = index if isinstance(index, tuple) else (index,)
     if shape is not None and shape.lead is None and len(parts) == 2 and parts[0] is Ellipsis and _is_one(parts[1]):
         return Shape(None, shape.dims[:-1]) if shape.dims else None
@@ -321,6 +352,8 @@ def _indexed(shape: Shape | None, index: Any) -> Shape | None:
         return None
     ends = parts[-1] is None and given < MANY_AXES and len(parts) < RANK  # `x[:, None, None, None]` has no further axis
     count = len(shape.dims) if shape.lead is None else given + ends
+    if rank is not None and shape.lead is not None and parts[-1] is None and rank - parts.count(None) >= given:
+        count = max(rank - parts.count(None), len(shape.dims))
     sizes = shape.tail(count)
     if sizes is None:
         return None
@@ -387,11 +420,11 @@ def _is_one(part: Any) -> bool:
     return isinstance(part, int) and not isinstance(part, bool)
 
 
-def _expanded(shape: Shape | None, axis: Any) -> Shape | None:
+def _expanded(shape: Shape | None, axis: Any, rank: int | None) -> Shape | None:
     """`expand_dims(x, 1)` is `x[:, None]`."""
     if not isinstance(axis, int) or axis < 0:
         return None
-    return _indexed(shape, (*[Slice()] * axis, None))
+    return _indexed(shape, (*[Slice()] * axis, None), rank)
 
 
 def _split(shape: Shape | None, axis: Any, node: Node, known: Shape | None) -> Shape | None:

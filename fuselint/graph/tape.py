@@ -260,14 +260,14 @@ class Tracer:
     def logical(self, primitive: str, x: Operand, y: Operand) -> Array:
         a, b = self.pair(x, y)
         a, b = self.broadcast_arrays((self.astype(a, "bool_"), self.astype(b, "bool_")))
-        return self.make(primitive, (a, b), a.shape, "bool_")
+        return self.make(primitive, (a, b), joined(a.shape, b.shape), "bool_")
 
     def select(self, condition: Operand, x: Operand, y: Operand) -> Array:
         a, b = self.pair(x, y)
         common = self.promote(a.dtype, b.dtype)
         arrays = (self.astype(self.array(condition), "bool_"), self.astype(a, common), self.astype(b, common))
         c, a, b = self.broadcast_arrays(arrays)
-        return self.make("Select", (c, a, b), c.shape, common)
+        return self.make("Select", (c, a, b), joined(joined(c.shape, a.shape), b.shape), common)
 
     def array(self, x: Operand, like: Operand | None = None) -> Array:
         """x as an array: a Python number takes the dtype of the array beside it, if that can hold it."""

@@ -12,7 +12,7 @@ from fuselint import chips
 from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
 from fuselint.finding import InDtype, Traffic
 from fuselint.finding import Seconds as SecondsSaved
-from fuselint.graph.callers import Axis, absent_arguments, given_axes, given_dtypes, given_shapes
+from fuselint.graph.callers import Axis, absent_arguments, given_axes, given_dtypes, given_ranks, given_shapes
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
@@ -32,7 +32,7 @@ from fuselint.traffic.known import Known, Number, role
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.layout import Place
 from fuselint.traffic.rewritten import kernels_around, small_array
-from fuselint.traffic.sizes import HEADED_RANK, Pair, Sizes, reduced
+from fuselint.traffic.sizes import HEADED_RANK, Pair, Sizes, aligned, reduced
 from fuselint.traffic.views import places_of_views
 
 if TYPE_CHECKING:
@@ -119,13 +119,18 @@ def by_default(graph: Graph) -> Mapping[str, int]:
     """The sizes of a function that the package makes numbers. Its calls: in all shapes that they give. The defaults of
     its configurations and constructors: where these have a number, in the shape of the same value."""
     facts, usual = graph.facts, graph.usual
+    given = {name: axis.number for name, axis in given_axes(graph).items() if axis.number is not None}
     found: dict[str, set[int]] = {}
     products: list[tuple[Expr, int]] = []
     for node in graph.nodes:
         sizes = [(facts.size(node), usual.size(node))] if facts.kind(node) == "scalar" else []
+        if node.op == "dim" and node.inputs[0].op == "param":
+            axis = f"{node.inputs[0].attrs['name']}.shape[{node.attrs['axis']}]"
+            sizes += [(facts.size(node), Expr.of(given[axis]))] if axis in given else []
         shape, likely_shape = facts.shape(node), usual.shape(node)
         if shape is not None and likely_shape is not None:
-            sizes += zip(reversed(shape.dims), reversed(likely_shape.dims), strict=False)
+            dims = shape.tail(len(likely_shape.dims)) or shape.dims  # of an unknown rank too
+            sizes += zip(reversed(dims), reversed(likely_shape.dims), strict=False)
         for size, likely_size in sizes:
             number = None if size is None else usual.usual(likely_size)[0]
             if size is None or number is None or number < 1:
@@ -143,7 +148,6 @@ def by_default(graph: Graph) -> Mapping[str, int]:
         factor = rest.substitute({name: 1}).value() or 0
         if not more and rest == Expr.name(name) * factor and factor and number % factor == 0:
             known.setdefault(name, number // factor)
-    given = {name: axis.number for name, axis in given_axes(graph).items() if axis.number is not None}
     return {name: n for name, n in given.items() if n > 1} | known
 
 
@@ -191,7 +195,7 @@ def _count(
     others = (a for k in (*before, *after) for a in k.reads)
     own = apart(traced, match.region, (match.root, *match.also), others)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a).own is None]
-    equal = [(r.shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
+    equal = [(own.of(r).shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     spelled = {n: text for s in shapes if s is not None for n, text in _spelled(traced, s)}
     same, sums = met(traced.tracer.arrays), summed(traced.tracer.arrays)
     sizes = Sizes.of(shapes, equal, same, sums, own, spelled, _roles(graph, facts), _ranks(graph))
@@ -328,7 +332,8 @@ def met(arrays: Sequence[Array]) -> list[Pair]:
             out.extend(_aligned(given[0].dims[:-2], given[1].dims[:-2]))
         elif a.fusable and a.shape is not None:
             for s in given:
-                out.extend(_aligned(s.dims, a.shape.dims))
+                for x, y in aligned(s, a.shape):
+                    out.extend(_pairs(x, y))
         elif a.primitive in ("RMSNorm", "LayerNorm") and len(given) > 1:
             out.extend(_pairs(given[0].axis(-1), given[1].axis(-1)))
     return out
@@ -366,10 +371,12 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     name to. And what those names mean, and what the code's own names are in them."""
     stated, given_here = {node: shape for _, node, shape in _shapes_of_holes(match)}, given_shapes(graph)
     dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
-    if (not stated and not given_here) or not _may_state(graph):
+    ranks = given_ranks(graph) if any(map(_adds_an_axis, graph.nodes)) else {}
+    if not (stated or given_here or ranks) or not _may_state(graph):
         return graph.facts, {}, {}
     facts = Facts(graph)
     facts.likely_shapes.update(given_here)
+    facts.likely_ranks.update(ranks)
     axes = dict(reversed(list(_axes(graph, match))))  # the first that names it
     own = {r: e for r, e in axes.items() if is_readable(e)}
     given = dict(_scalars(graph, match))
@@ -390,6 +397,12 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     # `dim` of the queries is two halves of the keys, too
     halves = {str(e): _size(r).substitute(names) for r, e in given.items() if "*" in r and r not in axes}
     return facts, meant, {n: size for n, size in halves.items() if size.names <= set(called.values())}
+
+
+def _adds_an_axis(node: Node) -> bool:
+    """`x[:, None]`, `mx.expand_dims(x, 1)`"""
+    parts = node.attrs.get("index") if node.op == "index" else None
+    return node.op == "expand_dims" or (isinstance(parts, tuple) and parts[-1] is None)
 
 
 _stating: WeakKeyDictionary[Graph, int] = WeakKeyDictionary()

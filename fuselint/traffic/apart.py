@@ -32,7 +32,7 @@ SPOKEN = (cst.Name, cst.Attribute, cst.Call, cst.Subscript, cst.BinaryOperation)
 """Expressions that may name an operand."""
 
 USES: tuple[tuple[str, Use], ...] = (
-    (r"(^|_)att(entio)?n_?(weights?|scores?|probs?|logits)", "activation"),
+    (r"(^|_)att(entio)?n_?(weights?|scores?|probs?|logits)|(^|_)masks?$", "activation"),
     (r"(^|_)(cos|sin|freqs?|rope|angles?)(\d|_|$|ines?)", "table"),
     (r"(^|_)(sigma|timestep|dt|eps|epsilon|guidance|temperature)(_(next|prev|hat|scale|from|to|cur))?$", "number"),
     (r"(^|_)((logit_?|soft_?)?cap(ping)?|softcapping|(residual|logit)_?(scale|multiplier)|limit)$", "number"),
@@ -117,10 +117,28 @@ class Apart:
         if not measures or not (by_value or (array.primitive in KEEPING and len(read) == 1)):
             return Measure(self.of_shape(array.shape), array.shape)
         largest = max(measures, key=Measure.rank)
+        if by_value and (met := self._beside_known(array, measures)) is not None:
+            return met
         if largest.own is None and largest.parts == 1 and self.of_shape(array.shape) is None:
-            return Measure(None, array.shape)
+            is_told = array.shape is None and all(m.own is None and m.shape is not None for m in measures)
+            return Measure(None, largest.shape if is_told else array.shape)
         named = by_value and largest.own is not None and array.shape is not None
         return replace(largest, shape=array.shape) if named and self.of_shape(array.shape) is largest.own else largest
+
+    def _beside_known(self, array: Array, measures: Sequence[Measure]) -> Measure | None:
+        """Of one operand of unknown shape beside known ones: as many as it has in each of their axes, and of a vector
+        beside several axes what these have."""
+        free = [m for m in measures if m.own is not None or m.shape is None or m.shape.lead is not None]
+        known = [m.shape for m in measures if m not in free and m.shape is not None]
+        own = free[0].own if len(free) == 1 else None
+        if own is None or not known or free[0].parts != 1:
+            return None
+        if array.shape is not None:
+            return Measure(own, array.shape) if self.of_shape(array.shape) is own else None
+        widest = max(known, key=lambda s: len(s.dims))
+        if own.use != "vector" or len(widest.dims) < 2 or widest.dims[-1] == 1:
+            return None
+        return Measure(None, widest)
 
     def _beside_weights(self, array: Array, measures: Sequence[Measure]) -> Measure:
         """Of weights of several axes beside an activation of unknown rank: the result has the activation's shape."""
@@ -134,7 +152,7 @@ class Apart:
         return Measure(None, array.shape)
 
     def of_shape(self, shape: Shape | None) -> Operand | None:
-        return None if shape is None or shape.lead is None else self.operands.get(_base(shape.lead))
+        return None if shape is None or shape.lead is None else self.operands.get(base(shape.lead))
 
 
 KEEPING = RESHAPES | {"ExpandDims", "Squeeze", "Transpose", "Copy", "StopGradient"}
@@ -153,7 +171,7 @@ def apart(traced: Trace, region: Collection[Node], results: Iterable[Node], also
     outside = {**dict(_others(also, region)), **dict(_outside(traced, region))}
     for node, array in outside.items():
         name = traced.facts.name_of(node)
-        lead = name if array.shape is None or array.shape.lead is None else _base(array.shape.lead)
+        lead = name if array.shape is None or array.shape.lead is None else base(array.shape.lead)
         whole = _whole(node)
         cut = array.shape if array.shape is not None and array.shape.dims else None
         text = _readable(whole, lead if whole is node and cut is None else traced.facts.name_of(whole))
@@ -244,7 +262,7 @@ def _whole(node: Node) -> Node:
 def _mains(shapes: Iterable[Shape | None], found: Mapping[str, Operand], unnamed: bool) -> list[str]:
     """The operands that the results have the shape of: those that they are called after, else the likeliest one, which
     may be one that has no name."""
-    bases = {_base(s.lead) for s in shapes if s is not None and s.lead is not None}
+    bases = {base(s.lead) for s in shapes if s is not None and s.lead is not None}
     named = [lead for lead in found if lead in bases]
     if unnamed and not named:
         return []
@@ -252,7 +270,7 @@ def _mains(shapes: Iterable[Shape | None], found: Mapping[str, Operand], unnamed
     return [lead for lead in named if lead in activations] or activations[:1] or named or list(found)[:1]
 
 
-def _base(lead: str) -> str:
+def base(lead: str) -> str:
     """The array whose leading axes these are."""
     return lead.split("[:-", 1)[0]
 

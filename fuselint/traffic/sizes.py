@@ -6,7 +6,7 @@ Where an array's rank is unknown it has T rows of its last axis; the last axis o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
@@ -15,7 +15,7 @@ from fuselint.finding import Source
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
 from fuselint.graph.tape import Array
-from fuselint.traffic.apart import Apart, Operand
+from fuselint.traffic.apart import Apart, Operand, base
 from fuselint.traffic.known import BY_RANK, HEADED, IMAGE, LETTER_OF, LETTERS, Known, Number, role
 
 ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
@@ -26,6 +26,9 @@ SPLIT = 2
 """Axes that an array's last one was split into."""
 HEADED_RANK = 4
 """Of what attention computes with: a batch of heads."""
+
+MOST_EQUAL = 16
+"""Sizes that one is equal to by way of others, of which one with a number is looked for."""
 
 NEGLIGIBLE = 1000
 """A term this many times smaller than one that contains it isn't worth printing."""
@@ -90,7 +93,8 @@ class Sizes:
             if out.renamed == before:
                 break
         out._note_outer_axes_apart(listed)
-        out.roles.update(roles or {})
+        names = {n for s in shapes if s is not None for d in s.dims for n in d.names}
+        out.roles.update((n, role) for n, role in (roles or {}).items() if n in names or "[-" in n)
         out._note_last_axes_of_heads()
         out._note_pairs([{n for d in s.dims for n in d.names} for s in listed if s is not None])
         for shape in listed:
@@ -138,23 +142,42 @@ class Sizes:
         """`scale.shape[1]` of `x * scale` is what x's axis is called."""
         if operand is None or result is None:
             return
-        if operand.lead is not None and result.lead is None:
-            base = operand.lead.split("[:-", 1)[0]
-            self.ranks[base] = max(len(result.dims), self.ranks.get(base, 0))
-        if result.lead is not None and operand.lead is None and operand.dims[-1:] != (Expr.of(1),):
-            base = result.lead.split("[:-", 1)[0]
-            self.ranks[base] = max(len(operand.dims), self.ranks.get(base, 0))
-        for a, b in zip(reversed(operand.dims), reversed(result.tail(len(operand.dims)) or ()), strict=False):
-            name = str(a)
-            if b in (a, 1) or ".shape[" not in name or name in self.renamed:
+        for free, fixed in ((operand, result), (result, operand)):
+            is_vector = free is result and fixed.dims[-1:] == (Expr.of(1),)
+            if free.lead is not None and fixed.lead is None and not is_vector:
+                rank = len(fixed.dims) - len(free.dims) + _cut_off(free)
+                self.ranks[base(free.lead)] = max(rank, self.ranks.get(base(free.lead), 0))
+        for a, b in aligned(operand, result):
+            if a != b and 1 not in (a, b):
+                self._equate_sizes(_likeliest(a), _likeliest(b))
+
+    def _equate_sizes(self, a: Expr, b: Expr) -> None:
+        """a: of an operand, b: of the result. A name that isn't the code's own goes, rather that of a part."""
+        if str(a) in self.renamed:
+            return
+        for part, whole in ((a, b), (b, a)):
+            if part.bare is not None or ".shape[" not in str(part):
                 continue
-            if a != Expr.name(name):
-                if ".shape[" not in str(b):
-                    self.clearer.setdefault(a, b)
+            if ".shape[" not in str(whole):
+                self.clearer.setdefault(part, whole)
+                return
+            solved = _solved(part, whole)
+            repeated = all(isinstance(a, str) for m, _ in part.terms for a, _ in m)  # `mx.tile(cos, 2)`
+            if solved is None or not (repeated or whole.bare is None or self._is_of_result(whole)):
                 continue
-            own = self._named(b)
-            if name not in own.names:
-                self.renamed[name] = own
+            if not self.renamed.keys() & {solved[0], *whole.names}:
+                self.renamed[solved[0]] = solved[1]
+                return
+        own = self._named(b)
+        if a.bare is not None and ".shape[" in a.bare and a.bare not in own.names:
+            self.renamed[a.bare] = own
+        elif a.bare is None and a.value() is None and b.bare is not None and ".shape[" in b.bare:
+            self.clearer.setdefault(a, b)  # `2 * (n // 2)` beside `x.shape[-1]`
+
+    def _is_of_result(self, size: Expr) -> bool:
+        """Whether it is an axis of what the region's result has the shape of."""
+        like = None if self.apart is None else self.apart.like
+        return like is not None and like.lead is not None and str(size).startswith(f"{base(like.lead)}.shape[")
 
     def _note_contracted(self, summed: Iterable[Pair]) -> None:
         for last, own in summed:
@@ -195,9 +218,9 @@ class Sizes:
         number = next((a for a in lasts if (a.value() or 0) > 1), None)
         self.features = number or next(iter(stated), None)
         last = number if number is not None else Expr.name(FEATURES)
-        for a in named:
-            if len(a.names) == 1 and a == Expr.name(next(iter(a.names))):
-                self.renamed[next(iter(a.names))] = last
+        for own in dict.fromkeys(size.bare for a in named for size in (a, self._named(a))):
+            if own is not None:
+                self.renamed[own] = last
         self._name_outer_axes(listed)
         self.roles[ROWS] = "rows"
         if number is None:
@@ -228,7 +251,7 @@ class Sizes:
     def _note_last_axes_of_heads(self) -> None:
         """Of an array with four axes, which the code doesn't name, the last is one of attention's heads."""
         heads = (f"{base}.shape[-1]" for base, rank in self.ranks.items() if rank >= HEADED_RANK)
-        self.roles.update((name, "head") for name in heads if self.renamed.get(name) != Expr.name(FEATURES))
+        self.roles.update((name, "head") for name in heads if name not in self.renamed)
 
     def _note_pairs(self, shapes: Sequence[Set[str]]) -> None:
         """H is the height of an image where W stands beside it, and no number of heads."""
@@ -492,17 +515,44 @@ class Sizes:
         return value, next((s for s in order if s in sources), "stated")
 
     def _met(self, name: str, known: Known) -> Number | None:
-        """The number of a size that it is equal to, because arrays meet there."""
-        wanted = Expr.name(name)
-        for a, b in self.same:
-            for mine, other in ((a, b), (b, a)):
-                if mine.substitute(self.renamed) == wanted and (found := _evaluated(other, known)) is not None:
+        """The number of a size that it is equal to, because arrays meet there, or because both meet a third."""
+        pairs = [(self._named(a), a, b) for pair in self.same for a, b in (pair, pair[::-1])]
+        equal = [Expr.name(name)]
+        for size in equal:
+            for mine, _, other in pairs:
+                solved = (size.bare or "", other) if mine == size else _solved(mine, other)
+                if solved is None or size.bare != solved[0]:
+                    continue
+                if (found := _evaluated(solved[1], known)) is not None:
                     return found
+                named = self._named(solved[1])
+                equal += [named] if named not in equal and len(equal) < MOST_EQUAL else []
         return None
 
     def numbers(self, formula: Expr, known: Known) -> dict[str, Number]:
         """A number for each name of the formula, and where it comes from."""
         return {name: self.number(name, known) for name in sorted(formula.names)}
+
+
+def aligned(a: Shape, b: Shape) -> Iterator[Pair]:
+    """The axes of an operand that are known, and those of a result above them, from the last."""
+    count = max(len(a.dims), int(a.certain(1)))
+    yield from zip(reversed(a.tail(count) or ()), reversed(b.tail(count) or ()), strict=False)
+
+
+def _solved(size: Expr, other: Expr) -> tuple[str, Expr] | None:
+    """The one name of a size, and what it is where the size is equal to another: n // 2 is m where n is 2 * m."""
+    name = next(iter(size.names)) if len(size.names) == 1 else ""
+    if not name or name in other.names or len(size.terms) != 1:
+        return None
+    ((monomial, coefficient),) = size.terms
+    ((atom, power), *more) = monomial
+    if more or power != 1:
+        return None
+    if isinstance(atom, str):
+        return name, other / Expr.of(coefficient)
+    above, below = atom.args if atom.function == "//" else (size, size)
+    return None if below.value() is None else _solved(above, other * below / Expr.of(coefficient))
 
 
 def _subtracts(size: Expr) -> bool:
