@@ -1,8 +1,8 @@
 """Sizes such as `2*T*D`: exact arithmetic on polynomials over named sizes.
 
 An Expr is a sum of terms, each a whole number or a Fraction times a monomial. A monomial's atoms are names (`L`,
-`args.hidden_size`) or calls that don't reduce (`H//G`, `max(L, S)`). All names stand for positive integers. Exprs are immutable, hashable,
-and print the same on every run.
+`args.hidden_size`) or calls that don't reduce (`H//G`, `max(L, S)`). All names stand for positive integers. Exprs are
+immutable, hashable, and print the same on every run.
 """
 
 from __future__ import annotations
@@ -164,8 +164,10 @@ class Expr:
 
     def __mul__(self, other: Size) -> Expr:
         by = Expr.of(other)
-        if by.terms == _ONE or self.terms == _ONE:
-            return self if by.terms == _ONE else by
+        if by.terms == _ONE:
+            return self
+        if self.terms == _ONE:
+            return by
         terms: dict[Monomial, Coefficient] = {}
         for m, c in self.terms:
             for n, d in by.terms:
