@@ -75,18 +75,17 @@ def _draws(node: Node) -> bool:
 
 def _runs_inside_one_that_captures(graph: Graph) -> bool:
     """Whether all callers are compiled with the random state captured, or only called from such ones."""
-    module = graph.module
-
-    def captured(qualname: str, seen: frozenset[str]) -> bool:
-        places = compilations(graph, qualname)
-        if any(c.inputs in ("random", "unknown") and c.outputs in ("random", "unknown") for c in places):
-            return True
-        callers = [q for q, called in module.calls.items() if qualname in called and q not in seen]
-        return bool(callers) and all(captured(q, seen | {q}) for q in callers)
-
     me = graph.context.qualname
-    callers = [q for q, called in module.calls.items() if me in called and q != me]
-    return bool(callers) and all(captured(q, frozenset({me, q})) for q in callers)
+    callers = [q for q, called in graph.module.calls.items() if me in called and q != me]
+    return bool(callers) and all(_captured(graph, q, frozenset({me, q})) for q in callers)
+
+
+def _captured(graph: Graph, qualname: str, seen: frozenset[str]) -> bool:
+    places = compilations(graph, qualname)
+    if any(c.inputs in ("random", "unknown") and c.outputs in ("random", "unknown") for c in places):
+        return True
+    callers = [q for q, called in graph.module.calls.items() if qualname in called and q not in seen]
+    return bool(callers) and all(_captured(graph, q, seen | {q}) for q in callers)
 
 
 def _is_traced_each_time(graph: Graph) -> bool:

@@ -79,7 +79,7 @@ class Commands(click.Group):
 @click.pass_context
 def main(ctx: click.Context) -> None:
     """Find unfused work in MLX code, count the bytes it moves, rewrite it, and prove the rewrite."""
-    gc.set_threshold(100_000, *gc.get_threshold()[1:])  # a short process, and the engine looks for garbage itself
+    gc.set_threshold(1_000_000, *gc.get_threshold()[1:])  # a short process, and the engine looks for garbage itself
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

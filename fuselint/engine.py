@@ -33,7 +33,7 @@ POOL_FROM = 100
 """Files. Below, starting workers costs more than they save."""
 
 MOST_ROUNDS = 10
-COLLECT_EVERY, ENOUGH = 400_000, 200_000
+COLLECT_EVERY, ENOUGH = 2_000_000, 1_000_000
 """New objects after which garbage is looked for: during a file's analysis, and after it."""
 
 ALL_AFTER = 16
@@ -223,7 +223,7 @@ def _related(r: Related, file: Notebook) -> Related:
 def _propose(task: tuple[FileText, Settings, Package]) -> tuple[FileResult, list[Proposal]]:
     file, settings, package = task
     try:
-        with taken_apart(), _garbage.seldom():
+        with _garbage.seldom(), taken_apart():
             is_read = _always if isinstance(file, Notebook) else package.others_read(file.path)
             return analyse(file, settings, is_read, package.modules())
     except UnreadableFile as e:

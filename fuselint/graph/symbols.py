@@ -1,8 +1,8 @@
 """Sizes such as `2*T*D`: exact arithmetic on polynomials over named sizes.
 
-An Expr is a sum of terms, each a Fraction times a monomial. A monomial's atoms are names (`L`, `args.hidden_size`) or
-calls that don't reduce (`H//G`, `max(L, S)`). All names stand for positive integers. Exprs are immutable, hashable,
-and print the same on every run.
+An Expr is a sum of terms, each a whole number or a Fraction times a monomial. A monomial's atoms are names (`L`,
+`args.hidden_size`) or calls that don't reduce (`H//G`, `max(L, S)`). All names stand for positive integers. Exprs are
+immutable, hashable, and print the same on every run.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Apply:
 Atom = str | Apply
 Monomial = tuple[tuple[Atom, int], ...]  # (atom, exponent), sorted; exponents >= 1
 Size = Union["Expr", int, Fraction]
+Coefficient = int | Fraction
+"""Whole numbers are ints, which are many times faster to count with."""
 
 MOST_FACTORS = 64
 """Names that a size is multiplied of."""
@@ -96,7 +98,11 @@ def _over(a: Monomial, b: Monomial) -> Monomial | None:
 
 @lru_cache(maxsize=4096)
 def _number(value: int | Fraction) -> Expr:
-    return Expr({(): Fraction(value)})
+    return Expr({(): value})
+
+
+def _whole(value: Coefficient) -> Coefficient:
+    return int(value) if value.denominator == 1 else value
 
 
 class Expr:
@@ -109,10 +115,10 @@ class Expr:
 
     __slots__ = ("__dict__", "_hash", "terms")
 
-    terms: tuple[tuple[Monomial, Fraction], ...]
+    terms: tuple[tuple[Monomial, Coefficient], ...]
 
-    def __init__(self, terms: Mapping[Monomial, Fraction]):
-        kept = [(m, c) for m, c in terms.items() if c]
+    def __init__(self, terms: Mapping[Monomial, Coefficient]):
+        kept = [(m, c if type(c) is int else _whole(c)) for m, c in terms.items() if c]
         if len(kept) > 1:
             kept.sort(key=lambda t: _monomial_key(t[0]))
         self.terms = tuple(kept)
@@ -126,7 +132,7 @@ class Expr:
     @staticmethod
     @lru_cache(maxsize=4096)
     def name(name: str) -> Expr:
-        return Expr({((name, 1),): Fraction(1)})
+        return Expr({((name, 1),): 1})
 
     @staticmethod
     def max(a: Size, b: Size) -> Expr:
@@ -143,22 +149,30 @@ class Expr:
             atom = e._single_atom
             args.update(atom.args if isinstance(atom, Apply) and atom.function == "max" else (e,))
         ordered = tuple(sorted(args, key=str))
-        return Expr({((Apply("max", ordered), 1),): Fraction(1)})
+        return Expr({((Apply("max", ordered), 1),): 1})
 
     # -- arithmetic ---------------------------------------------------------------------------------------------------
 
     def __add__(self, other: Size) -> Expr:
+        added = Expr.of(other)
+        if not added.terms or not self.terms:
+            return self if self.terms else added
         terms = dict(self.terms)
-        for m, c in Expr.of(other).terms:
-            terms[m] = terms.get(m, Fraction(0)) + c
+        for m, c in added.terms:
+            terms[m] = terms.get(m, 0) + c
         return Expr(terms)
 
     def __mul__(self, other: Size) -> Expr:
-        terms: dict[Monomial, Fraction] = {}
+        by = Expr.of(other)
+        if by.terms == _ONE:
+            return self
+        if self.terms == _ONE:
+            return by
+        terms: dict[Monomial, Coefficient] = {}
         for m, c in self.terms:
-            for n, d in Expr.of(other).terms:
+            for n, d in by.terms:
                 key = _times(m, n)
-                terms[key] = terms.get(key, Fraction(0)) + c * d
+                terms[key] = terms.get(key, 0) + c * d
         return Expr(terms)
 
     def __neg__(self) -> Expr:
@@ -193,12 +207,12 @@ class Expr:
         divisor = Expr.of(other if other != 0 else 1)
         quotient = self._divide(divisor)
         if quotient is not None and all(c.denominator == 1 for m, c in quotient.terms if m):
-            return Expr({m: c if m else Fraction(math.floor(c)) for m, c in quotient.terms})
+            return Expr({m: c if m else math.floor(c) for m, c in quotient.terms})
         above, below = self._reduced(divisor)
         a, b = above._constant, below._constant
         if a is not None and b:
             return Expr.of(a // b)
-        return Expr({((Apply("//", (above, below)), 1),): Fraction(1)})
+        return Expr({((Apply("//", (above, below)), 1),): 1})
 
     def __rfloordiv__(self, other: Size) -> Expr:
         return Expr.of(other) // self
@@ -220,9 +234,9 @@ class Expr:
         for m, _ in terms[1:]:
             has = dict(m)
             powers = {a: min(e, has[a]) for a, e in powers.items() if a in has}
-        number = Fraction(1)
+        number = 1
         if self.integral and divisor.integral:
-            number = Fraction(math.gcd(*(c.numerator for _, c in terms)))
+            number = math.gcd(*(c.numerator for _, c in terms))
         common = Expr({_monomial(powers): number})
         above, below = self._divide(common), divisor._divide(common)
         return (self, divisor) if above is None or below is None else (above, below)
@@ -240,16 +254,16 @@ class Expr:
             over = _over(m, lead)
             if over is None:
                 return None
-            step = Expr({over: c / lead_c})
+            step = Expr({over: Fraction(c) / lead_c if c % lead_c else c // lead_c})
             quotient, rest = quotient + step, rest - step * divisor
         return None
 
     # -- values -------------------------------------------------------------------------------------------------------
 
     @property
-    def _constant(self) -> Fraction | None:
+    def _constant(self) -> Coefficient | None:
         if not self.terms:
-            return Fraction(0)
+            return 0
         if len(self.terms) == 1 and not self.terms[0][0]:
             return self.terms[0][1]
         return None
@@ -292,7 +306,7 @@ class Expr:
         for m, c in self.terms:
             product = Expr.of(c)
             for atom, e in m:
-                product = product * names.get(atom, Expr({((atom, 1),): Fraction(1)})) ** e
+                product = product * names.get(atom, Expr({((atom, 1),): 1})) ** e
             total = total + product
         return total
 
@@ -369,7 +383,7 @@ class Expr:
             return "0"
         out = ""
         for m, c in self.terms:
-            text = _term(m, abs(c))
+            text = _term(m, -c if c < 0 else c)
             if not out:
                 out = f"-{text}" if c < 0 else text
             else:
@@ -377,7 +391,11 @@ class Expr:
         return out
 
 
-def _term(m: Monomial, c: Fraction) -> str:
+_ONE = (((), 1),)
+"""The terms of 1."""
+
+
+def _term(m: Monomial, c: Coefficient) -> str:
     factors: list[str] = []
     if c.numerator != 1 or not m:
         factors.append(str(c.numerator))
@@ -424,10 +442,10 @@ def _commons(size: Expr) -> list[Monomial]:
 def _grouped(size: Expr, common: Monomial) -> str:
     """The terms that have `common` in one bracket, and then the others."""
     inside = {rest: c for m, c in size.terms if (rest := _over(m, common)) is not None}
-    number = Fraction(1)
+    number = 1
     if all(c.denominator == 1 for c in inside.values()):
-        number = Fraction(math.gcd(*(c.numerator for c in inside.values())))
-    bracket = Expr({m: c / number for m, c in inside.items()})
+        number = math.gcd(*(c.numerator for c in inside.values()))
+    bracket = Expr({m: Fraction(c) / number for m, c in inside.items()})
     others = Expr({m: c for m, c in size.terms if _over(m, common) is None})
     text = f"{_term(common, number)}*({bracket})"
     if not others.terms:

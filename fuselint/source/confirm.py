@@ -17,8 +17,8 @@ import libcst as cst
 from fuselint.graph.model import FOREIGN, Effect, Frame, Graph, Node, Slice, Statement, operands
 from fuselint.graph.ops import TABLE
 from fuselint.source.function import children, walk
-from fuselint.source.guard import parsed
 from fuselint.source.project import summarise
+from fuselint.source.screen import syntax
 from fuselint.source.text import FileText
 from fuselint.source.tree import Tree
 
@@ -90,13 +90,16 @@ def confirm(graph: Graph, new_text: str, program: Program, changes: Changes) -> 
 
     old_file = graph.source.file
     file = FileText(old_file.path, new_text, old_file.newline, old_file.encoding, old_file.bom)
-    new = Program(file, summarise(file, parsed(new_text)), program).graph(graph.context.qualname)
-    if new is None or new.not_understood:
-        return "the changed function can't be read again"
+    changed = Program(file, summarise(file, syntax(new_text)), program)
     try:
+        new = changed.graph(graph.context.qualname)
+        if new is None or new.not_understood:
+            return "the changed function can't be read again"
         _Comparison(graph, new, changes).run()
     except _Different as why:
         return f"the new code would not compute the same: {why}"
+    finally:
+        changed.take_apart()
     return ""
 
 

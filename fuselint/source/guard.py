@@ -15,7 +15,6 @@ import keyword
 import re
 import tokenize
 import unicodedata
-import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -24,6 +23,7 @@ from functools import lru_cache
 
 from fuselint.finding import Edit
 from fuselint.rulebook import NoFix
+from fuselint.source.screen import syntax
 from fuselint.source.suppress import spoken
 
 PRAGMA = re.compile(
@@ -67,7 +67,7 @@ def _refused(
     names: Collection[str],
 ) -> NoFix | None:
     """As `guard`, where other code than this binds or reads `names`."""
-    old, new = parsed(text), parsed(new_text)
+    old, new = syntax(text), syntax(new_text)
     lost = _said(text) - _said(new_text) if _touches_comments(text, edits) else Counter[str]()
     kept = [c for c in lost if c and not PRAGMA.match(f"# {c}")]
     if kept:
@@ -79,14 +79,6 @@ def _refused(
     if why and ast.dump(old) != ast.dump(new):  # else only a comment in a statement changes
         return NoFix(why)
     return None
-
-
-@lru_cache(maxsize=4)  # the text before is the same for every fix of a file
-def parsed(text: str) -> ast.Module:
-    """The tree of a text, which nobody changes. Raises SyntaxError, ValueError, RecursionError or MemoryError."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(text)
 
 
 @dataclass(frozen=True)
@@ -104,7 +96,7 @@ class _Known:
 @lru_cache(maxsize=2)
 def _read(text: str) -> _Known:
     """What is known of a file. Many fixes of one are checked in a row."""
-    tree = parsed(text)
+    tree = syntax(text)
     names = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
     starts, parts = Offsets(text).starts, [0]
     held: list[list[ast.stmt]] = [[]]

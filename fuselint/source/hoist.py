@@ -11,10 +11,10 @@ from functools import lru_cache
 
 from fuselint.finding import Edit
 from fuselint.rulebook import HoistedHelper
-from fuselint.source import guard
 from fuselint.source.layout import Page, has_spaced_powers, width_of
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.removal import above, blank_before, line_end
+from fuselint.source.screen import syntax
 from fuselint.source.text import FileText
 
 CORE, NN, PARTIAL = "mlx.core", "mlx.nn", "functools.partial"
@@ -26,7 +26,7 @@ class Refused(Exception):
 
 def parsed(file: FileText) -> ast.Module:
     """The tree of a file, which nobody changes."""
-    return guard.parsed(file.text)
+    return syntax(file.text)
 
 
 def start_of(file: FileText, stmt: ast.stmt) -> int:

@@ -6,9 +6,12 @@ It goes by the syntax alone, so that it is cheap: whole packages are asked who m
 from __future__ import annotations
 
 import ast
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
 from fuselint.records import record
 from fuselint.source.project import MODULE
@@ -52,7 +55,7 @@ class Mention:
     a string that something is looked up by; "string" for another, "exported" for one in `__all__`; "alias" for
     `name = other` and `import other as name`, the latter with that name in `kept`; "named" for anything else.
     inside: for "base", the class. loops: those around it. tests: what decides whether it is reached. given: of a call,
-    its arguments by position or name; None where they can't be told.
+    the outlines of its arguments by position or name; None where they can't be told, or MLX is called.
     """
 
     by: str
@@ -71,9 +74,9 @@ class Mention:
 class Mentions:
     """Of one file. branches: lines, and what decides whether they run. handlers: lines that run where something failed.
 
-    stored: what is assigned to each attribute, by which function; None where that is no plain assignment to one of
-    self's. assigned: the names that each function binds itself, with the
-    lines that do, 0 in a loop, which may come round, and what decides whether they are reached. bound: the expressions
+    stored: the outline (see `outline`) of what is assigned to each attribute, by which function; None where that is no
+    plain assignment to one of self's. assigned: the names that each function binds itself, with the lines that do, 0 in
+    a loop, which may come round, and what decides whether they are reached. bound: the outlines of the expressions
     that a function's local names are assigned; None for what binds them otherwise.
     elements: by attribute of self, the loops through what it holds: their function, an element's name, and the line.
     renamed: the names that imports give to what is called otherwise.
@@ -129,6 +132,12 @@ class _At:
     inside: str = ""  # "many" for an element of what is kept
     role: str = ""  # what for: "type" inside an annotation, "text" where something is looked up, "exported", "alias"
 
+    def plain(self, role: str | None = None) -> _At:
+        """The same place, for what is no part of what is kept there."""
+        if not self.kept and not self.inside and role is None:
+            return self
+        return _At(self.by, self.prefix, self.loops, self.tests, "", "", self.role if role is None else role)
+
 
 class _Walker:
     def __init__(self) -> None:
@@ -140,13 +149,17 @@ class _Walker:
         self.assigned: dict[str, dict[str, list[tuple[int, tuple[Test, ...]]]]] = {}
         self.bound: dict[str, dict[str, list[ast.expr | None]]] = {}
         self.elements: dict[str, list[tuple[str, str, int]]] = {}
+        self.mlx: set[str] = set()  # modules of MLX, by the names that imports give them
 
     def visit(self, node: ast.AST, at: _At) -> None:
-        rule = getattr(self, f"_{type(node).__name__}", None)
+        kind = type(node)
+        if kind not in _RULES:
+            _RULES[kind] = getattr(_Walker, f"_{kind.__name__}", None)
+        rule = _RULES[kind]
         if rule is not None:
-            rule(node, at)
+            rule(self, node, at)
         else:
-            plain = replace(at, kept="", inside="") if at.kept or at.inside else at
+            plain = at.plain()
             for child in children(node):
                 self.visit(child, plain)
 
@@ -188,7 +201,7 @@ class _Walker:
         self._body(node.body, replace(at, prefix=f"{qualname}.", loops=(), tests=()))
 
     def _Lambda(self, node: ast.Lambda, at: _At) -> None:
-        inner = self._loop(replace(at, kept="", inside=""), node.body, node.body, later=True)
+        inner = self._loop(at.plain(), node.body, node.body, later=True)
         self.visit(node.body, inner)
 
     # -- statements ---------------------------------------------------------------------------------------------------
@@ -250,15 +263,15 @@ class _Walker:
     def _Assign(self, node: ast.Assign, at: _At) -> None:
         first = node.targets[0]
         if isinstance(first, ast.Attribute) and isinstance(first.value, ast.Name) and first.value.id == "self":
-            self.stored.setdefault(first.attr, []).append((at.by, node.value))
+            self.stored.setdefault(first.attr, []).append((at.by, outline(node.value)))
             self._all(node.targets[1:], at)
             self.visit(node.value, replace(at, kept=first.attr))
         else:
             plain = first if len(node.targets) == 1 and isinstance(first, ast.Name) and not at.loops else None
             self._all([] if plain else node.targets, at)
             if plain is not None:
-                self._bind(plain, at, node.value)
-            self.visit(node.value, replace(at, role=_of_module(first, node.value) if at.by == MODULE else at.role))
+                self._bind(plain, at, outline(node.value))
+            self.visit(node.value, replace(at, role=_of_module(first, node.value)) if at.by == MODULE else at)
 
     def _AnnAssign(self, node: ast.AnnAssign, at: _At) -> None:
         self.visit(node.annotation, replace(at, role="type"))
@@ -267,6 +280,8 @@ class _Walker:
 
     def _Import(self, node: ast.Import | ast.ImportFrom, at: _At) -> None:
         for alias in node.names:
+            if isinstance(node, ast.Import) and alias.asname and alias.name.partition(".")[0] == "mlx":
+                self.mlx.add(alias.asname)
             last = alias.name.rpartition(".")[2]
             renamed = alias.asname if alias.asname not in (None, last) else None
             inner = at if renamed is None else replace(at, kept=renamed)
@@ -278,12 +293,12 @@ class _Walker:
 
     def _comprehension(self, node: ast.AST, at: _At) -> None:
         generators: list[ast.comprehension] = node.generators  # type: ignore[attr-defined]
-        self.visit(generators[0].iter, replace(at, kept="", inside=""))
+        self.visit(generators[0].iter, at.plain())
         inner = self._loop(at, node, node)
         parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]  # type: ignore[attr-defined]
         self._all(parts, inner)
         rest = [g.iter for g in generators[1:]] + [test for g in generators for test in g.ifs]
-        self._all(rest, replace(inner, kept="", inside=""))
+        self._all(rest, inner.plain())
 
     _ListComp = _SetComp = _DictComp = _GeneratorExp = _comprehension
 
@@ -297,7 +312,7 @@ class _Walker:
     def _BinOp(self, node: ast.BinOp, at: _At) -> None:
         repeats = isinstance(node.op, ast.Mult) and any(isinstance(n, ast.List) for n in (node.left, node.right))
         adds = isinstance(node.op, ast.Add) and at.kept
-        inner = self._loop(at, node, node) if repeats else at if adds else replace(at, kept="", inside="")
+        inner = self._loop(at, node, node) if repeats else at if adds else at.plain()
         self._all([node.left, node.right], inner)
 
     def _Starred(self, node: ast.Starred, at: _At) -> None:
@@ -307,28 +322,27 @@ class _Walker:
         name = _name(node.func)
         last = name.rpartition(".")[2]
         if name:
-            self._mention(node.func, name, at, "kept" if at.kept else "call", _given(node))
+            given = None if name.partition(".")[0] in self.mlx else _given(node)
+            self._mention(node.func, name, at, "kept" if at.kept else "call", given)
             self._prefix(node.func, at, called=True)
         else:
-            self.visit(node.func, replace(at, kept="", inside=""))
+            self.visit(node.func, at.plain())
         arguments = [*node.args, *(k.value for k in node.keywords)]
         if name in ASKING and len(node.args) == 2:
             self.visit(node.args[0], at)
             self.visit(node.args[1], replace(at, role="type"))
         elif name in SHOWING:
-            self._all(arguments, replace(at, kept="", inside="", role="type"))
+            self._all(arguments, at.plain("type"))
         elif last in KERNELS:
-            self._all(
-                [*node.args[1:], *(k.value for k in node.keywords if k.arg != "name")], replace(at, kept="", inside="")
-            )
+            self._all([*node.args[1:], *(k.value for k in node.keywords if k.arg != "name")], at.plain())
         elif name in ("getattr", "hasattr"):
-            self._all(arguments, replace(at, kept="", inside="", role="text"))
+            self._all(arguments, at.plain("text"))
         elif last in HOLDERS and at.kept:
             self._all(arguments, replace(at, inside="many"))
         elif last in ADDING and name.startswith("self.") and name.count(".") == 2:
             self._all(arguments, replace(at, kept=name.split(".")[1], inside="many"))
         else:
-            self._all(arguments, replace(at, kept="", inside=""))
+            self._all(arguments, at.plain())
 
     def _Attribute(self, node: ast.Attribute, at: _At) -> None:
         name = _name(node)
@@ -351,10 +365,10 @@ class _Walker:
                 if isinstance(inner, ast.Attribute) and not name:
                     return
             elif isinstance(inner, ast.Subscript) and not called:
-                self.visit(inner.value, replace(at, kept="", inside="", role="type"))
-                self.visit(inner.slice, replace(at, kept="", inside=""))
+                self.visit(inner.value, at.plain("type"))
+                self.visit(inner.slice, at.plain())
             else:
-                self.visit(inner, replace(at, kept="", inside=""))
+                self.visit(inner, at.plain())
 
     def _Name(self, node: ast.Name, at: _At) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -369,15 +383,15 @@ class _Walker:
 
     def _Compare(self, node: ast.Compare, at: _At) -> None:
         """`x is None` asks about x, and does nothing with it."""
-        plain = replace(at, kept="", inside="")
+        plain = at.plain()
         none = any(isinstance(c, ast.Constant) and c.value is None for c in node.comparators)
-        self.visit(node.left, replace(plain, role="type") if none else plain)
+        self.visit(node.left, plain.plain("type") if none else plain)
         self._all(node.comparators, plain)
 
     def _test(self, node: ast.expr, at: _At) -> None:
-        plain = replace(at, kept="", inside="")
+        plain = at.plain()
         is_name = isinstance(node, (ast.Name, ast.Attribute))
-        self.visit(node, replace(plain, role="type") if is_name else plain)
+        self.visit(node, plain.plain("type") if is_name else plain)
 
     def _Constant(self, node: ast.Constant, at: _At) -> None:
         if isinstance(node.value, str) and node.value.isidentifier():
@@ -391,10 +405,14 @@ class _Walker:
             role = "type"
         elif at.role == "alias" and role == "named":
             role = "alias"
-        line = getattr(node, "lineno", 0)
-        last = text.rpartition(".")[2]
+        line, text = getattr(node, "lineno", 0), sys.intern(text)
+        last = sys.intern(text.rpartition(".")[2])
         kept = at.kept if role in ("kept", "alias") else ""
         self.found.append(Mention(at.by, last, text, role, kept, at.inside, at.loops, at.tests, given, line))
+
+
+_RULES: dict[type[ast.AST], Callable[[_Walker, Any, _At], None] | None] = {}
+"""By the kind of a node, the method that visits it; None: its children are visited."""
 
 
 def _elements(target: ast.expr, over: ast.expr) -> Iterator[tuple[str, str]]:
@@ -458,7 +476,31 @@ def _given(call: ast.Call) -> dict[int | str, ast.expr] | None:
     """The arguments of a call; None where a starred one hides some."""
     if any(isinstance(a, ast.Starred) for a in call.args) or any(k.arg is None for k in call.keywords):
         return None
-    return {**dict(enumerate(call.args)), **{k.arg: k.value for k in call.keywords if k.arg is not None}}
+    given: dict[int | str, ast.expr] = {i: outline(a) for i, a in enumerate(call.args)}
+    given.update((k.arg, outline(k.value)) for k in call.keywords if k.arg is not None)
+    return given
+
+
+def outline(node: ast.expr) -> ast.expr:
+    """What anybody asks about of an expression: conditions, constants and names as they are, of a call what is called,
+    and of any other its line alone. Whole packages are kept so."""
+    if isinstance(node, (ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp)):
+        return node
+    if isinstance(node, ast.Constant):
+        return ast.Constant(node.value, lineno=node.lineno)
+    if isinstance(node, ast.Name):
+        return ast.Name(node.id, lineno=node.lineno)
+    if isinstance(node, ast.Attribute) and dotted(node) is not None:
+        return ast.Attribute(outline(node.value), node.attr, lineno=node.lineno)
+    if isinstance(node, ast.Call) and dotted(node.func) is not None:
+        return ast.Call(outline(node.func), [], [], lineno=node.lineno)
+    return _other(node.lineno)
+
+
+@lru_cache(maxsize=4096)
+def _other(line: int) -> ast.expr:
+    """An expression of which nothing is known."""
+    return ast.Slice(lineno=line)
 
 
 def _leaves(body: Sequence[ast.stmt]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,13 +52,13 @@ class Scopes:
     names: Counter[str]
 
 
-def scopes(tree: ast.Module, found: list[tuple[FunctionSpan, Definition]]) -> Scopes:
+def scopes(tree: ast.Module, found: Sequence[tuple[FunctionSpan, Definition]]) -> Scopes:
     """Walk the module once. `found` are its functions, as `spans.functions` gives them."""
     return _Walker(tree, found).walk()
 
 
 class _Walker:
-    def __init__(self, tree: ast.Module, found: list[tuple[FunctionSpan, Definition]]) -> None:
+    def __init__(self, tree: ast.Module, found: Sequence[tuple[FunctionSpan, Definition]]) -> None:
         self.spans = {id(node): span for span, node in found}
         self.out = Scopes(Scope("", node=tree), [], [], Counter(), Counter())
         self.tree = tree

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from fuselint.errors import UnreadableFile
 from fuselint.source.spans import Definition, FunctionSpan, functions, suites
@@ -46,12 +47,8 @@ def parse(file: FileText) -> ast.Module:
     null = file.text.find("\0")
     if null >= 0:
         raise UnreadableFile(file.path, "holds a null byte", *file.position(null))
-    collecting = gc.isenabled()
-    gc.disable()  # a tree is built of many small objects that all stay: collecting in between finds nothing
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what the compiler thinks of the user's escapes is not our business
-            return ast.parse(file.text)
+        return syntax(file.text)
     except SyntaxError as e:
         line = min(max(e.lineno or 1, 1), file.lines)
         reason = f"not valid Python: {e.msg}"
@@ -66,6 +63,17 @@ def parse(file: FileText) -> ast.Module:
         raise UnreadableFile(file.path, "nested too deeply for Python's own parser") from None
     except ValueError as e:  # such as lone surrogates
         raise UnreadableFile(file.path, f"not valid Python: {e}") from None
+
+
+@lru_cache(maxsize=6)  # several ask about a file at once, and all that place its fixes
+def syntax(text: str) -> ast.Module:
+    """The tree of a text, which nobody changes. Raises SyntaxError, ValueError, RecursionError or MemoryError."""
+    collecting = gc.isenabled()
+    gc.disable()  # a tree is built of many small objects that all stay: collecting in between finds nothing
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what the compiler thinks of the user's escapes is not our business
+            return ast.parse(text)
     finally:
         if collecting:
             gc.enable()
@@ -168,7 +176,7 @@ class _Heads:
 
 
 def _worth_lowering(file: FileText, tree: ast.Module, heads: _Heads) -> list[FunctionSpan]:
-    found = list(functions(file, tree))
+    found = functions(file, tree)
     work = [_measure(span, node, heads) for span, node in found]
     meanings = _meanings(tree, found, heads)
     for w in work:

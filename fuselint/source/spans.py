@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from fuselint.source.text import FileText
 
@@ -56,7 +57,8 @@ class _Place:
     level: int = 0
 
 
-def functions(file: FileText, tree: ast.Module) -> list[tuple[FunctionSpan, Definition]]:
+@lru_cache(maxsize=2)  # the screen and the summary of a file ask in turn
+def functions(file: FileText, tree: ast.Module) -> tuple[tuple[FunctionSpan, Definition], ...]:
     """Every function of a module with its syntax tree, in source order; outer ones come before inner ones."""
     found: list[_Found] = []
     stack: list[tuple[ast.stmt, _Place]] = [(s, _Place()) for s in reversed(tree.body)]
@@ -89,7 +91,7 @@ def functions(file: FileText, tree: ast.Module) -> list[tuple[FunctionSpan, Defi
     for one in reversed(found):
         if one.outer is not None:
             one.outer.deepest = max(one.outer.deepest, one.deepest)
-    return [(_span(file, one), one.node) for one in found]
+    return tuple((_span(file, one), one.node) for one in found)
 
 
 def _named_lambda(statement: ast.stmt) -> str | None:

@@ -34,7 +34,7 @@ _LARGEST_POWER = 64
 
 def scoped(file: FileText, tree: ast.Module) -> Scopes:
     """The scopes of a file, its global names where they belong."""
-    known = scopes(tree, list(functions(file, tree)))
+    known = scopes(tree, functions(file, tree))
     _declare_globals(known)
     return known
 

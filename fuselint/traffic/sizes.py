@@ -409,12 +409,12 @@ class Sizes:
         """The formula without terms that another contains and outweighs. Rows are rows of each of a batch."""
         formula = reduced(formula)
         sizes = {n: self.number(n, Known())[0] for n in formula.names}
-        terms = [(m, c, Expr({m: abs(c)})) for m, c in formula.terms]
+        terms = [(m, c, Expr({m: -c if c < 0 else c})) for m, c in formula.terms]
 
         def outweighs(large: Expr, small: Expr) -> bool:
             spread = {ROWS: Expr.name(BATCH) * Expr.name(ROWS)}
-            whole = Expr({m: Fraction(1) for m, _ in large.substitute(spread).terms})
-            part = Expr({m: Fraction(1) for m, _ in small.terms})
+            whole = Expr({m: 1 for m, _ in large.substitute(spread).terms})
+            part = Expr({m: 1 for m, _ in small.terms})
             ratio = Fraction(large.substitute(sizes).value() or 0, small.substitute(sizes).value() or 1)
             return ratio >= NEGLIGIBLE and part.divides(whole)
 
@@ -606,7 +606,7 @@ def _likeliest(size: Expr) -> Expr:
     for monomial, coefficient in size.terms:
         term = Expr.of(coefficient)
         for atom, power in monomial:
-            stands = Expr({((atom, 1),): Fraction(1)})
+            stands = Expr({((atom, 1),): 1})
             if atom in larger and isinstance(atom, Apply):
                 named = [e for e in atom.args if not _obscurity(e)]
                 stands = reduce(Expr.max, named) if named else min(atom.args, key=_obscurity)
@@ -646,6 +646,6 @@ def reduced(formula: Expr) -> Expr:
                     powers[a] -= n
                 term = term * above
         left = tuple((a, n) for a, n in monomial if powers[a] > 0)
-        kept = Expr({tuple((a, powers[a]) for a, _ in left): Fraction(1)})
+        kept = Expr({tuple((a, powers[a]) for a, _ in left): 1})
         total = total + term * kept
     return total
