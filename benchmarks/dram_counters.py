@@ -314,9 +314,8 @@ def table(pairs: Path, counters: Path, times: Path) -> None:
         for key in ("read", "written"):
             off = found[key] / case[key] - 1 if case[key] else 0.0
             cells.append(f"{case[key] / 1e6:.1f} / {found[key] / 1e6:.1f} ({off:+.1%})")
-        print(
-            f"| {case['rule']} | {case['name']} | {sizes} | {case['side']} | {' | '.join(cells)} | {took[_key(case)]:.0f} |"
-        )
+        cells.append(f"{took[_key(case)]:.0f}")
+        print(f"| {case['rule']} | {case['name']} | {sizes} | {case['side']} | {' | '.join(cells)} |")
 
 
 def _key(case: dict[str, Any]) -> tuple[str, str, tuple[int, ...]]:
