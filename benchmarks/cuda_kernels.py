@@ -14,6 +14,7 @@ import gc
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -165,7 +166,7 @@ def _compiled() -> Iterator[Case]:
         total = " + ".join(names[:count])
         yield Case(f"compiled {count}", given, "T D", f"@mx.compile\n    return mx.abs({total})")
     for name, text in {**UNARY, **{n: t.format("{}", "0.7") for n, t in BINARY.items()}}.items():
-        for length in (2, 6):
+        for length in (1, 2, 6):
             body = "x"
             for _ in range(length):
                 body = text.format(f"({body})")
@@ -206,6 +207,10 @@ def _widths() -> Iterator[Case]:
             yield Case(
                 f"{label}, {width} wide", "x: T D", result, f"    return {body}", megabytes=(64, 512), width=width
             )
+        given = {"rms_norm": ("x: T D, w: D", "x, w"), "layer_norm": ("x: T D, w: D, b: D", "x, w, b")}
+        for name, (operands, text) in given.items():
+            body = f"    return mx.fast.{name}({text}, 1e-6)"
+            yield Case(f"{name} with weights, {width} wide", operands, "T D", body, megabytes=LARGE, width=width)
         body = "    return mx.softmax(x, axis=-1, precise=True)"
         yield Case(f"precise softmax, {width} wide", "x: T D", "T D", body, HALF, LARGE, width)
         for other, text in (("w: D", "x * w"), ("c: T 1", "x * c")):
@@ -261,9 +266,11 @@ def timed(f: Callable[..., Any], given: list[Any], in_flight: int = IN_FLIGHT) -
     return {"us": statistics.median(times[2:]), "us_min": min(times[2:]), "us_handing": statistics.median(handing[2:])}
 
 
-def specified(small: bool) -> Iterator[dict[str, Any]]:
-    """All cases with their sizes, or with one tiny size each."""
+def specified(small: bool, only: str = "") -> Iterator[dict[str, Any]]:
+    """All cases with their sizes, or with one tiny size each. only: a pattern that their labels hold."""
     for case in cases():
+        if not re.search(only, case.label):
+            continue
         for dtype in case.dtypes:
             for at in [case.small] if small else case.sizes or [case.at(m, dtype) for m in case.megabytes]:
                 given = arguments(case.arguments, at, dtype)
@@ -271,13 +278,13 @@ def specified(small: bool) -> Iterator[dict[str, Any]]:
                 yield {"label": case.label, "dtype": dtype, "sizes": at, "source": source, "arguments": given}
 
 
-def measure(seconds: float, small: bool, first: int) -> None:
+def measure(seconds: float, small: bool, first: int, only: str) -> None:
     """One line of JSON for each case from the first on, as soon as it is measured."""
     import mlx.core as mx
 
     start = time.perf_counter()
     gc.disable()
-    for case in list(specified(small))[first:]:
+    for case in list(specified(small, only))[first:]:
         found: dict[str, Any] = {}
         if time.perf_counter() - start > seconds:
             found["error"] = "left out: the time is over"
@@ -292,16 +299,16 @@ def measure(seconds: float, small: bool, first: int) -> None:
         print(json.dumps(case | found), flush=True)
 
 
-def measured(seconds: float, small: bool) -> None:
+def measured(seconds: float, small: bool, only: str) -> None:
     """All cases, measured in a process of their own: where that dies, another goes on behind the case it died of."""
     import mlx.core as mx
 
     start = time.perf_counter()
-    all_cases = list(specified(small))
+    all_cases = list(specified(small, only))
     out: list[dict[str, Any]] = []
     while len(out) < len(all_cases):
         left = seconds - (time.perf_counter() - start)
-        command = [sys.executable, __file__, "part", "--seconds", str(left), "--first", str(len(out))]
+        command = [sys.executable, __file__, "part", "--only", only, "--seconds", str(left), "--first", str(len(out))]
         done = subprocess.run([*command, *["--small"] * small], stdout=subprocess.PIPE, text=True, check=False)
         out += [json.loads(line) for line in done.stdout.splitlines() if line.endswith("}")]
         if len(out) < len(all_cases):
@@ -310,13 +317,13 @@ def measured(seconds: float, small: bool) -> None:
     print(json.dumps({"mlx": mx.__version__, "device": device, "took": time.perf_counter() - start, "cases": out}))
 
 
-def warm(part: int, parts: int) -> None:
+def warm(part: int, parts: int, only: str) -> None:
     """Runs the cases that MLX compiles kernels for, or a part of them: the compiled ones stay in a folder."""
     import mlx.core as mx
 
     seen: set[str] = set()
     number = 0
-    for case in specified(small=True):
+    for case in specified(True, only):
         if ("compile" in case["source"] or "[" in case["source"]) and case["source"] + case["dtype"] not in seen:
             seen.add(case["source"] + case["dtype"])
             number += 1
@@ -328,8 +335,8 @@ def warm(part: int, parts: int) -> None:
                     print(f"{case['label']}: {e}", file=sys.stderr)
 
 
-def warmed(processes: int) -> None:
-    command = [sys.executable, __file__, "warm", "--parts", str(processes), "--part"]
+def warmed(processes: int, only: str) -> None:
+    command = [sys.executable, __file__, "warm", "--only", only, "--parts", str(processes), "--part"]
     running = [subprocess.Popen([*command, str(i)]) for i in range(processes)]
     for process in running:
         try:
@@ -342,6 +349,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("step", choices=["measure", "part", "warm"])
     parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--only", default="", help="a pattern of the labels")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to see that everything runs")
     parser.add_argument("--processes", type=int, default=min(12, os.cpu_count() or 1), help="that compile beforehand")
     parser.add_argument("--first", type=int, default=0)
@@ -349,13 +357,13 @@ def main() -> None:
     parser.add_argument("--parts", type=int, default=1)
     given = parser.parse_args()
     if given.step == "warm":
-        warm(given.part, given.parts)
+        warm(given.part, given.parts, given.only)
     elif given.step == "part":
-        measure(given.seconds, given.small, given.first)
+        measure(given.seconds, given.small, given.first, given.only)
     else:
         if not given.small and given.processes:
-            warmed(given.processes)
-        measured(given.seconds, given.small)
+            warmed(given.processes, given.only)
+        measured(given.seconds, given.small, given.only)
 
 
 if __name__ == "__main__":
