@@ -233,14 +233,15 @@ def _products() -> Iterator[Case]:
     body = "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.1)"
     given = "q: 1 H T 128, k: 1 H T 128, v: 1 H T 128"
     yield Case("attention", given, "1 H T 128", body, HALF, sizes=heads)
-    yield Case(
-        "batched product",
-        "x: 1 H T 128, y: 1 H T 128",
-        "1 H T T",
-        "    return x @ y.swapaxes(-1, -2)",
-        HALF,
-        sizes=heads,
-    )
+    body = "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.1, mask=m)"
+    yield Case("attention with a mask", f"{given}, m: T T", "1 H T 128", body, HALF, sizes=heads)
+    body = "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.1, mask='causal')"
+    yield Case("causal attention", given, "1 H T 128", body, HALF, sizes=heads)
+    for label, operand in (("bias", "c: N"), ("residual", "c: T N")):
+        body = "    return mx.addmm(c, x, w.T)"
+        yield Case(f"product and {label}", f"x: T K, w: N K, {operand}", "T N", body, HALF, sizes=square + flat)
+    given, body = "x: 1 H T 128, y: 1 H T 128", "    return x @ y.swapaxes(-1, -2)"
+    yield Case("batched product", given, "1 H T T", body, HALF, sizes=heads)
 
 
 # -- on the device ----------------------------------------------------------------------------------------------------
