@@ -176,6 +176,14 @@ def _compiled() -> Iterator[Case]:
     yield Case("compiled Select x 2", "x: T D, y: T D", "T D", body, megabytes=LARGE)
     body = "@mx.compile\n    return (x.astype(mx.float32) * 0.3 + y.astype(mx.float32)).astype(mx.bfloat16)"
     yield Case("compiled casts", "x: T D, y: T D", "T D", body, HALF, LARGE)
+    mixed = {
+        "x: T D, y: T D": ("mx.erf(x) * y", "mx.sigmoid(x + y)", "mx.tanh(x) - y", "mx.exp(x) + mx.cos(y)"),
+        "x: T D, y: T D, z: T D": ("mx.erf(x) * y + z", "mx.tanh(x + y) * z", "mx.cos(x - y) * mx.sigmoid(z)"),
+    }
+    for given, several in mixed.items():
+        for body in several:
+            label = f"compiled mixed: {body}"
+            yield Case(label, given, "T D", f"@mx.compile\n    return {body}", megabytes=LARGE)
     bodies = {
         "x: T D, w: D": "mx.abs(x * w)",
         "x: T D, c: T 1": "mx.abs(x * c)",
