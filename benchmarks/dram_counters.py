@@ -25,7 +25,10 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fuselint.traffic.kernels import Bytes, Kernel
 
 HEAD = "import math\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 MARKER = "rbits"
@@ -168,7 +171,20 @@ def predict() -> None:
 
 
 def _counted(case: dict[str, Any]) -> dict[str, int]:
+    launched, sizes = launches_of(case)
+
+    def total(side: str) -> int:
+        found = [sizes.of(a).value() for k in launched for a in getattr(k, side)]
+        assert all(isinstance(s, int) for s in found), (case["name"], found)
+        return sum(int(s) for s in found if s is not None)
+
+    return {"kernels": len(launched), "read": total("reads"), "written": total("writes")}
+
+
+def launches_of(case: dict[str, Any]) -> tuple[list[Kernel], Bytes]:
+    """The kernels of a function on CUDA, and their sizes: numbers, since those of its arguments are."""
     from fuselint.graph.dtypes import DType
+    from fuselint.graph.gates import Gates
     from fuselint.graph.lower import Program
     from fuselint.graph.model import region
     from fuselint.graph.shapes import Shape
@@ -186,20 +202,13 @@ def _counted(case: dict[str, Any]) -> dict[str, int]:
     for node, (_, shape, dtype) in zip(graph.params.values(), case["arguments"], strict=True):
         graph.facts.state(node, Shape.of(*shape), DType({dtype}), "an argument")
     root = graph.returns[0][1]
-    nodes = region(root, ())
+    nodes, gates = region(root, ()), Gates("cuda")
     launched = (
-        compiled_kernels(nodes, [root], graph.facts, shapeless=False)
+        compiled_kernels(nodes, [root], graph.facts, shapeless=False, gates=gates)
         if graph.context.compiled
-        else kernels(nodes, graph.facts)
+        else kernels(nodes, graph.facts, gates)
     )
-    count = Bytes(Sizes.of([a.shape for k in launched for a in (*k.reads, *k.writes)]))
-
-    def total(side: str) -> int:
-        sizes = [count.of(a).value() for k in launched for a in getattr(k, side)]
-        assert all(isinstance(s, int) for s in sizes), (case["name"], sizes)
-        return sum(int(s) for s in sizes if s is not None)
-
-    return {"kernels": len(launched), "read": total("reads"), "written": total("writes")}
+    return launched, Bytes(Sizes.of([a.shape for k in launched for a in (*k.reads, *k.writes)]))
 
 
 # -- on the device ----------------------------------------------------------------------------------------------------
