@@ -128,7 +128,7 @@ def _figures(cases: Sequence[Timed], memory: float) -> dict[str, Any]:
     """Of kernels alone, less what a call takes."""
     works: dict[str, dict[float, list[dict[str, list[float]]]]] = {}
     products: dict[str, list[list[float]]] = {}
-    for c in cases:
+    for c in sorted(cases, key=lambda c: c.moved):
         (k,) = c.loads
         if k.operations:
             rest = math.sqrt(max(c.us**2 - (k.moved / memory) ** 2, 0.0))
@@ -141,7 +141,9 @@ def _figures(cases: Sequence[Timed], memory: float) -> dict[str, Any]:
     found = {kind: {row: _pair(both) for row, both in sorted(rows.items())} for kind, rows in works.items()}
     elements = {kind: rows[0.0] for kind, rows in found.items() if set(rows) == {0.0}}
     return {
-        "products": {kind: _pair([{"": p} if p else {} for p in both], 0) for kind, both in products.items()},
+        "products": {
+            kind: _pair([{"": [statistics.median(p)]} if p else {} for p in both], 0) for kind, both in products.items()
+        },
         "elements": {kind: pair for kind, pair in sorted(elements.items()) if any(pair)},
         "rows": {
             kind: [[row, *pair] for row, pair in rows.items()]
@@ -153,12 +155,12 @@ def _figures(cases: Sequence[Timed], memory: float) -> dict[str, Any]:
 
 
 def _pair(both: Sequence[dict[str, list[float]]], digits: int = 2) -> list[float]:
-    """For each width: of the cases that are bound by more than memory the median, none where they are few."""
+    """For each width the median of the cases, each at its largest size; none where most are bound by memory alone."""
     out = []
     for by_label in both:
-        medians = [statistics.median(found) for found in by_label.values()]
-        bound = [m for m in medians if m > 0]
-        out.append(round(statistics.median(bound), digits) if len(bound) * 2 > len(medians) else 0.0)
+        largest = [found[-1] for found in by_label.values()]
+        bound = [w for w in largest if w > 0]
+        out.append(round(statistics.median(bound), digits) if len(bound) * 2 > len(largest) else 0.0)
     if not both[1]:
         out[1] = out[0]  # in 16 bits only
     return out

@@ -29,8 +29,8 @@ MOST = 1e300
 
 SHARE = (0.93, 0.84, 0.70)
 """Of the stated bandwidth, what kernels reach: at best, mostly, at worst."""
-TIMED = (0.8, 1.2)
-"""Between which shares of the estimate a saving is that was made of times of single kernels: rates.py."""
+SIDE = 0.07
+"""How far the time of either side of a fix may be off that was made of times of single kernels: rates.py."""
 LAUNCH = {"metal": (2.4e-6, 2.5e-6, 5.8e-6), "cuda": (1.5e-6, 2.5e-6, 5e-6), "cpu": (0.3e-6, 1e-6, 5e-6)}
 """Seconds of one more dependent kernel."""
 BUFFER_SECONDS = (0.0, 20e-6, 23e-6)
@@ -194,10 +194,10 @@ def seconds(moved: float, launches: float, chip: Chip, cached: float = 0.0) -> S
     )
 
 
-def around(estimate: float) -> Seconds:
-    """Of what was made of kernels that were timed."""
-    low, high = (estimate * share for share in TIMED)
-    return Seconds(low, estimate, high)
+def between(before: float, after: float) -> Seconds:
+    """What is saved, where both were made of times of single kernels."""
+    saved, off = before - after, SIDE * (before + after)
+    return Seconds(saved - off, saved, saved + off)
 
 
 def computing(products: float, rest: float, chip: Chip, dtype: str) -> float:

@@ -102,7 +102,7 @@ class Region:
             return chips.held(formula.substitute(numbers).value() or 0)
 
         before, after = (self.seconds(kernels, number, chip, rates) for kernels in (self.before, self.after))
-        return chips.around(before - after)
+        return chips.between(before, after)
 
     def seconds(
         self, kernels: Sequence[Kernel], number: Callable[[Expr], float], chip: chips.Chip, rates: Rates
