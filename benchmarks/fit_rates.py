@@ -236,6 +236,7 @@ def _error(cases: Sequence[Timed], memory: float, figures: dict[str, Any]) -> fl
 
 # -- judging ----------------------------------------------------------------------------------------------------------
 
+WITHIN = 0.2
 PRODUCTS = ("normed product", "attention", "repeated K and V", "causal mask", "product and", "contraction")
 OF_WEIGHTS = ("dequantized weight", "scaled weight")
 
@@ -268,22 +269,21 @@ def is_bound_by_memory(name: str) -> bool:
 
 
 def table(path: Path, chip: str) -> None:
-    print("| rule | pair | sizes | before, us: predicted / measured | after | ratio | off |")
-    print("|---|---|---|---|---|---|---|")
-    within: dict[str, list[bool]] = defaultdict(list)
-    counts: dict[str, int] = defaultdict(int)
+    """Ratios by size, those first that are bound by memory before and after the fix."""
+    rows: dict[tuple[bool, str, str], list[str]] = defaultdict(list)
+    within: dict[int, list[bool]] = defaultdict(list)
     for p in judged(path, chip):
-        ratios = [p[k][0] / p[k][1] for k in ("predicted", "measured")]
-        off = ratios[0] / ratios[1] - 1
-        if is_bound_by_memory(p["name"]):
-            within[f"size {counts[p['name']] + 1}"].append(abs(off) <= 0.2)
-            counts[p["name"]] += 1
-        sizes = " ".join(f"{n}={s}" for n, s in p["sizes"].items())
-        cells = [f"{a:.0f} / {b:.0f}" for a, b in zip(p["predicted"], p["measured"], strict=True)]
-        cells.append(f"{ratios[0]:.2f} / {ratios[1]:.2f}")
-        print(f"| {p['rule']} | {p['name']} | {sizes} | {' | '.join(cells)} | {off:+.0%} |")
-    for size, good in within.items():
-        print(f"{size}: {sum(good)} of {len(good)} ratios within 20 %")
+        predicted, measured = (p[k][0] / p[k][1] for k in ("predicted", "measured"))
+        bound = is_bound_by_memory(p["name"])
+        row = rows[not bound, p["rule"], p["name"]]
+        row.append(f"{predicted:.2f} / {measured:.2f} ({predicted / measured - 1:+.0%})")
+        if bound:
+            within[len(row)].append(abs(predicted / measured - 1) <= WITHIN)
+    columns = max(map(len, rows.values()))
+    print(f"| rule | pair |{''.join(f' size {i + 1} |' for i in range(columns))}\n|---|---|{'---|' * columns}")
+    for (_, rule, name), cells in sorted(rows.items(), key=lambda r: r[0][0]):
+        print(f"| {rule} | {name} | {' | '.join(cells)} |")
+    print("\nbound by memory, within 20 %:", ", ".join(f"{sum(good)} of {len(good)}" for good in within.values()))
 
 
 def written(figures: dict[str, Any]) -> str:
