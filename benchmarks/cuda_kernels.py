@@ -72,6 +72,7 @@ def cases() -> Iterator[Case]:
     yield from _compiled()
     yield from _widths()
     yield from _products()
+    yield from _unseen()
 
 
 def _sweeps() -> Iterator[Case]:
@@ -250,6 +251,33 @@ def _products() -> Iterator[Case]:
         yield Case(f"product and {label}", f"x: T K, w: N K, {operand}", "T N", body, HALF, sizes=square + flat)
     given, body = "x: 1 H T 128, y: 1 H T 128", "    return x @ y.swapaxes(-1, -2)"
     yield Case("batched product", given, "1 H T T", body, HALF, sizes=heads)
+
+
+UNSEEN = {
+    "log-softmax": ("x: T D", "x - mx.logsumexp(x, axis=-1, keepdims=True)"),
+    "softmax of a sum": ("x: T D, b: D", "mx.softmax(x * 0.1 + b, axis=-1)"),
+    "centred": ("x: T D", "x - mx.mean(x, axis=-1, keepdims=True)"),
+    "standard score": ("x: T D", "(x - mx.mean(x, axis=0)) / mx.std(x, axis=0)"),
+    "squared ReLU": ("x: T D", "mx.square(mx.maximum(x, 0))"),
+    "GELU": ("x: T D", "x * (1 + mx.erf(x / 1.4142135)) / 2"),
+    "mish": ("x: T D", "x * mx.tanh(mx.log(1 + mx.exp(x)))"),
+    "gated sum": ("x: T D, y: T D, g: D", "mx.sigmoid(g) * x + (1 - mx.sigmoid(g)) * y"),
+    "masked": ("m: T D bool_, x: T D", "mx.exp(mx.where(m, x, -1e4))"),
+    "rotated": ("x: T 128, c: T 64, s: T 64", "mx.concatenate([x[:, :64] * c - x[:, 64:] * s, x[:, 64:]], axis=-1)"),
+    "scaled norm": ("x: T D, w: D", "mx.fast.rms_norm(x * 2.0, w, 1e-5) + x"),
+    "cosine": ("x: T D, y: T D", "mx.sum(x * y, axis=-1) * mx.rsqrt(mx.sum(x * x, axis=-1) * mx.sum(y * y, axis=-1))"),
+    "a step": ("x: T D, v: T D", "x - 0.1 * v / (mx.sqrt(mx.abs(v)) + 1e-6)"),
+    "heads": ("x: 1 T 32 128", "mx.softmax(x.swapaxes(1, 2) * 0.5, axis=-1)"),
+}
+"""Functions of several kernels, each also under mx.compile: to judge what is fitted, never to fit it."""
+
+
+def _unseen() -> Iterator[Case]:
+    for name, (given, body) in UNSEEN.items():
+        for before, label in (("    return ", "unseen"), ("@mx.compile\n    return ", "unseen, compiled")):
+            yield Case(
+                f"{label}: {name}", given, given.split(", ")[0].partition(": ")[2], before + body, BOTH, (64, 256, 768)
+            )
 
 
 # -- on the device ----------------------------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ BOUND, CLEARLY = 1.04, 1.15
 SIMPLE = ("Add", "Maximum", "Multiply", "Negative", "Subtract")
 """Operations that cost the same where operands are looked up by their index."""
 MEMORY_BOUND = ("unary", "binary", "select", "cast to float32", "cast from float32", "rms_norm", "full", "sum of all")
+UNSEEN = "unseen"
+"""How cases are labelled that nothing is fitted to."""
 WIDTH = {2: 0, 4: 1}
 CHAINED_ROWS, FEW_ROWS = 10_000, 256
 """Of chains whose kernels take long, and of those that take no time on the GPU."""
@@ -57,7 +59,7 @@ def read(paths: Iterable[Path]) -> list[Timed]:
     return [
         Timed(c["label"], c["dtype"], c["sizes"].get("T", 0), loads_of(c, lambda _: False), c["us"])
         for c in found
-        if "us" in c
+        if "us" in c and not c["label"].startswith(UNSEEN)
     ]
 
 
@@ -246,21 +248,32 @@ def judged(path: Path, chip: str) -> Iterator[dict[str, Any]]:
     found = CHIPS[chip]
     rates, figures = rates_of(chip, found.bandwidth), figures_of(chip)
     assert rates is not None
-    all_cases = json.loads(path.read_text())
-    for before, after in zip(all_cases[::2], all_cases[1::2], strict=True):
-        if "us" in before:
-            sides = []
-            for case in (before, after):
-                many = loads_of(case, lambda size: fits(size, found))
-                handing = figures["handing"][0] + figures["handing"][1] * sum(k.launches for k in many)
-                sides.append(max(handing, figures["call"] + total(many, rates) * 1e6))
-            yield {
-                "rule": before["rule"],
-                "name": before["name"],
-                "sizes": before["sizes"],
-                "measured": [before["us"], after["us"]],
-                "predicted": sides,
-            }
+    for before, after in _pairs(json.loads(path.read_text())):
+        sides = []
+        for case in (before, after):
+            many = loads_of(case, lambda size: fits(size, found))
+            handing = figures["handing"][0] + figures["handing"][1] * sum(k.launches for k in many)
+            sides.append(max(handing, figures["call"] + total(many, rates) * 1e6))
+        yield {
+            "rule": before.get("rule", before.get("dtype")),
+            "name": before.get("name", before.get("label")),
+            "sizes": before["sizes"],
+            "measured": [before["us"], after["us"]],
+            "predicted": sides,
+        }
+
+
+def _pairs(measured: Any) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Those of dram_counters.py; or of cuda_kernels.py what nothing is fitted to, as it is and compiled."""
+    if isinstance(measured, list):
+        yield from ((b, a) for b, a in zip(measured[::2], measured[1::2], strict=True) if "us" in b)
+        return
+    cases = {(c["label"], c["dtype"], *c["sizes"].values()): c for c in measured["cases"] if "us" in c}
+    for (label, *rest), case in cases.items():
+        name = label.removeprefix(f"{UNSEEN}: ")
+        compiled = cases.get((f"{UNSEEN}, compiled: {name}", *rest))
+        if name != label and compiled is not None:
+            yield case | {"label": name}, compiled
 
 
 def is_bound_by_memory(name: str) -> bool:
