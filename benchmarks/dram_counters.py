@@ -1,11 +1,11 @@
 """Bytes and kernels as fuselint counts them, against the counters of a GPU: before and after each kind of fix.
 
-Three steps, of which only the second and third need the GPU, and only the first and last fuselint:
+Four steps, of which only the second and third need the GPU, and only the first fuselint:
 
     python benchmarks/dram_counters.py predict > pairs.json
     ncu --metrics dram__bytes_read.sum,dram__bytes_write.sum --clock-control none --profile-from-start off --csv \\
         python benchmarks/dram_counters.py run pairs.json > counters.csv
-    python benchmarks/dram_counters.py time pairs.json > times.json
+    python benchmarks/dram_counters.py time > times.json
     python benchmarks/dram_counters.py table pairs.json counters.csv times.json
 
 Each pair is a small function before and after, in bfloat16 unless it says otherwise. ncu flushes the caches before
@@ -17,13 +17,18 @@ from __future__ import annotations
 
 import csv
 import ctypes
+import gc
 import json
 import statistics
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fuselint.traffic.kernels import Bytes, Kernel
 
 HEAD = "import math\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 MARKER = "rbits"
@@ -34,6 +39,14 @@ HEADS = [{"H": 32, "L": n, "D": 128} for n in (1024, 2048, 4096)]
 PRODUCT = [{"T": 4096, "K": 1024, "N": 4096}, {"T": 8192, "K": 1024, "N": 8192}, {"T": 16384, "K": 1024, "N": 8192}]
 BROADCAST = [{"M": m, "K": 512, "N": n} for m, n in ((256, 1024), (512, 1024), (512, 2048))]
 PACKED = [{"T": 1, "K": n, "N": n} for n in (4096, 8192, 16384)]
+MORE: list[tuple[list[dict[str, int]], list[dict[str, int]]]] = [
+    (ROWS, [{"T": 8192, "D": 2048}, {"T": 32768, "D": 8192}]),
+    (HEADS, [{"H": 32, "L": n, "D": 128} for n in (512, 3072)]),
+    (PRODUCT, [{"T": 2048, "K": 1024, "N": 4096}, {"T": 32768, "K": 1024, "N": 8192}]),
+    (BROADCAST, [{"M": 512, "K": 512, "N": 4096}]),
+    (PACKED, [{"T": 1, "K": n, "N": n} for n in (2048, 12288)]),
+]
+"""Sizes at which pairs are timed only."""
 
 ATTEND = "mx.fast.scaled_dot_product_attention"
 SCORES = "    s = (q * 0.0884) @ k.swapaxes(-1, -2)\n"
@@ -117,13 +130,13 @@ PAIRS: list[tuple[str, str, str, list[dict[str, int]], str, str]] = [
 ]  # fmt: skip
 
 
-def arguments(text: str, sizes: dict[str, int]) -> list[tuple[str, tuple[int, ...], str]]:
-    """Names, shapes and dtypes of `x: T D, m: T D bool_`."""
+def arguments(text: str, sizes: dict[str, int], usual: str = "bfloat16") -> list[tuple[str, tuple[int, ...], str]]:
+    """Names, shapes and dtypes of `x: T D, m: T D bool_`. usual: where it names none."""
     out = []
     for part in text.split(", "):
         name, _, words = part.partition(": ")
         *dims, last = words.split()
-        dtype = last if last in ("bool_", "uint32", "float32") else "bfloat16"
+        dtype = last if last in ("bool_", "uint32", "float32") else usual
         dims += [] if dtype == last else [last]
         out.append((name, tuple(_size(d, sizes) for d in dims), dtype))
     return out
@@ -139,9 +152,11 @@ def function(names: list[str], body: str) -> str:
     return f"{HEAD}{decorator}{chr(10) if decorator else ''}def f({', '.join(names)}):\n{rest}\n"
 
 
-def cases() -> Iterator[dict[str, Any]]:
+def cases(more: bool = False, small: bool = False) -> Iterator[dict[str, Any]]:
+    """more: at sizes that are timed only, too. small: at one tiny size."""
     for rule, name, signature, all_sizes, *bodies in PAIRS:
-        for sizes in all_sizes:
+        others = next(sizes for few, sizes in MORE if few is all_sizes) if more else []
+        for sizes in [dict.fromkeys(all_sizes[0], 64)] if small else [*all_sizes, *others]:
             given = arguments(signature, sizes)
             for side, body in zip(("before", "after"), bodies, strict=True):
                 source = function([n for n, _, _ in given], body)
@@ -156,7 +171,20 @@ def predict() -> None:
 
 
 def _counted(case: dict[str, Any]) -> dict[str, int]:
+    launched, sizes = launches_of(case)
+
+    def total(side: str) -> int:
+        found = [sizes.of(a).value() for k in launched for a in getattr(k, side)]
+        assert all(isinstance(s, int) for s in found), (case["name"], found)
+        return sum(int(s) for s in found if s is not None)
+
+    return {"kernels": len(launched), "read": total("reads"), "written": total("writes")}
+
+
+def launches_of(case: dict[str, Any]) -> tuple[list[Kernel], Bytes]:
+    """The kernels of a function on CUDA, and their sizes: numbers, since those of its arguments are."""
     from fuselint.graph.dtypes import DType
+    from fuselint.graph.gates import Gates
     from fuselint.graph.lower import Program
     from fuselint.graph.model import region
     from fuselint.graph.shapes import Shape
@@ -174,26 +202,19 @@ def _counted(case: dict[str, Any]) -> dict[str, int]:
     for node, (_, shape, dtype) in zip(graph.params.values(), case["arguments"], strict=True):
         graph.facts.state(node, Shape.of(*shape), DType({dtype}), "an argument")
     root = graph.returns[0][1]
-    nodes = region(root, ())
+    nodes, gates = region(root, ()), Gates("cuda")
     launched = (
-        compiled_kernels(nodes, [root], graph.facts, shapeless=False)
+        compiled_kernels(nodes, [root], graph.facts, shapeless=False, gates=gates)
         if graph.context.compiled
-        else kernels(nodes, graph.facts)
+        else kernels(nodes, graph.facts, gates)
     )
-    count = Bytes(Sizes.of([a.shape for k in launched for a in (*k.reads, *k.writes)]))
-
-    def total(side: str) -> int:
-        sizes = [count.of(a).value() for k in launched for a in getattr(k, side)]
-        assert all(isinstance(s, int) for s in sizes), (case["name"], sizes)
-        return sum(int(s) for s in sizes if s is not None)
-
-    return {"kernels": len(launched), "read": total("reads"), "written": total("writes")}
+    return launched, Bytes(Sizes.of([a.shape for k in launched for a in (*k.reads, *k.writes)]))
 
 
 # -- on the device ----------------------------------------------------------------------------------------------------
 
 
-def _prepared(case: dict[str, Any]) -> tuple[Any, list[Any]]:
+def prepared(case: dict[str, Any]) -> tuple[Any, list[Any]]:
     import mlx.core as mx
 
     space: dict[str, Any] = {}
@@ -218,7 +239,7 @@ def run(path: Path) -> None:
     key = mx.random.key(0)
     mx.eval(key)
     for case in json.loads(path.read_text()):
-        f, given = _prepared(case)
+        f, given = prepared(case)
         mx.eval(f(*given))
         mx.synchronize()
         cuda.cuProfilerStart()
@@ -230,28 +251,37 @@ def run(path: Path) -> None:
         mx.clear_cache()
 
 
-def measure(path: Path, repeats: int = 12, in_flight: int = 10) -> None:
+def measure(repeats: int = 12, small: bool = False) -> None:
     """Medians in microseconds a call, each pair's two sides in turn. Several calls are in flight, as in a model: what
     Python and the launches take is hidden behind the kernels where those take longer."""
     import mlx.core as mx
 
-    all_cases = json.loads(path.read_text())
-    out = []
-    for before, after in zip(all_cases[::2], all_cases[1::2], strict=True):
-        sides = [_prepared(before), _prepared(after)]
-        times: list[list[float]] = [[], []]
-        for i in range(repeats + 3):
-            for side, (f, given) in enumerate(sides):
-                start = time.perf_counter()
-                for _ in range(in_flight):
-                    mx.async_eval(f(*given))
-                mx.synchronize()
-                if i >= 3:
-                    times[side].append((time.perf_counter() - start) * 1e6 / in_flight)
-        out += [statistics.median(t) for t in times]
-        del sides
+    gc.disable()
+    all_cases = list(cases(more=True, small=small))
+    for both in zip(all_cases[::2], all_cases[1::2], strict=True):
+        try:
+            times = _in_turns([prepared(case) for case in both], repeats)
+        except Exception as e:
+            both[0]["error"] = f"{type(e).__name__}: {e}"
+        else:
+            both[0]["us"], both[1]["us"] = times
         mx.clear_cache()
-    print(json.dumps(out))
+    print(json.dumps(all_cases))
+
+
+def _in_turns(sides: list[tuple[Any, list[Any]]], repeats: int, in_flight: int = 10) -> list[float]:
+    import mlx.core as mx
+
+    times: list[list[float]] = [[] for _ in sides]
+    for i in range(repeats + 3):
+        for side, (f, given) in enumerate(sides):
+            start = time.perf_counter()
+            for _ in range(in_flight):
+                mx.async_eval(f(*given))
+            mx.synchronize()
+            if i >= 3:
+                times[side].append((time.perf_counter() - start) * 1e6 / in_flight)
+    return [statistics.median(t) for t in times]
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -282,23 +312,29 @@ def _bytes(value: str, unit: str) -> int:
 
 def table(pairs: Path, counters: Path, times: Path) -> None:
     all_cases, measured = json.loads(pairs.read_text()), counted(counters)
-    took = json.loads(times.read_text())
-    assert len(all_cases) == len(measured) == len(took), (len(all_cases), len(measured), len(took))
+    took = {_key(case): case.get("us", 0.0) for case in json.loads(times.read_text())}
+    assert len(all_cases) == len(measured), (len(all_cases), len(measured))
     print(
         "| rule | pair | sizes | | kernels | MB read | MB written | microseconds |\n|---|---|---|---|---|---|---|---|"
     )
-    for case, found, us in zip(all_cases, measured, took, strict=True):
+    for case, found in zip(all_cases, measured, strict=True):
         sizes = " ".join(f"{n}={s}" for n, s in case["sizes"].items())
         cells = [f"{case['kernels']} / {found['kernels']}"]
         for key in ("read", "written"):
             off = found[key] / case[key] - 1 if case[key] else 0.0
             cells.append(f"{case[key] / 1e6:.1f} / {found[key] / 1e6:.1f} ({off:+.1%})")
-        print(f"| {case['rule']} | {case['name']} | {sizes} | {case['side']} | {' | '.join(cells)} | {us:.0f} |")
+        cells.append(f"{took[_key(case)]:.0f}")
+        print(f"| {case['rule']} | {case['name']} | {sizes} | {case['side']} | {' | '.join(cells)} |")
+
+
+def _key(case: dict[str, Any]) -> tuple[str, str, tuple[int, ...]]:
+    return case["name"], case["side"], tuple(case["sizes"].values())
 
 
 def main() -> None:
     step, *paths = sys.argv[1:] or ["help"]
-    steps = {"predict": predict, "run": run, "time": measure, "table": table}
+    trial = partial(measure, repeats=1, small=True)
+    steps = {"predict": predict, "run": run, "time": measure, "trial": trial, "table": table}
     if step not in steps:
         raise SystemExit(__doc__)
     steps[step](*(Path(p) for p in paths))  # type: ignore[operator]

@@ -29,6 +29,8 @@ MOST = 1e300
 
 SHARE = (0.93, 0.84, 0.70)
 """Of the stated bandwidth, what kernels reach: at best, mostly, at worst."""
+SIDE = 0.07
+"""How far the time of either side of a fix may be off that was made of times of single kernels: rates.py."""
 LAUNCH = {"metal": (2.4e-6, 2.5e-6, 5.8e-6), "cuda": (1.5e-6, 2.5e-6, 5e-6), "cpu": (0.3e-6, 1e-6, 5e-6)}
 """Seconds of one more dependent kernel."""
 BUFFER_SECONDS = (0.0, 20e-6, 23e-6)
@@ -181,7 +183,7 @@ def _nvidia_model() -> str:
 def seconds(moved: float, launches: float, chip: Chip, cached: float = 0.0) -> Seconds:
     """The time of kernels that move `moved` bytes in all, one after the other. cached: bytes of it that may stay in
     the last-level cache between the kernel that writes them and the one that reads them."""
-    moved, cached = _held(moved), _held(cached)
+    moved, cached = held(moved), held(cached)
     rate = chip.bandwidth * GIGA
     best, mostly, worst = SHARE
     launch = [t + (b / chip.ops if chip.ops else 0) for t, b in zip(LAUNCH[chip.backend], BUFFER_SECONDS, strict=True)]
@@ -192,12 +194,18 @@ def seconds(moved: float, launches: float, chip: Chip, cached: float = 0.0) -> S
     )
 
 
+def between(before: float, after: float) -> Seconds:
+    """What is saved, where both were made of times of single kernels."""
+    saved, off = before - after, SIDE * (before + after)
+    return Seconds(saved - off, saved, saved + off)
+
+
 def computing(products: float, rest: float, chip: Chip, dtype: str) -> float:
     """The seconds that operations take at the chip's peaks."""
-    return (_held(products) / chip.peak.products(dtype) + _held(rest) / chip.peak.vector) / TERA
+    return (held(products) / chip.peak.products(dtype) + held(rest) / chip.peak.vector) / TERA
 
 
-def _held(number: float) -> float:
+def held(number: float) -> float:
     """A number as one that a float holds."""
     return max(-MOST, min(number, MOST))
 

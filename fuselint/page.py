@@ -17,6 +17,7 @@ from fuselint.finding import FileResult, Finding, Fix, Verification
 from fuselint.graph.model import Graph
 from fuselint.graph.symbols import Expr
 from fuselint.package import Package
+from fuselint.rates import rates_of
 from fuselint.rulebook import Match, chosen_codes
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, decode, read
@@ -202,11 +203,16 @@ def _sides(region: Region, known: Known, chip: chips.Chip, dtype: str) -> tuple[
     numbers = {name: n for name, (n, _) in sizes.numbers(sum(formulas, Expr.of(0)), known).items()}
     products, rest = (formula.substitute(numbers).value() or 0 for formula in (needed.products, needed.rest))
     least = chips.computing(products, rest, chip, dtype)
+    rates = rates_of(chip.key, chip.bandwidth)
+
+    def number(formula: Expr) -> float:
+        return chips.held(formula.substitute(numbers).value() or 0)
 
     def side(kernels: Sequence[Kernel]) -> Side:
         launches = _launches(kernels, region, numbers)
         moved = sum(m.bytes for k in launches for m in (*k.reads, *k.writes))
-        seconds = max(least, chips.seconds(moved, len(launches), chip).estimate)
+        timed = None if rates is None else region.seconds(kernels, number, chip, rates)
+        seconds = timed or max(least, chips.seconds(moved, len(launches), chip).estimate)
         return Side(launches, moved, products + rest, seconds)
 
     return side(region.before), side(region.after)

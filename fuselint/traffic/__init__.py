@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
@@ -23,6 +23,7 @@ from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import ACTIVATION, FUSABLE, Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.graph.unstated import counted, merged
+from fuselint.rates import Rates, rates_of, total
 from fuselint.rulebook import Synthesised
 from fuselint.traffic.apart import apart
 from fuselint.traffic.branches import one_way
@@ -31,6 +32,7 @@ from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known, Number, role
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.layout import Place
+from fuselint.traffic.loads import loads
 from fuselint.traffic.rewritten import kernels_around, small_array
 from fuselint.traffic.sizes import HEADED_RANK, Pair, Sizes, aligned, reduced
 from fuselint.traffic.views import places_of_views
@@ -88,6 +90,24 @@ class Region:
         passed = [a for k in self.before for a in k.writes if a in read]
         sizes = [_number(self.bytes.of(a), self.bytes.sizes, known) for a in passed]
         return sum(sizes) if chips.fits(sum(sizes), chip) else 0.0
+
+    def seconds_saved(self, known: Known, at: Mapping[str, int], chip: chips.Chip) -> chips.Seconds | None:
+        """What the fix spares, kernel by kernel, on a chip of which kernels were timed."""
+        rates = rates_of(chip.key, chip.bandwidth)
+        if rates is None:
+            return None
+
+        def number(formula: Expr) -> float:
+            numbers = {**_numbers(formula, self.bytes.sizes, known), **at}
+            return chips.held(formula.substitute(numbers).value() or 0)
+
+        before, after = (self.seconds(kernels, number, chip, rates) for kernels in (self.before, self.after))
+        return chips.between(before, after)
+
+    def seconds(
+        self, kernels: Sequence[Kernel], number: Callable[[Expr], float], chip: chips.Chip, rates: Rates
+    ) -> float:
+        return total(loads(kernels, self.bytes, number, lambda size: chips.fits(size, chip)), rates)
 
 
 def saving(graph: Graph, match: Match, settings: Settings, known: Known | None = None) -> Traffic:
@@ -516,9 +536,20 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
         sources={name: source for name, (_, source) in numbers.items()},
         chip=chip.key,
         phase=settings.phase or "prefill",
-        seconds=None if least is None else band(chips.seconds(least, fewest, chip, region.cached(known, chip))),
+        seconds=None if least is None else band(_seconds(region, known, at, chip, least, fewest)),
         otherwise=other,
     )
+
+
+def _seconds(
+    region: Region, known: Known, at: Mapping[str, int], chip: chips.Chip, least: int, fewest: int
+) -> chips.Seconds:
+    """The least that is saved in either dtype."""
+    both = [r.seconds_saved(known, at, chip) for r in (region, region.otherwise) if r is not None]
+    timed = [t for t in both if t is not None]
+    if timed:
+        return min(timed, key=lambda t: t.estimate)
+    return chips.seconds(least, fewest, chip, region.cached(known, chip))
 
 
 def _worth_saying(region: Region, numbers: Mapping[str, Number], known: Known) -> Mapping[str, Number]:

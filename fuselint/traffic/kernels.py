@@ -16,7 +16,7 @@ from fuselint.graph.fuse import Group, compiled
 from fuselint.graph.gates import Backend, Gates
 from fuselint.graph.model import Node
 from fuselint.graph.symbols import Expr
-from fuselint.graph.tape import ACTIVATION, RESHAPES, VIEWS, Array
+from fuselint.graph.tape import ACTIVATION, FUSABLE, RESHAPES, VIEWS, Array
 from fuselint.graph.trace import OPAQUE, Trace, trace
 from fuselint.traffic.layout import Layout, Place
 from fuselint.traffic.sizes import Sizes
@@ -35,7 +35,8 @@ TAKING = frozenset({"Gather", "GatherAxis", "DynamicSlice"})
 class Kernel:
     """One primitive that isn't a view. `reads` are its distinct inputs in memory, `writes` its outputs.
 
-    launches: a GPU concatenates with a copy of each operand.
+    launches: a GPU concatenates with a copy of each operand. indexed: elementwise work of which an operand is broadcast
+    or has gaps: each element is looked up by its index.
     """
 
     op: str
@@ -43,6 +44,7 @@ class Kernel:
     reads: tuple[Array, ...]
     writes: tuple[Array, ...]
     launches: int = 1
+    indexed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,7 +166,9 @@ def _kernel(
             continue  # a broadcast number
         reads[place.key] = writes[0] if i == 0 and name in TAKING else in_memory(a, place)
     copies = len(inputs) if name == "Concatenate" and layout.backend != "cpu" else 1
-    return Kernel(name, node or outputs[0].node, tuple(reads.values()), writes, copies)
+    elementwise = name in FUSABLE or name.startswith("Compiled")
+    indexed = elementwise and not layout.is_streamed(outputs[0], inputs)
+    return Kernel(name, node or outputs[0].node, tuple(reads.values()), writes, copies, indexed)
 
 
 def in_memory(a: Array, place: Place) -> Array:

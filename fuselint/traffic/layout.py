@@ -178,6 +178,16 @@ class Layout:
             kept = bool(given) and same and (all(p.row for _, p in given) or all(p.col for _, p in given))
         return like(out, given[0][1]) if kept else fresh(out)
 
+    def is_streamed(self, out: Array, inputs: Iterable[Array]) -> bool:
+        """Whether elementwise work on a GPU reads its operands in the order of their memory, but for single numbers."""
+        given = [(b, self.of(b)) for b in inputs]
+        if out.primitive == "Select" and any(b.value is not None or p.scalar for b, p in given):
+            return False
+        many = [(b, p) for b, p in given if b.value is None and p.base.value is None and not p.scalar]
+        kept = all(_equal(b.shape, out.shape) for b, _ in many)
+        in_order = all(p.row for _, p in many) or all(p.col for _, p in many)
+        return kept and (in_order or (len(many) == 1 and many[0][1].contiguous))
+
 
 def _with(place: Place, sizes: Mapping[str, int]) -> Place:
     """Where names of sizes are numbers."""

@@ -157,8 +157,8 @@ class Model:
             saved += (here.saved_at or 0) * o.count
             fewer += launches_here * o.count
             objects += o.count
-            cached = region.cached(known_here, self.chip)
-            time += chips.seconds(here.saved_at or 0, launches_here, self.chip, cached) * o.count
+            if here.seconds is not None:
+                time += chips.Seconds(here.seconds.low, here.seconds.estimate, here.seconds.high) * o.count
         if not objects:
             return traffic
         share = saved / total.moved if total.moved else 0.0

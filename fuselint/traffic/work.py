@@ -45,6 +45,11 @@ class Work:
 NONE = Work(Expr.of(0), Expr.of(0))
 
 
+def steps_of(name: str) -> tuple[str, ...]:
+    """The primitives that a compiled kernel's name lists."""
+    return tuple(_STEP.findall(name.removeprefix("Compiled")))
+
+
 def work(kernels: Iterable[Kernel], sizes: Sizes) -> Work:
     return sum((_of(k, sizes) for k in kernels), NONE)
 
@@ -74,6 +79,6 @@ def _elementwise(kernel: Kernel, given: list[Array], sizes: Sizes) -> Expr:
         return Expr.of(0)
     each = PER_ELEMENT.get(kernel.op, 1)
     if kernel.op.startswith("Compiled"):
-        each = sum(step not in MOVES for step in _STEP.findall(kernel.op.removeprefix("Compiled")))
+        each = sum(step not in MOVES for step in steps_of(kernel.op))
     counted = given[0] if kernel.op in OF_INPUT and given else kernel.writes[0]
     return sizes.elements(counted.shape) * each
