@@ -38,6 +38,7 @@ from fuselint.source.compiled import in_package
 from fuselint.source.edit import place
 from fuselint.source.frequency import Frequency
 from fuselint.source.modules import Modules, summary_of
+from fuselint.source.notes import READING
 from fuselint.source.project import ModuleSummary, summarise
 from fuselint.source.screen import parse, screen
 from fuselint.source.suppress import Suppressions
@@ -116,19 +117,16 @@ def analyse(
                     ran = as_recorded(inside, settings)
                     analysis = Analysis(file, settings, is_read, inside, screened.tree, ran, often)
                     result, proposals = analysis.run(qualnames)
-            modules.note_folders()
     finally:
         program.rest()
-    return replace(result, reads=tuple(sorted(notes.items()))), proposals
+    return replace(result, reads=tuple(sorted(notes.items())), basis=notes.of_questions()), proposals
 
 
 def _noted(is_read: Reads, path: str, modules: Modules) -> Reads:
     """The question, which modules are told of when it is asked."""
 
     def ask(name: str) -> bool:
-        answer = is_read(name)
-        modules.note_reading(path, name, answer)
-        return answer
+        return modules.ask(f"{READING}{name} of {path}", lambda: str(is_read(name))) == str(True)
 
     return ask
 

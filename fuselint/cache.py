@@ -1,11 +1,12 @@
 """Results of checks, kept between runs in a SQLite file: what nothing touched since is not analysed again.
 
 A result is valid for a file's text, the settings, the version of fuselint and of what it stands on, and all that its
-analysis read of other files (`FileResult.reads`). Where nothing at all changed, which the times of the files tell
-(`world.py`), every result of that state is valid. Else each is asked for what it read.
+analysis read of other files (`FileResult.reads`). All results in the file are valid in one state of the disk, which
+the times of the files tell (`world.py`). Where that is another now, what the changes are to others (`facets.py`)
+breaks results and brings answers into doubt (`ledger.py`).
 
 A cache that is damaged, locked, read-only, of another version or on a full disk costs time, and never changes a
-result: every row has a checksum, and whatever goes wrong with the file means that there is nothing in it.
+result: everything has a checksum, and whatever goes wrong with the file means that there is nothing in it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import json
 import os
 import sqlite3
 import sys
+import time
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache as once
@@ -28,21 +31,20 @@ from fuselint.chips import chosen
 from fuselint.config import Configuration, Settings
 from fuselint.errors import UnreadableFile
 from fuselint.finding import UNREADABLE, FileResult
+from fuselint.ledger import Claim, Key, Ledger
 from fuselint.plain import dumps, loads
 from fuselint.plugins import packages
-from fuselint.source.modules import COMPILED, FILES, KIND, package_folder
+from fuselint.source.folders import package_folder
+from fuselint.source.notes import KIND, file_of, folder_of, is_question, kind_in
 from fuselint.source.text import fingerprint, read
-from fuselint.world import World
+from fuselint.world import World, is_older
 
 if TYPE_CHECKING:
     from fuselint.package import Package
 
 FOLDER = ".fuselint_cache"
-FILE = "results-1.sqlite"
+FILE = "results-2.sqlite"
 """Its number is that of the tables."""
-
-Key = tuple[str, str]
-"""A scope, and the path of a file as it was given."""
 
 MALFORMED = (ValueError, TypeError, KeyError, AttributeError, AssertionError, RecursionError)
 """What reading a text that nobody wrote may raise."""
@@ -56,9 +58,10 @@ WAIT = 2.0
 TAG = "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of fuselint: it can be removed at any time.\n"
 TABLES = """
 CREATE TABLE IF NOT EXISTS world (id INTEGER PRIMARY KEY, state TEXT, checksum TEXT);
+CREATE TABLE IF NOT EXISTS ledger (id INTEGER PRIMARY KEY, state TEXT);
+CREATE TABLE IF NOT EXISTS texts (path BLOB PRIMARY KEY, fingerprint TEXT, text BLOB);
 CREATE TABLE IF NOT EXISTS scopes (scope TEXT PRIMARY KEY, used INTEGER);
-CREATE TABLE IF NOT EXISTS results (scope TEXT, path TEXT, text TEXT, generation TEXT, result TEXT, checksum TEXT,
-    reads TEXT, PRIMARY KEY (scope, path));
+CREATE TABLE IF NOT EXISTS results (scope TEXT, path TEXT, text TEXT, result TEXT, PRIMARY KEY (scope, path));
 """
 
 
@@ -118,13 +121,15 @@ def _stamps(folder: str, deep: bool = True) -> list[str]:
 
 
 class _Row(NamedTuple):
-    """A kept result."""
+    """A kept result. text: the fingerprint of its file's."""
 
     path: str
     text: str
-    generation: str
     result: str
-    checksum: str
+
+
+FEW = 100
+"""Files that are analysed in this process at most: others are not handed what is known of their packages."""
 
 
 class _Run:
@@ -136,76 +141,80 @@ class _Run:
         scopes = {id(s): scope_of(s) for s in {id(s): s for s in self.settings.values()}.values()}
         self.scopes = {path: scopes[id(s)] for path, s in self.settings.items()}
         self.all_scopes = {*scopes.values(), scope_of(configuration.of_folder("."))}
-        self._answers: dict[str, str] = {}
+        self._given: dict[str, str] = {}
 
     def results(self, jobs: int | None) -> Iterator[FileResult]:
-        rows = self.store.load(self.all_scopes)
-        world = self.store.world
-        world.refresh()
+        store, world = self.store, self.store.load(self.all_scopes)
+        store.look_again()
         absolute = [os.path.abspath(path) for path in self.paths]
         for folder in sorted({package_folder(at) for at in {os.path.dirname(a) for a in absolute}}):
             world.know(folder)
         for at in absolute:
             world.take(at)
-        kept = {p: r for p in self.paths if (r := self._kept(p, rows.get((self.scopes[p], p)))) is not None}
-        made: dict[Key, FileResult] = {}
+        kept = {p: r for p in self.paths if (r := self._kept(p)) is not None}
+        made: dict[Key, Made] = {}
         try:
             yield from self._all(kept, made, jobs)
         finally:
-            self.store.save(made, self.all_scopes)
+            store.save(made, self.all_scopes)
 
-    def _all(
-        self, kept: Mapping[str, FileResult], made: dict[Key, FileResult], jobs: int | None
-    ) -> Iterator[FileResult]:
+    def _all(self, kept: Mapping[str, FileResult], made: dict[Key, Made], jobs: int | None) -> Iterator[FileResult]:
         missing = [p for p in self.paths if p not in kept]
         if not missing and self.all_scopes <= self.store.scopes:  # whose selection of rules is known to be right
             yield from (kept[p] for p in self.paths)
             return
         from fuselint.engine import check_paths as check
 
+        hand_picked = {p for p, s in self.settings.items() if s.hot or s.cold}
+        if len(missing) < FEW and not hand_picked:
+            self._given.update(self.store.ledger.certain())
         fresh = check(missing, self.configuration, jobs, self._package)
         for path in self.paths:
             result = kept[path] if path in kept else next(fresh)
             if path not in kept and _lasts(result):
-                made[self.scopes[path], path] = result
+                made[self.scopes[path], path] = Made(result, path not in hand_picked)
             yield result
         yield from fresh  # nothing is left, but where nothing was missing its settings are looked at
 
-    def _kept(self, path: str, row: _Row | None) -> FileResult | None:
-        """The result of a row, if it still holds."""
-        world = self.store.world
-        if row is None or row.text != world.take(os.path.abspath(path)):
+    def _kept(self, path: str) -> FileResult | None:
+        """The kept result of a file, if it still holds."""
+        key = self.scopes[path], path
+        row = self.store.rows.get(key)
+        if row is None or row.text != self.store.world.take(os.path.abspath(path)):
             return None
         try:
-            if row.generation != world.generation:
-                if not self._holds(path):
-                    return None
-                self.store.confirmed.append((self.scopes[path], path))
+            if not self._holds(key):
+                return None
             return _with_text(loads(FileResult, row.result) if row.result else FileResult(path))
         except MALFORMED:
             return None
 
-    def _holds(self, path: str) -> bool:
-        """Whether all that a result read of other files is as it was."""
-        reads = self.store.reads((self.scopes[path], path))
-        settings = self.settings[path]
-        if (settings.hot or settings.cold) and any(note.startswith(COMPILED) for note in reads):
-            return False  # they change what the file says of its functions
-        return all(self._answer(note) == said for note, said in reads.items())
-
-    def _answer(self, note: str) -> str:
-        known = self.store.world.entries.get(note)
-        if known is not None:
-            return known[1]
-        if note not in self._answers:
-            self._answers[note] = self._package.answer(note)
-        return self._answers[note]
+    def _holds(self, key: Key) -> bool:
+        """Whether all that a result was told of its package is as it was."""
+        if not self.store.has_doubts:
+            return True
+        if key not in self.store.ledger.reads:
+            return False
+        for claim in self.store.ledger.claims_of(key):
+            if claim.in_doubt:
+                notes = self._package.answer(claim.question)
+                self.store.settle(claim, notes[claim.question], notes.basis[claim.question])
+            if claim.is_wrong:
+                return False
+        return True
 
     @cached_property
     def _package(self) -> Package:
         from fuselint.package import Package
 
-        return Package()
+        return Package(given=self._given)
+
+
+class Made(NamedTuple):
+    """A new result. lasts: see `Ledger.enter`."""
+
+    result: FileResult
+    lasts: bool
 
 
 def _lasts(result: FileResult) -> bool:
@@ -229,59 +238,103 @@ def _with_text(result: FileResult) -> FileResult:
 
 @dataclass
 class Store:
-    """The SQLite file in a folder, and the state of the disk that it was written for."""
+    """The SQLite file in a folder: results, and the state of the disk that they are valid in.
+
+    started: when this run did. rows: the results of the scopes that were asked for.
+    """
 
     folder: Path
+    started: float = field(default_factory=time.time)
     world: World = field(default_factory=World)
     scopes: set[str] = field(default_factory=set)  # that had results before
-    confirmed: list[Key] = field(default_factory=list)  # rows that still hold although something changed
+    rows: dict[Key, _Row] = field(default_factory=dict)
+    has_doubts: bool = False
+    _ledger: Ledger | None = None
+    _digests: dict[str, str] = field(default_factory=dict)  # of the results of each scope
     _before: str = ""  # the world as it was loaded
+    _broken: set[Key] = field(default_factory=set)
     _damaged: bool = False
 
-    def load(self, scopes: Iterable[str]) -> dict[Key, _Row]:
-        """The kept results of some scopes, without those that are damaged; none where the file is."""
-        out: dict[Key, _Row] = {}
+    # -- loading ------------------------------------------------------------------------------------------------------
+
+    def load(self, scopes: Iterable[str]) -> World:
+        """The state of the disk that results are kept for, and the results of some scopes."""
         try:
             with self._opened() as db:
-                found = db.execute("SELECT state, checksum FROM world").fetchone()
-                if found is None:
-                    return {}
-                if fingerprint(found[0]) != found[1]:
-                    raise ValueError("another state than was written")
-                self._before, self.world = found[0], World.of(json.loads(found[0]))
-                self.scopes = {scope for (scope,) in db.execute("SELECT scope FROM scopes")}
-                for scope in scopes:
-                    rows = db.execute(f"SELECT {', '.join(_Row._fields)} FROM results WHERE scope = ?", (scope,))
-                    for row in map(_Row._make, rows):
-                        if row.checksum == _checksum(scope, row.path, row.text, row.result):
-                            out[scope, row.path] = row
+                self._load(db, scopes)
         except (sqlite3.Error, OSError, *MALFORMED) as e:
-            self._damaged = not (isinstance(e, OSError) or "locked" in str(e) or "unable to open" in str(e))
-            self.world, self.scopes, self._before = World(), set(), ""
-            return {}
-        return out
+            self._forget_all(e)
+        return self.world
 
-    def reads(self, key: Key) -> dict[str, str]:
-        """What a kept result read of other files, by note. Raises ValueError where that is damaged."""
-        try:
-            with self._opened() as db:
-                (text,) = db.execute("SELECT reads FROM results WHERE scope = ? AND path = ?", key).fetchone()
-            checksum, _, plain = text.partition(" ")
-            if checksum == _checksum(*key, plain):
-                found: dict[str, str] = json.loads(plain)
-                return found
-        except (sqlite3.Error, OSError, *MALFORMED) as e:
-            raise ValueError("damaged") from e
-        raise ValueError("damaged")
-
-    def save(self, made: Mapping[Key, FileResult], scopes: Iterable[str]) -> None:
-        """Keep results, where the disk still is as it was before they were made."""
-        if not (made or self.confirmed or self.world.changed or not self.scopes.issuperset(scopes)):
+    def _load(self, db: sqlite3.Connection, scopes: Iterable[str]) -> None:
+        found = db.execute("SELECT state, checksum FROM world").fetchone()
+        if found is None:
             return
-        is_new = self._know_folders(made)
+        if fingerprint(found[0]) != found[1]:
+            raise ValueError("another state than was written")
+        plain = json.loads(found[0])
+        self._before, self.world = found[0], World.of(plain)
+        self.has_doubts, self._digests = plain["doubts"], plain["digests"]
+        self.scopes = {scope for (scope,) in db.execute("SELECT scope FROM scopes")}
+        for scope in scopes:
+            rows = _rows(db, scope)
+            if _digest(rows) == self._digests.get(scope):
+                self.rows.update(((scope, row.path), row) for row in rows)
+
+    def _forget_all(self, why: Exception) -> None:
+        self._damaged = not (isinstance(why, OSError) or "locked" in str(why) or "unable to open" in str(why))
+        self.world, self.scopes, self.rows, self._digests = World(), set(), {}, {}
+        self.has_doubts, self._before, self._ledger = False, "", Ledger()
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the results rest on; where that can't be read, there are no results."""
+        if self._ledger is None:
+            self._ledger = Ledger()
+            if self._before:
+                try:
+                    with self._opened() as db:
+                        self._ledger = _ledger(db, self._digests)
+                except (sqlite3.Error, OSError, *MALFORMED) as e:
+                    self._forget_all(e)
+        assert self._ledger is not None
+        return self._ledger
+
+    def look_again(self) -> None:
+        """What changed since the results were kept: those that read it are broken, and what rests on it is in doubt."""
+        changes = self.world.refresh()
+        if changes:
+            texts = {path: self._text_before(path, known) for path, known in changes.files.items()}
+            from fuselint.facets import seen
+
+            self._broken |= self.ledger.change(*seen(changes, texts))
+            for key in self._broken:
+                self.rows.pop(key, None)
+            self.has_doubts = any(c.in_doubt for c in self.ledger.claims)
+
+    def _text_before(self, path: str, known: str | None) -> str | None:
+        """The text that a file had; None where it is not known."""
+        with contextlib.suppress(sqlite3.Error, OSError, zlib.error, *MALFORMED), self._opened() as db:
+            (data,) = db.execute("SELECT text FROM texts WHERE path = ?", (os.fsencode(path),)).fetchone()
+            text: str = zlib.decompress(data).decode("utf-8", "surrogatepass")
+            return text if fingerprint(text) == known else None
+        return None
+
+    def settle(self, claim: Claim, answer: str, basis: Iterable[str]) -> None:
+        """What a question in doubt is answered now."""
+        self.ledger.settle(claim, answer, basis)
+        self.world.changed = True
+
+    # -- saving -------------------------------------------------------------------------------------------------------
+
+    def save(self, made: Mapping[Key, Made], scopes: Iterable[str]) -> None:
+        """Keep results, where the disk still is as it was before they were made."""
+        if not (made or self.world.changed or not self.scopes.issuperset(scopes)):
+            return
+        ledger = self.ledger
         if not self._settled(made):
             return
-        with contextlib.suppress(sqlite3.Error, OSError):
+        with contextlib.suppress(sqlite3.Error, OSError, *MALFORMED):
             if _is_led_out(self.folder):
                 return
             self._prepare()
@@ -289,53 +342,89 @@ class Store:
                 db.executescript(TABLES)
                 db.execute("BEGIN IMMEDIATE")
                 found = db.execute("SELECT state FROM world").fetchone()
-                if found is None or found[0] == self._before:
-                    state = json.dumps(self.world.plain(), separators=(",", ":"))
-                    db.execute("INSERT OR REPLACE INTO world VALUES (1, ?, ?)", (state, fingerprint(state)))
-                    self._write(db, made, "" if is_new else self.world.generation)
-                else:  # another process has written of another state: results are asked for what they read
-                    self._write(db, made, "")
-                self._forget(db, scopes)
+                if (found[0] if found is not None else "") == self._before:
+                    self._write(db, ledger, made, scopes, self._broken | ledger.wrong())
+                else:  # another process has written meanwhile
+                    other = Store(self.folder)
+                    other._load(db, ())
+                    if not other.world.agrees(self.world):
+                        return
+                    other.world.absorb(self.world)
+                    other._write(db, _ledger(db, other._digests), made, scopes, set())
                 db.execute("COMMIT")
 
-    def _know_folders(self, made: Mapping[Key, FileResult]) -> bool:
-        """Takes the packages that results asked about; whether one was new, and may have changed since it was asked."""
-        asked = {n[len(FILES) :] for r in made.values() for n, _ in r.reads if n.startswith(FILES)}
-        new = asked - self.world.folders
-        for folder in new:
+    def _settled(self, made: Mapping[Key, Made]) -> bool:
+        """Takes what the results read; whether all is as they read it."""
+        known = set(self.world.entries)
+        for result, _ in made.values():
+            notes = ((note, said) for note, said in result.reads if not is_question(note))
+            basis = ((leaf, None) for _, leaves in result.basis for leaf in leaves)
+            if not all(self._is_as_read(leaf, said) for leaf, said in {**dict(basis), **dict(notes)}.items()):
+                return False
+        new = (key for key in self.world.entries if key not in known)
+        return all(is_older(key, self.started) for key in new) and self.world.stands()
+
+    def _is_as_read(self, leaf: str, said: str | None) -> bool:
+        """Whether a leaf is as it was read, as far as that is told."""
+        if leaf.startswith(KIND):
+            path, kind = kind_in(leaf)
+            return self.world.take_kind(path) == kind
+        folder, file = folder_of(leaf), file_of(leaf)
+        if folder is not None:
             self.world.know(folder)
-        return bool(new)
+        return file is None or self.world.take(file) == said or said is None
 
-    def _settled(self, made: Mapping[Key, FileResult]) -> bool:
-        """Takes what the results read besides; whether all is as they read it."""
-        for result in made.values():
-            for note, said in result.reads:
-                if (os.path.isabs(note) or note.startswith(KIND)) and self.world.take(note) != said:
-                    return False
-        return self.world.stands()
+    def _write(
+        self,
+        db: sqlite3.Connection,
+        ledger: Ledger,
+        made: Mapping[Key, Made],
+        scopes: Iterable[str],
+        broken: set[Key],
+    ) -> None:
+        dropped = self._use(db, scopes)
+        touched = {scope for scope, _ in (*broken, *made)}
+        dropped |= {scope for scope in touched if _digest(_rows(db, scope)) != self._digests.get(scope, NOTHING)}
+        db.executemany("DELETE FROM results WHERE scope = ?", [(s,) for s in dropped])
+        gone = (broken | {key for key in ledger.reads if key[0] in dropped}) - made.keys()
+        for key in gone:
+            ledger.reads.pop(key, None)
+        for key, (result, lasts) in made.items():
+            ledger.enter(key, result, lasts)
+        db.executemany("DELETE FROM results WHERE scope = ? AND path = ?", list(gone))
+        db.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)", [self._row(*m) for m in made.items()])
+        self._write_texts(db)
+        for scope in touched | dropped:
+            self._digests[scope] = _digest(_rows(db, scope))
+        state = json.dumps(ledger.plain(), separators=(",", ":"))
+        doubts = any(c.in_doubt for c in ledger.claims)
+        self._digests = {**{s: d for s, d in self._digests.items() if d != NOTHING}, "": fingerprint(state)}
+        plain = json.dumps({**self.world.plain(), "doubts": doubts, "digests": self._digests}, separators=(",", ":"))
+        db.execute("INSERT OR REPLACE INTO ledger VALUES (1, ?)", (state,))
+        db.execute("INSERT OR REPLACE INTO world VALUES (1, ?, ?)", (plain, fingerprint(plain)))
 
-    def _write(self, db: sqlite3.Connection, made: Mapping[Key, FileResult], generation: str) -> None:
-        again = [(generation, *key) for key in self.confirmed]
-        db.executemany("UPDATE results SET generation = ? WHERE scope = ? AND path = ?", again)
-        rows = (self._row(key, result, generation) for key, result in made.items())
-        db.executemany(f"INSERT OR REPLACE INTO results VALUES ({', '.join('?' * 7)})", rows)
-
-    def _row(self, key: Key, result: FileResult, generation: str) -> tuple[str, ...]:
+    def _row(self, key: Key, made: Made) -> tuple[str, ...]:
         scope, path = key
-        text = self.world.take(os.path.abspath(path))
-        bare = replace(result, text="", reads=())
+        bare = replace(made.result, text="", reads=(), basis=())
         plain = "" if bare == FileResult(path) else dumps(bare)
-        reads = json.dumps(dict(result.reads), separators=(",", ":"))
-        checked = f"{_checksum(scope, path, reads)} {reads}"
-        return scope, path, text, generation, plain, _checksum(scope, path, text, plain), checked
+        return scope, path, self.world.take(os.path.abspath(path)), plain
 
-    def _forget(self, db: sqlite3.Connection, scopes: Iterable[str]) -> None:
-        """Note that scopes were used, and drop the results of those that were not for longest."""
+    def _write_texts(self, db: sqlite3.Connection) -> None:
+        """Keep the text of each file, so that it can be told what of it changes."""
+        held = dict(db.execute("SELECT path, fingerprint FROM texts"))
+        for path, (_, known) in self.world.entries.items():
+            if known and not path.endswith(os.sep) and held.get(os.fsencode(path)) != known:
+                with contextlib.suppress(UnreadableFile):
+                    data = zlib.compress(read(path).text.encode("utf-8", "surrogatepass"), 1)
+                    db.execute("INSERT OR REPLACE INTO texts VALUES (?, ?, ?)", (os.fsencode(path), known, data))
+
+    def _use(self, db: sqlite3.Connection, scopes: Iterable[str]) -> set[str]:
+        """Note that scopes were used; those of which that was longest ago, whose results are dropped."""
         (last,) = db.execute("SELECT max(used) FROM scopes").fetchone()
         db.executemany("INSERT OR REPLACE INTO scopes VALUES (?, ?)", [(s, (last or 0) + 1) for s in scopes])
-        kept = "SELECT scope FROM scopes ORDER BY used DESC LIMIT ?"
-        db.execute(f"DELETE FROM scopes WHERE scope NOT IN ({kept})", (SCOPES,))
-        db.execute("DELETE FROM results WHERE scope NOT IN (SELECT scope FROM scopes)")
+        dropped = {s for (s,) in db.execute("SELECT scope FROM scopes ORDER BY used DESC LIMIT -1 OFFSET ?", (SCOPES,))}
+        db.executemany("DELETE FROM scopes WHERE scope = ?", [(s,) for s in dropped])
+        return dropped
 
     def _prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -368,5 +457,20 @@ def _is_led_out(folder: Path) -> bool:
     return False
 
 
-def _checksum(*parts: str) -> str:
-    return fingerprint("\0".join(parts))
+def _rows(db: sqlite3.Connection, scope: str) -> list[_Row]:
+    columns = ", ".join(_Row._fields)
+    return list(map(_Row._make, db.execute(f"SELECT {columns} FROM results WHERE scope = ? ORDER BY path", (scope,))))
+
+
+def _digest(rows: Iterable[_Row]) -> str:
+    return fingerprint("\0".join(part for row in rows for part in row))
+
+
+NOTHING = _digest(())
+
+
+def _ledger(db: sqlite3.Connection, digests: Mapping[str, str]) -> Ledger:
+    (state,) = db.execute("SELECT state FROM ledger").fetchone()
+    if fingerprint(state) != digests.get(""):
+        raise ValueError("another ledger than was written")
+    return Ledger.of(json.loads(state))

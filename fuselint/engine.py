@@ -23,6 +23,7 @@ from fuselint.package import Package
 from fuselint.rulebook import OWN, UNUSED, NoFix, chosen_codes
 from fuselint.source.edit import apply, compatible, guard, joined, merge
 from fuselint.source.notebook import Notebook
+from fuselint.source.notes import file_of, is_question
 from fuselint.source.suppress import noqa
 from fuselint.source.text import FileText, read, remove_left_over, write_atomic
 from fuselint.unreadable import unreadable
@@ -354,7 +355,13 @@ def _rounds(work: Sequence[_Work], verify: bool, judge: Judge | None, jobs: int 
 
 def _overtaken(work: Sequence[_Work], changed: Mapping[str, int]) -> list[_Work]:
     """Files whose analysis read another file as it was before its last change."""
-    return [w for w in work if any(changed.get(note, -1) >= w.seen for note, _ in w.latest.reads)] if changed else []
+    return [w for w in work if any(changed.get(f, -1) >= w.seen for f in _files_read(w.latest))] if changed else []
+
+
+def _files_read(result: FileResult) -> set[str]:
+    """The other files that a result read anything of, itself."""
+    notes = [note for note, _ in result.reads if not is_question(note)]
+    return {file for file in map(file_of, notes) if file is not None}
 
 
 def _round(busy: Sequence[_Work], work: Sequence[_Work], jobs: int | None) -> list[list[Proposal]]:

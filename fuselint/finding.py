@@ -267,8 +267,9 @@ class FileResult:
     idle: findings that are silent, since what they find never runs in the package, or too seldom for what it saves.
     cells: of a notebook, what each cell with a finding holds, in place of `text`.
     errors: one message each, its first line for everyone, the rest a trace.
-    reads: what was read of other files, with its hash: with the file's own text, the settings and the version it
-        decides the result.
+    reads: what was read of other files, with its hash, and questions about whole packages, with their answers: with the
+        file's own text, the settings and the version they decide the result (`source.notes`). basis: what the answers
+        rest on, by the question; it may be more than that, for what was asked before in the same process.
     """
 
     path: str
@@ -282,6 +283,7 @@ class FileResult:
     errors: tuple[str, ...] = ()
     model: ModelTraffic | None = None
     reads: tuple[tuple[str, str], ...] = ()
+    basis: tuple[tuple[str, tuple[str, ...]], ...] = field(default=(), compare=False)
     cells: tuple[tuple[int, str], ...] = ()
 
     def source(self, finding: Finding) -> str:

@@ -13,7 +13,9 @@ from pathlib import Path
 from time import monotonic_ns
 
 from fuselint.errors import UnreadableFile
-from fuselint.source.modules import READING, Modules, package_folder, python_files
+from fuselint.source.folders import python_files
+from fuselint.source.modules import Modules
+from fuselint.source.notes import FILES, NAMES, READING, Notes, word_in
 from fuselint.source.text import content, decode
 
 
@@ -46,26 +48,26 @@ class Reads:
 class Package:
     """A package as it stands on disk, with the texts of `overlay` (absolute paths) in place of their files.
 
-    run: tells one run from another, which may find other files.
+    run: tells one run from another, which may find other files. given: answers to questions that are known to hold.
     """
 
     overlay: Mapping[str, str] = field(default_factory=dict, compare=False)
     run: int = field(default_factory=monotonic_ns)
+    given: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def modules(self) -> Modules:
         """The files of the package as modules, shared by all that this process analyses in this run."""
         return _modules(self)
 
-    def answer(self, note: str) -> str:
-        """What a note of `FileResult.reads` would say now."""
+    def answer(self, question: str) -> Notes:
+        """What a question is answered now, with the leaves that this rests on."""
         modules = self.modules()
-        answer = modules.ask_again(note)
-        if answer is not None:
-            return answer
-        name, _, path = note.removeprefix(READING).partition(" of ")
+        if not question.startswith(READING):
+            return modules.ask_again(question)
+        name, _, path = question.removeprefix(READING).partition(" of ")
         with modules.noting() as notes:
-            modules.note_reading(path, name, self.others_read(path)(name))
-        return notes[note]
+            modules.ask(question, lambda: str(self.others_read(path)(name)))
+        return notes
 
     def others_read(self, path: str) -> Callable[[str], bool]:
         """Whether any other file of the package of `path` reads a name."""
@@ -73,16 +75,22 @@ class Package:
         module = Path(here).parent.name if Path(here).name == "__init__.py" else Path(here).stem
 
         def is_read(name: str) -> bool:
-            word = re.compile(rb"\b%s\b" % re.escape(name.encode()))
-            for other, data in _contents(package_folder(os.path.dirname(here)), self.run):
+            word, modules = re.compile(rb"\b%s\b" % re.escape(name.encode())), self.modules()
+            folder = modules.package(os.path.dirname(here))
+            modules.note(word_in(folder, name))
+            modules.note(f"{FILES}{folder}")
+            for other, data in _contents(folder, self.run):
                 text = self.overlay.get(other, data)
                 if other == here:
                     continue
                 if text is None:
+                    modules.note(f"{NAMES}{other}")
                     return True  # nobody knows
                 holds = name in text if isinstance(text, str) else word.search(text) is not None
-                if holds and _reads(other, text).of(name, module):
-                    return True
+                if holds:
+                    modules.note(f"{NAMES}{other}")
+                    if reads_of(other, text).of(name, module):
+                        return True
             return False
 
         return is_read
@@ -96,10 +104,11 @@ def _contents(folder: str, run: int) -> tuple[tuple[str, bytes | None], ...]:
 
 @lru_cache(maxsize=2)
 def _modules(package: Package) -> Modules:
-    return Modules(package.overlay)
+    return Modules(package.overlay, package.given)
 
 
-def _reads(path: str, content: bytes | str) -> Reads:
+def reads_of(path: str, content: bytes | str) -> Reads:
+    """The names that a file reads."""
     if isinstance(content, bytes):
         try:
             content = decode(path, content).text

@@ -84,11 +84,11 @@ def paths() -> list[str]:
 
 
 def cached(settings: Settings = PLAIN, files: Sequence[str] = ()) -> list[FileResult]:
-    return [replace(r, reads=()) for r in check_paths(files or paths(), settings, 1, Path("cache"))]
+    return [replace(r, reads=(), basis=()) for r in check_paths(files or paths(), settings, 1, Path("cache"))]
 
 
 def fresh(settings: Settings = PLAIN) -> list[FileResult]:
-    return [replace(r, reads=()) for r in check_paths(paths(), settings, 1, None)]
+    return [replace(r, reads=(), basis=()) for r in check_paths(paths(), settings, 1, None)]
 
 
 def database() -> Path:
@@ -126,7 +126,7 @@ def test_a_file_of_the_package_that_appears_or_goes_is_seen(package: Path, analy
     cached()
     (package / "helpers.py").rename(package / "other.py")
     files = [p for p in paths() if not p.endswith("helpers.py")]
-    now = [replace(r, reads=()) for r in check_paths(files, Settings(), 1, None)]
+    now = [replace(r, reads=(), basis=()) for r in check_paths(files, Settings(), 1, None)]
     assert cached(files=files) == now
     (package / "other.py").rename(package / "helpers.py")
     assert cached() == fresh()

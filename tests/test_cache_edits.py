@@ -246,7 +246,7 @@ def paths() -> list[str]:
 
 
 def bare(result: FileResult) -> FileResult:
-    return replace(result, reads=())
+    return replace(result, reads=(), basis=())
 
 
 def cached() -> dict[str, FileResult]:
@@ -342,8 +342,7 @@ def test_a_file_that_appears_in_another_package(root: Path, monkeypatch: pytest.
         modules = task[2].modules()
         with modules.noting() as notes:
             users = modules.users(found)
-            modules.note_folders()
-        return FileResult(task[0], functions=len(users), reads=tuple(notes.items()))
+        return FileResult(task[0], functions=len(users), reads=tuple(notes.items()), basis=notes.of_questions())
 
     monkeypatch.setattr(engine, "_check", check)
     for _ in range(3):

@@ -16,7 +16,8 @@ from fuselint.graph.fact import Place
 from fuselint.graph.leftovers import forget, leave
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
-from fuselint.source.modules import Definition, Modules, is_test, package_folder
+from fuselint.source.folders import package_folder
+from fuselint.source.modules import Definition, Modules, is_test
 from fuselint.source.project import ClassSummary, ModuleSummary
 from fuselint.source.text import FileText
 

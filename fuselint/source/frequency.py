@@ -17,8 +17,10 @@ from functools import partial
 from pathlib import PurePath
 
 from fuselint.source.conditions import outcome
+from fuselint.source.folders import python_files
 from fuselint.source.mentions import Loop, Mention, Test
-from fuselint.source.modules import Definition, Modules, is_test, python_files
+from fuselint.source.modules import Definition, Modules, Remembered, is_test
+from fuselint.source.notes import FILES
 from fuselint.source.project import MISSING, MODULE, FunctionSummary
 from fuselint.source.scopes import dotted
 
@@ -109,24 +111,25 @@ class Frequencies:
 
     def __init__(self, modules: Modules, top: str, on_metal: bool = False, beside: Frequencies | None = None) -> None:
         self.modules, self.top, self.on_metal = modules, top, on_metal
-        self._known: dict[Definition, Frequency] = {}
-        self._models: dict[Definition, bool] = {}
-        self._many: dict[Definition, bool] = {}
-        self._passing: dict[Definition, bool] = {}
-        self._unused: dict[Definition, bool] = {}
-        self._mentioned: dict[Definition, list[tuple[str, Mention]]] = {} if beside is None else beside._mentioned
-        self._calls: dict[Definition, Sequence[tuple[str, Mention]]] = {}
+        self._known: Remembered[Definition, Frequency] = {}
+        self._models: Remembered[Definition, bool] = {}
+        self._many: Remembered[Definition, bool] = {}
+        self._passing: Remembered[Definition, bool] = {}
+        self._unused: Remembered[Definition, bool] = {}
+        self._mentioned: Remembered[Definition, Sequence[tuple[str, Mention]]] = (
+            {} if beside is None else beside._mentioned
+        )
+        self._calls: Remembered[Definition, Sequence[tuple[str, Mention]]] = {}
         self._deciding = 0
-        self._layered: dict[Definition, bool] = {}
-        self._by_all: dict[tuple[Definition, str, int], object] = {}
+        self._layered: Remembered[Definition, bool] = {}
+        self._by_all: Remembered[tuple[Definition, str, int], object] = {}
+        self._recall = modules.remembered
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def of(self, found: Definition) -> Frequency:
         """How often a function runs."""
-        if found not in self._known:
-            self._known[found] = self._of(found)
-        return self._known[found]
+        return self._recall(self._known, found, lambda: self._of(found))
 
     def at(self, found: Definition, first: int, last: int, *, beside_innermost: bool = False) -> Frequency:
         """How often lines of a function run: as often as it does, but for loops, handlers and branches inside it.
@@ -195,9 +198,7 @@ class Frequencies:
 
     def is_of_layers(self, found: Definition) -> bool:
         """Whether objects of which there may be many call a function, as far as its callers are known."""
-        if found not in self._layered:
-            self._layered[found] = self._are_called_by_layers(found)
-        return self._layered[found]
+        return self._recall(self._layered, found, lambda: self._are_called_by_layers(found))
 
     def _are_called_by_layers(self, found: Definition) -> bool:
         if not self._is_package():
@@ -296,13 +297,11 @@ class Frequencies:
 
     def is_model(self, owner: Definition) -> bool:
         """Whether a class keeps a list of layers, or an object that does."""
-        if owner not in self._models:
-            self._models[owner] = False  # while it is worked out
-            layers = any(part.many and part.made != owner and self._is_layer(part) for part in self.parts(owner))
-            self._models[owner] = (
-                layers or self._is_around_another(owner) or any(self.is_model(made) for made in self._all_kept(owner))
-            )
-        return self._models[owner]
+        return self._recall(self._models, owner, lambda: self._keeps_layers(owner), (False,))
+
+    def _keeps_layers(self, owner: Definition) -> bool:
+        layers = any(part.many and part.made != owner and self._is_layer(part) for part in self.parts(owner))
+        return layers or self._is_around_another(owner) or any(self.is_model(made) for made in self._all_kept(owner))
 
     def _is_around_another(self, owner: Definition) -> bool:
         """Whether a class is what a package is loaded for, around a module of another package: a model whole.
@@ -338,10 +337,7 @@ class Frequencies:
 
     def is_many(self, owner: Definition) -> bool:
         """Whether a model has many objects of a class, or it can't be told."""
-        if owner not in self._many:
-            self._many[owner] = False
-            self._many[owner] = self._has_many(owner)
-        return self._many[owner]
+        return self._recall(self._many, owner, lambda: self._has_many(owner), (False,))
 
     def _has_many(self, owner: Definition) -> bool:
         for path, m in self.mentioned(owner):
@@ -382,11 +378,9 @@ class Frequencies:
 
     # -- who reads a name ---------------------------------------------------------------------------------------------
 
-    def mentioned(self, found: Definition) -> list[tuple[str, Mention]]:
+    def mentioned(self, found: Definition) -> Sequence[tuple[str, Mention]]:
         """The places of the package, tests apart, that name a function of a module, or a class."""
-        if found not in self._mentioned:
-            self._mentioned[found] = list(self._mentions_of(found))
-        return self._mentioned[found]
+        return self._recall(self._mentioned, found, lambda: list(self._mentions_of(found)))
 
     def _mentions_of(self, found: Definition) -> Iterator[tuple[str, Mention]]:
         last = found.name.rpartition(".")[2]
@@ -630,17 +624,16 @@ class Frequencies:
 
     def makes_pass(self, found: Definition) -> bool:
         """Whether a function calls a whole model, itself or in a loop of its own, so that it runs once a pass."""
-        if found not in self._passing:
-            self._passing[found] = False
-            held = self.modules.mentions(found.path)
-            inner = held.by_function.items() if held is not None else ()
-            self._passing[found] = any(
-                m.role in CALLS and self._passes(Definition(found.path, by), m)
-                for by, all_ in inner
-                if by == found.name or by.startswith(f"{found.name}.<locals>.")
-                for m in all_
-            )
-        return self._passing[found]
+        return self._recall(self._passing, found, lambda: self._calls_a_model(found), (False,))
+
+    def _calls_a_model(self, found: Definition) -> bool:
+        held = self.modules.mentions(found.path)
+        return any(
+            m.role in CALLS and self._passes(Definition(found.path, by), m)
+            for by, all_ in (held.by_function.items() if held is not None else ())
+            if by == found.name or by.startswith(f"{found.name}.<locals>.")
+            for m in all_
+        )
 
     # -- what never runs ----------------------------------------------------------------------------------------------
 
@@ -673,6 +666,7 @@ class Frequencies:
         imported = self.modules.imported(self.top)
         if path in imported:
             return False
+        self.modules.note(f"{FILES}{self.top}")
         beside = [p for p in python_files(self.top) if os.path.dirname(p) == os.path.dirname(path) and p != path]
         beside = [p for p in beside if not p.endswith("__init__.py")]
         return len(beside) < FEW or 2 * sum(p in imported for p in beside) <= len(beside)
@@ -693,13 +687,11 @@ class Frequencies:
         return os.path.isfile(os.path.join(self.top, "__init__.py"))
 
     def _is_unnamed(self, found: Definition) -> bool:
-        if found not in self._unused:
-            self._unused[found] = False
-            unnamed = not self._is_imported(found) and all(
-                self._is_its_own(found, path, m) for path, m in self._naming(found)
-            )
-            self._unused[found] = unnamed and not self._is_entry(found.path)
-        return self._unused[found]
+        return self._recall(self._unused, found, lambda: self._is_named_by_none(found), (False,))
+
+    def _is_named_by_none(self, found: Definition) -> bool:
+        named = self._is_imported(found) or not all(self._is_its_own(found, path, m) for path, m in self._naming(found))
+        return not named and not self._is_entry(found.path)
 
     def _is_imported(self, found: Definition) -> bool:
         return any(not is_test(p, self.top) and self._takes(p, found) for p in self.modules.users(found))
@@ -859,9 +851,7 @@ class Frequencies:
         if by.name.endswith(".__call__") and not function.parameters[index].has_default:
             return MISSING  # an array: objects are called with it
         key = (by, name, self._deciding)  # what is found depends on how deep it may still be looked for
-        if key not in self._by_all:
-            self._by_all[key] = self._given_by_all(by, function, index)
-        given = self._by_all[key]
+        given = self._recall(self._by_all, key, lambda: self._given_by_all(by, function, index))
         return given if given is MISSING or all(self._is_barred(by, t, name, given) for t in before) else MISSING
 
     def _is_barred(self, by: Definition, tests: Sequence[Test], name: str, given: object) -> bool:
@@ -905,9 +895,7 @@ class Frequencies:
 
     def _calls_of(self, by: Definition, function: FunctionSummary) -> Sequence[tuple[str, Mention]]:
         """All calls of a function, or of a class for its `__init__`; none where some aren't known."""
-        if by not in self._calls:
-            self._calls[by] = self._all_calls_of(by, function)
-        return self._calls[by]
+        return self._recall(self._calls, by, lambda: self._all_calls_of(by, function))
 
     def _all_calls_of(self, by: Definition, function: FunctionSummary) -> Sequence[tuple[str, Mention]]:
         if "<locals>" in by.name or self._decorated(function):

@@ -12,15 +12,38 @@ import os
 import re
 import sys
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fuselint.errors import UnreadableFile
+from fuselint.plain import dumps, loads
+from fuselint.source.folders import package_folder, python_files
+from fuselint.source.notes import (
+    COMPILED,
+    COMPILING,
+    FILES,
+    FREQUENCY,
+    HALF,
+    IMPORTS,
+    LAYERS,
+    LINKS,
+    MENTIONS,
+    ON_METAL,
+    OTHER_VERSION,
+    PACKAGE,
+    SUMMARY,
+    USERS,
+    Notes,
+    Trail,
+    file_of,
+    kind_of,
+    word_in,
+)
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
 from fuselint.source.screen import parse
-from fuselint.source.text import FileText, content, fingerprint, read, slashed
+from fuselint.source.text import FileText, content, read, slashed
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict
@@ -28,6 +51,9 @@ if TYPE_CHECKING:
     from fuselint.source.links import Links
     from fuselint.source.mentions import Mentions
     from fuselint.source.scopes import Scopes
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 HIGHEST = 6
 """Folders above a package that an absolute import is looked for in, at most."""
@@ -59,18 +85,6 @@ def is_test(path: str, top: str) -> bool:
     return TESTS.search(os.path.relpath(path, top)) is not None
 
 
-Notes = dict[str, str]
-"""What was read of other files: a path, or a question to the whole package -> the hash of the answer, "" for none."""
-
-KIND, COMPILED, USERS, READING = "kind of ", "compiled in ", "users of ", "reading "
-PACKAGE, FREQUENCY, FILES, LAYERS = "package of ", "how often ", "files of ", "layers"
-OTHER_VERSION = "another "
-HALF = "half precision of "
-"""How questions begin. A path is absolute, and begins like none of them."""
-ON_METAL = " on Metal"
-"""How the part of a question ends that says where code runs."""
-
-
 HALF_WORDS = ("bfloat16", "float16", "set_dtype", "torch_dtype", "bf16", "fp16")
 """What speaks of half precision in the text of a package that runs in it."""
 
@@ -92,82 +106,130 @@ def _definition(shown: str) -> Definition:
     return Definition(path, name)
 
 
-class Modules:
-    """The modules on disk, with the texts of `overlay` in place of their files. All paths are absolute."""
+Remembered = dict[K, tuple[V, Trail]]
+"""Answers by what was asked, each with what was read for it."""
 
-    def __init__(self, overlay: Mapping[str, str] | None = None) -> None:
-        self._overlay = overlay or {}
+
+class Modules:
+    """The modules on disk, with the texts of `overlay` in place of their files. All paths are absolute.
+
+    given: answers to questions that are known to hold.
+    """
+
+    def __init__(self, overlay: Mapping[str, str] | None = None, given: Mapping[str, str] | None = None) -> None:
+        self._overlay, self._given = overlay or {}, {} if given is None else given
         self._kinds: dict[str, str] = {}
-        self._modules: dict[tuple[str, str], tuple[str | None, Notes]] = {}
+        self._modules: Remembered[tuple[str, str], str | None] = {}
+        self._asked: Remembered[str, str] = {}
         self._analysed: tuple[str, FileText, ModuleSummary] | None = None
         self._files: OrderedDict[str, FileText | None] = OrderedDict()
+        self._prints: dict[str, str] = {}  # of each file that was read, the hash
         self._indices: dict[str, Index] = {}
-        self._looked_through: dict[str, None] = {}
         self._links: dict[str, Links | None] = {}
-        self._compiled: dict[str, Compiled] = {}
+        self._compiled: dict[str, tuple[Compiled, Trail]] = {}
         self._mentions: dict[str, Mentions | None] = {}
         self._frequencies: dict[tuple[str, bool], Frequencies] = {}
-        self._imported: dict[str, frozenset[str]] = {}
+        self._imported: Remembered[str, frozenset[str]] = {}
         self._notes: Notes | None = None
+        self._trail: Trail | None = None
 
     # -- files --------------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[Notes]:
-        """Collects what is read meanwhile: it belongs to the key of a cached result."""
-        before, self._notes = self._notes, {}
+        """Collects what is read meanwhile, and is there when that is over: it belongs to the key of a cached result."""
+        before, self._notes = self._notes, Notes()
+        notes, trail = self._notes, Trail()
         try:
-            yield self._notes
+            with self._on(trail):
+                yield notes
         finally:
             self._notes = before
+            own = None if self._analysed is None else self._analysed[0]
+            for leaf in trail.leaves():
+                about = file_of(leaf)
+                if about is None or about != own:
+                    notes[leaf] = "" if about is None else self._prints.get(about, "")
 
-    def _note(self, key: str, answer: str | None) -> None:
-        if self._notes is not None and key not in self._notes:
-            self._notes[key] = "" if answer is None else fingerprint(answer)
+    @contextlib.contextmanager
+    def _on(self, trail: Trail) -> Iterator[None]:
+        """Keeps what is read meanwhile on a trail, and on no other."""
+        before, self._trail = self._trail, trail
+        try:
+            yield
+        finally:
+            self._trail = before
 
-    def note_reading(self, path: str, name: str, is_read: bool) -> None:
-        """That it was asked whether another file of the package reads a name of the file `path`."""
-        self._note(f"{READING}{name} of {path}", str(is_read))
+    def note(self, leaf: str) -> None:
+        """That a leaf is read."""
+        if self._trail is not None:
+            self._trail.held.add(leaf)
+
+    def remembered(self, known: Remembered[K, V], key: K, make: Callable[[], V], meanwhile: tuple[V, ...] = ()) -> V:
+        """`known[key]`, made where it isn't there, with what was read for it. meanwhile: what it is until then."""
+        held = known.get(key)
+        if held is None:
+            trail = Trail()
+            for value in meanwhile:
+                known[key] = value, trail
+            with self._on(trail):
+                held = known[key] = make(), trail
+        if self._trail is not None:
+            self._trail.held.add(held[1])
+        return held[0]
+
+    def ask(self, question: str, make: Callable[[], str]) -> str:
+        """The answer to a question about a whole package, as a text. Within another one's, it is a part of that."""
+        notes = self._notes
+        if notes is None:
+            return self.remembered(self._asked, question, make)
+        if question in self._given:
+            notes[question] = self._given[question]
+            return notes[question]
+        self._notes = None
+        try:
+            with self._on(Trail()):
+                notes[question] = self.remembered(self._asked, question, make)
+        finally:
+            self._notes = notes
+        notes.basis[question] = self._asked[question][1].leaves()
+        return notes[question]
 
     def note_package(self, path: str) -> None:
         """That a file's result rests on which package it belongs to: that tells tests from what runs."""
-        self._note(f"{PACKAGE}{path}", package_folder(os.path.dirname(path)))
+        self.ask(f"{PACKAGE}{path}", lambda: self.package(os.path.dirname(path)))
 
-    def note_folders(self) -> None:
-        """The packages whose files were looked through so far: which files they have matters to some answer."""
-        for folder in self._looked_through:
-            self._note(f"{FILES}{folder}", "")
+    def package(self, folder: str) -> str:
+        """The folder of a package, as `package_folder` finds it."""
+        top = package_folder(folder)
+        at = folder
+        while at != top:
+            self._kind(os.path.join(at, "__init__.py"))
+            at = os.path.dirname(at)
+        for at in (top, os.path.dirname(top)):
+            self._kind(os.path.join(at, "__init__.py"))
+        return top
 
-    def ask_again(self, note: str) -> str | None:
-        """What a note would say now; None where it is no question that modules answer."""
-        question, _, about = note.partition(" ")
+    def ask_again(self, question: str) -> Notes:
+        """What a question is answered now. `package.Package` answers those about what is read."""
         with self.noting() as notes:
-            if note.startswith(READING):
-                return None
-            if question == "import":
-                name, _, folder = about.partition(" in ")
-                self.module(name, os.path.join(folder, "-"))
-            elif note.startswith(KIND):
-                self._kind(note[len(KIND) :])
-            elif note.startswith(COMPILED):
-                self.compiled(note[len(COMPILED) :])
-            elif note.startswith(USERS):
-                self.users(_definition(note[len(USERS) :]))
-            elif note.startswith(PACKAGE):
-                self.note_package(note[len(PACKAGE) :])
-            elif note.startswith(FILES):
-                self._note(note, "")
-            elif note.startswith(HALF):
-                self.may_be_half(note[len(HALF) :])
-            elif note.startswith(OTHER_VERSION):
-                names, _, rest = note[len(OTHER_VERSION) :].partition(" in ")
+            if question.startswith(COMPILED):
+                self.compiled(question[len(COMPILED) :])
+            elif question.startswith(USERS):
+                self.users(_definition(question[len(USERS) :]))
+            elif question.startswith(PACKAGE):
+                self.note_package(question[len(PACKAGE) :])
+            elif question.startswith(HALF):
+                self.may_be_half(question[len(HALF) :])
+            elif question.startswith(OTHER_VERSION):
+                names, _, rest = question[len(OTHER_VERSION) :].partition(" in ")
                 function, _, named = rest.partition(" of ")
                 self.other_version(_definition(named), function, names.split(","))
-            elif note.startswith(LAYERS):
-                where, _, named = note.partition(" of ")
+            elif question.startswith(LAYERS):
+                where, _, named = question.partition(" of ")
                 self.is_of_layers(_definition(named), on_metal=where.endswith(ON_METAL))
-            elif note.startswith(FREQUENCY):
-                where, _, named = note[len(FREQUENCY) :].partition(" in ")
+            elif question.startswith(FREQUENCY):
+                where, _, named = question[len(FREQUENCY) :].partition(" in ")
                 lines = where.removesuffix(ON_METAL)
                 first, _, last = lines.removesuffix(" of a loop").partition(" to ")
                 self.frequency(
@@ -177,23 +239,23 @@ class Modules:
                     beside_innermost=lines.endswith("loop"),
                     on_metal=where.endswith(ON_METAL),
                 )
-            else:
-                self.file(note)
-        return notes[note]
+        return notes
 
     def file(self, path: str) -> FileText | None:
         """A file, by its path from the current folder where it lies below that; None where it can't be read."""
+        self.note(path)
+        return self._file(path)
+
+    def _file(self, path: str) -> FileText | None:
         if self._analysed is not None and path == self._analysed[0]:
-            found: FileText | None = self._analysed[1]
-        elif path in self._files:
-            found = self._files[path]
+            return self._analysed[1]
+        if path in self._files:
             self._files.move_to_end(path)
-        else:
-            found = self._files[path] = self._read(path)
-            if len(self._files) > KEPT:
-                self._files.popitem(last=False)
-        if self._notes is not None:
-            self._notes[path] = "" if found is None else found.fingerprint
+            return self._files[path]
+        found = self._files[path] = self._read(path)
+        self._prints[path] = "" if found is None else found.fingerprint
+        if len(self._files) > KEPT:
+            self._files.popitem(last=False)
         return found
 
     def _read(self, path: str) -> FileText | None:
@@ -211,16 +273,17 @@ class Modules:
 
     def summary(self, path: str) -> ModuleSummary | None:
         """What a file says of its names; None where it can't be read, or isn't Python."""
-        file = self.file(path)
+        self.note(f"{SUMMARY}{path}")
         if self._analysed is not None and path == self._analysed[0]:
             return self._analysed[2]
-        return None if file is None else _summary(file.path, file.text)
+        file = self._file(path)
+        return None if file is None else summary_in(file.path, file.text)
 
     def _kind(self, path: str) -> str:
         """ "file", "folder", or "" for neither."""
         if path not in self._kinds:
             self._kinds[path] = "file" if os.path.isfile(path) else "folder" if os.path.isdir(path) else ""
-        self._note(f"{KIND}{path}", self._kinds[path])
+        self.note(kind_of(path, self._kinds[path]))
         return self._kinds[path]
 
     # -- modules ------------------------------------------------------------------------------------------------------
@@ -231,16 +294,7 @@ class Modules:
         `.base` and `..models.base` are relative; a name without a dot in front is absolute.
         """
         folder = os.path.dirname(path)
-        key = (folder, name)
-        if key not in self._modules:
-            with self.noting() as notes:
-                found = self._module(folder, name)
-                self._note(f"import {name} in {folder}", found)
-            self._modules[key] = found, notes
-        found, notes = self._modules[key]
-        if self._notes is not None:
-            self._notes |= notes
-        return found
+        return self.remembered(self._modules, (folder, name), lambda: self._module(folder, name))
 
     def _module(self, folder: str, name: str) -> str | None:
         parts = [p for p in name.split(".") if p]
@@ -406,57 +460,73 @@ class Modules:
 
     def links(self, path: str) -> Links | None:
         """The calls of a file; None where it can't be read."""
+        self.note(f"{LINKS}{path}")
         if path not in self._links:
-            file = self.file(path)
-            self._links[path] = None if file is None else _links(file.path, file.text)
+            file = self._file(path)
+            self._links[path] = None if file is None else links_of(file.path, file.text)
         return self._links[path]
 
     def compiled(self, path: str) -> Verdict:
         """What of a file the other files of its package compile, and what they also run without that."""
+        from fuselint.source.compiled import Verdict
+
+        return loads(Verdict, self.ask(f"{COMPILED}{path}", lambda: dumps(self._compiled_of(path))))
+
+    def _compiled_of(self, path: str) -> Verdict:
         from fuselint.source.compiled import Compiled
 
-        top = package_folder(os.path.dirname(path))
+        top = self.package(os.path.dirname(path))
         if top not in self._compiled:
             self._compiled.clear()  # files come package by package
             self._links.clear()
-            index = self._index(top)
-            with self.noting():  # the answer stands for all that was read for it
-                self._compiled[top] = Compiled(self, top, index.compiling, index.differentiating)
-        found = self._compiled[top].of(path)
-        self._note(f"{COMPILED}{path}", repr(found))
+            trail = Trail()
+            with self._on(trail):
+                self.note(f"{COMPILING}{top}")
+                self.note(f"{FILES}{top}")
+                index = self._index(top)
+                self._compiled[top] = Compiled(self, top, index.compiling, index.differentiating), trail
+        known, trail = self._compiled[top]
+        with self._on(trail):  # an answer rests on all that was found out so far
+            found = known.of(path)
+        if self._trail is not None:
+            self._trail.held.add(trail)
         return found
 
     # -- how often ----------------------------------------------------------------------------------------------------
 
     def mentions(self, path: str) -> Mentions | None:
         """The places of a file that read names; None where it can't be read."""
+        self.note(f"{MENTIONS}{path}")
         if path not in self._mentions:
-            file = self.file(path)
-            self._mentions[path] = None if file is None else _mentions(file.path, file.text)
+            file = self._file(path)
+            self._mentions[path] = None if file is None else mentions_of(file.path, file.text)
         return self._mentions[path]
 
     def with_word(self, folder: str, word: str) -> list[str]:
         """The files of a package that hold a word."""
+        self.note(word_in(folder, word))
+        self.note(f"{FILES}{folder}")
         return self._index(folder).words.get(word, [])
 
     def may_be_half(self, path: str) -> bool:
         """Whether the files of a folder of a package, tests apart, say anything of half precision: one of many models
         says nothing of another. What is no package may be used by anything."""
+        return self.ask(f"{HALF}{path}", lambda: str(self._may_be_half(path))) == str(True)
+
+    def _may_be_half(self, path: str) -> bool:
         own = os.path.dirname(path)
-        top = package_folder(own)
-        answer = not os.path.isfile(os.path.join(top, "__init__.py")) or any(
+        top = self.package(own)
+        return not os.path.isfile(os.path.join(top, "__init__.py")) or any(
             found.startswith(own + os.sep) and not is_test(found, top)
             for word in HALF_WORDS
             for found in self.with_word(top, word)
         )
-        self._note(f"{HALF}{path}", str(answer))
-        return answer
 
     def frequencies(self, path: str, on_metal: bool = False) -> Frequencies:
         """How often the functions of a file's package run."""
         from fuselint.source.frequency import Frequencies
 
-        top = package_folder(os.path.dirname(path))
+        top = self.package(os.path.dirname(path))
         if all(known != top for known, _ in self._frequencies):
             self._frequencies.clear()  # files come package by package
             self._mentions.clear()
@@ -468,37 +538,37 @@ class Modules:
 
     def imported(self, folder: str) -> frozenset[str]:
         """The files of a package that another one imports, or imports something from."""
-        if folder not in self._imported:
-            self._imported[folder] = self._index(folder).imported(self)
-        return self._imported[folder]
+        self.note(f"{IMPORTS}{folder}")
+        self.note(f"{FILES}{folder}")
+        return self.remembered(self._imported, folder, lambda: self._index(folder).imported(self))
 
     def frequency(
         self, found: Definition, first: int, last: int, *, beside_innermost: bool, on_metal: bool = False
     ) -> Frequency:
         """How often lines of a function run: see `Frequencies.at`."""
-        with self.noting():  # the answer stands for all that was read for it
-            known = self.frequencies(found.path, on_metal)
-            answer = known.at(found, first, last, beside_innermost=beside_innermost)
+        from fuselint.source.frequency import Frequency
+
         where = f"{first} to {last}{' of a loop' if beside_innermost else ''}{ON_METAL if on_metal else ''}"
-        self._note(f"{FREQUENCY}{where} in {found}", f"{answer.how} {answer.again} {answer.of_tokens}")
-        return answer
+
+        def make() -> str:
+            known = self.frequencies(found.path, on_metal).at(found, first, last, beside_innermost=beside_innermost)
+            return f"{known.how} {known.again} {known.of_tokens} {known.why}"
+
+        how, again, of_tokens, why = self.ask(f"{FREQUENCY}{where} in {found}", make).split(" ", 3)
+        return Frequency(how, why, again == str(True), of_tokens == str(True))
 
     def is_of_layers(self, found: Definition, on_metal: bool = False) -> bool:
         """Whether layers of which a model has many call a function: see `Frequencies.is_of_layers`."""
-        with self.noting():
-            answer = self.frequencies(found.path, on_metal).is_of_layers(found)
-        self._note(f"{LAYERS}{ON_METAL if on_metal else ''} of {found}", str(answer))
-        return answer
+        question = f"{LAYERS}{ON_METAL if on_metal else ''} of {found}"
+        return self.ask(question, lambda: str(self.frequencies(found.path, on_metal).is_of_layers(found))) == str(True)
 
     # -- derived classes ----------------------------------------------------------------------------------------------
 
     def other_version(self, owner: Definition, function: str, names: Sequence[str]) -> str:
         """The first class that derives from one, runs its function, and has methods or attributes of its own of one of
         these names, with that name: `Other.act (models/other.py:7)`; "" where none has."""
-        with self.noting():
-            answer = next(self._other_versions(owner, function, names), "")
-        self._note(f"{OTHER_VERSION}{','.join(names)} in {function} of {owner}", answer)
-        return answer
+        question = f"{OTHER_VERSION}{','.join(names)} in {function} of {owner}"
+        return self.ask(question, lambda: next(self._other_versions(owner, function, names), ""))
 
     def _other_versions(self, owner: Definition, function: str, names: Sequence[str]) -> Iterator[str]:
         seen, waiting = {owner}, [owner]
@@ -531,12 +601,16 @@ class Modules:
 
     def users(self, found: Definition) -> list[str]:
         """The other files of the package that import a function or class by its name, in order."""
-        users = self._index(package_folder(os.path.dirname(found.path))).importing(found, self)
-        self._note(f"{USERS}{found}", "\n".join(users))
-        return users
+        answer = self.ask(f"{USERS}{found}", lambda: "\0".join(self._users(found)))
+        return answer.split("\0") if answer else []
+
+    def _users(self, found: Definition) -> list[str]:
+        top = self.package(os.path.dirname(found.path))
+        self.note(f"{IMPORTS}{top}")
+        self.note(f"{FILES}{top}")
+        return self._index(top).importing(found, self)
 
     def _index(self, folder: str) -> Index:
-        self._looked_through[folder] = None
         if folder not in self._indices:
             if len(self._indices) >= INDICES:
                 self._indices.pop(next(iter(self._indices)))
@@ -565,11 +639,8 @@ class Index:
         """Name, or "*" for all -> file -> the modules that it imports the name from."""
         out: dict[str, dict[str, list[str]]] = {}
         for path in python_files(self._folder):
-            for m in _FROM.finditer(self._data(path)):
-                for part in _COMMENT.sub(b"", m[2]).strip(b"() \t").split(b","):
-                    words = part.decode("utf-8", "replace").split()
-                    if words:
-                        out.setdefault(words[0], {}).setdefault(path, []).append(m[1].decode())
+            for name, modules in imports_of(self._data(path)).items():
+                out.setdefault(name, {})[path] = modules
         return out
 
     @cached_property
@@ -577,8 +648,8 @@ class Index:
         """Word -> the files that hold it, in order."""
         out: dict[str, list[str]] = {}
         for path in python_files(self._folder):
-            for word in set(_WORD.findall(self._data(path))):
-                out.setdefault(word.decode("utf-8", "replace"), []).append(path)
+            for word in words_of(self._data(path)):
+                out.setdefault(word, []).append(path)
         return out
 
     def imported(self, modules: Modules) -> frozenset[str]:
@@ -597,39 +668,12 @@ class Index:
     @cached_property
     def compiling(self) -> list[str]:
         """The files that may compile something that leads to another file."""
-        return [p for p in self._with(b"compile") if self._compiles_more(p)]
-
-    def _compiles_more(self, path: str) -> bool:
-        """Whether anything is compiled but functions of the module that call nothing which the package defines."""
-        data = self._data(path)
-        imported = {name.encode() for name in self._imported_from_package.get(path, ())}
-        for m in _COMPILE.finditer(data):
-            decorated = _DECORATED.match(data, data.rfind(b"\n", 0, m.start()) + 1)
-            if decorated is None:
-                line = data[data.rfind(b"\n", 0, m.start()) + 1 : m.start()]
-                if b"#" not in line:
-                    return True
-            elif imported.intersection(_WORD.findall(decorated[0])):
-                return True
-        return False
-
-    @cached_property
-    def _imported_from_package(self) -> dict[str, set[str]]:
-        """File -> the names that it imports, but for those of Python and MLX."""
-        out: dict[str, set[str]] = {}
-        for name, files in self._imports.items():
-            for path, modules in files.items():
-                if any(m.partition(".")[0] not in _OTHERS for m in modules):
-                    out.setdefault(path, set()).add(name)
-        return out
+        return [p for p in python_files(self._folder) if compiles_more(self._data(p))]
 
     @cached_property
     def differentiating(self) -> list[str]:
         """The files that may take a gradient."""
-        return self._with(b"grad")
-
-    def _with(self, word: bytes) -> list[str]:
-        return [p for p in python_files(self._folder) if word in (data := self._data(p)) and b"mlx" in data]
+        return [p for p in python_files(self._folder) if differentiates(self._data(p))]
 
     def _data(self, path: str) -> bytes:
         text = self._overlay.get(path)
@@ -648,35 +692,48 @@ class Index:
         return sorted(sources - {found.path})
 
 
-def package_folder(folder: str) -> str:
-    """The topmost folder of the package that holds `folder`; `folder` itself, where it is none."""
-    while os.path.isfile(os.path.join(folder, "__init__.py")):
-        above = os.path.dirname(folder)
-        if not os.path.isfile(os.path.join(above, "__init__.py")):
-            break
-        folder = above
-    return folder
-
-
-def python_files(folder: str) -> list[str]:
-    """The Python files of a package, in order; those of the folder alone, where it is none."""
-    if not os.path.isfile(os.path.join(folder, "__init__.py")):
-        try:
-            names = sorted(os.listdir(folder))
-        except OSError:
-            return []  # the name of what stdin holds, in a folder that isn't there
-        return [os.path.join(folder, name) for name in names if name.endswith(".py")]
-    out: list[str] = []
-    for at, folders, held in os.walk(folder):
-        folders.sort()
-        out += [os.path.join(at, name) for name in sorted(held) if name.endswith(".py")]
+def imports_of(data: bytes) -> dict[str, list[str]]:
+    """Name, or "*" for all -> the modules that a file imports it from."""
+    out: dict[str, list[str]] = {}
+    for m in _FROM.finditer(data):
+        for part in _COMMENT.sub(b"", m[2]).strip(b"() \t").split(b","):
+            words = part.decode("utf-8", "replace").split()
+            if words:
+                out.setdefault(words[0], []).append(m[1].decode())
     return out
+
+
+def words_of(data: bytes) -> set[str]:
+    """The words of a file, as far as they are ASCII."""
+    return {word.decode("utf-8", "replace") for word in set(_WORD.findall(data))}
+
+
+def compiles_more(data: bytes) -> bool:
+    """Whether a file compiles anything but functions of its own that call nothing which the package defines."""
+    if b"compile" not in data or b"mlx" not in data:
+        return False
+    imports = imports_of(data).items()
+    names = {name.encode() for name, froms in imports if any(m.partition(".")[0] not in _OTHERS for m in froms)}
+    for m in _COMPILE.finditer(data):
+        decorated = _DECORATED.match(data, data.rfind(b"\n", 0, m.start()) + 1)
+        if decorated is None:
+            line = data[data.rfind(b"\n", 0, m.start()) + 1 : m.start()]
+            if b"#" not in line:
+                return True
+        elif names.intersection(_WORD.findall(decorated[0])):
+            return True
+    return False
+
+
+def differentiates(data: bytes) -> bool:
+    """Whether a file may take a gradient."""
+    return b"grad" in data and b"mlx" in data
 
 
 _summaries: OrderedDict[tuple[str, str], ModuleSummary | None] = OrderedDict()
 
 
-def _summary(path: str, text: str) -> ModuleSummary | None:
+def summary_in(path: str, text: str) -> ModuleSummary | None:
     key = (path, text)
     if key not in _summaries:
         return _kept(key, _summarised(path, text))
@@ -710,17 +767,17 @@ def _kept(key: tuple[str, str], summary: ModuleSummary | None) -> ModuleSummary 
 
 
 @lru_cache(maxsize=KEPT)
-def _links(path: str, text: str) -> Links | None:
+def links_of(path: str, text: str) -> Links | None:
     from fuselint.source.links import links
 
-    module, known = _summary(path, text), _scoped(path, text)
+    module, known = summary_in(path, text), _scoped(path, text)
     with contextlib.suppress(RecursionError, MemoryError):
         return None if module is None or known is None else links(known, module)
     return None
 
 
 @lru_cache(maxsize=KEPT)
-def _mentions(path: str, text: str) -> Mentions | None:
+def mentions_of(path: str, text: str) -> Mentions | None:
     from fuselint.source.mentions import mentions
 
     with contextlib.suppress(UnreadableFile, RecursionError, MemoryError):

@@ -10,6 +10,7 @@ from graph.packages import write
 from fuselint.config import Settings
 from fuselint.engine import check_paths
 from fuselint.finding import Finding
+from fuselint.source.notes import file_of
 
 BASE = """def scaled_dot_product_attention(queries, keys, values, cache, scale, mask=None):
     if hasattr(cache, "bits"):
@@ -323,7 +324,7 @@ def test_a_result_lists_what_it_read_of_other_files(tmp_path: Path) -> None:
     assert before[str(package / "base.py")] and before[str(package / "config.py")]
     (package / "config.py").write_text((package / "config.py").read_text() + "\n")
     after = reads()
-    assert {k for k in before if before[k] != after.get(k)} == {str(package / "config.py")}
+    assert {file_of(k) for k in before if before[k] != after.get(k)} == {str(package / "config.py")}
 
 
 LATENT_CONFIG = """@dataclass
