@@ -248,7 +248,7 @@ def _roles(graph: Graph, facts: KnownFacts) -> dict[str, str]:
 def _ranks(graph: Graph) -> dict[str, int]:
     """The parameters that have heads in all calls: these say by a name or a number which of the axes holds them."""
     given = given_axes(graph)
-    bases = {name.removesuffix(".shape[-1]") for name in given if name.endswith(".shape[-1]")}
+    bases = (name.removesuffix(".shape[-1]") for name in given if name.endswith(".shape[-1]"))
     return {base: HEADED_RANK for base in bases if _has_heads(base, given)}
 
 
@@ -277,7 +277,7 @@ def _batches(facts: KnownFacts) -> Iterator[str]:
 
 def _spelled(traced: Trace, shape: Shape) -> Iterator[tuple[str, str]]:
     """The sizes of a shape that are one of several, as the code spells them: `window_size[0]`."""
-    for name in {n for d in shape.dims for n in d.names}:
+    for name in dict.fromkeys(n for d in shape.dims for n in sorted(d.names)):
         numbered, nodes = re.fullmatch(r"%(\d+)'*", name), traced.facts.graph.nodes
         node = nodes[int(numbered.group(1))] if numbered is not None and int(numbered.group(1)) < len(nodes) else None
         if node is None or node.op not in ("item", "index") or type(node.attrs.get("index")) is not int:
@@ -402,7 +402,7 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     given = dict(_scalars(graph, match))
     own.update((r, e) for r, e in given.items() if r.isidentifier() and r not in axes and e.bare is not None)
     taken = {n for e in axes.values() for n in e.names} | graph.module.constants.keys()
-    letters = {r for shape in stated.values() for d in shape.dims for r in d.names if r not in own}
+    letters = [r for shape in stated.values() for d in shape.dims for r in sorted(d.names) if r not in own]
     called = {r: WORDS.get(r, r) if r in taken or r in graph.bindings else r for r in letters}
     names = {**own, **{r: Expr.name(n) for r, n in called.items()}}
     for node, shape in stated.items():
