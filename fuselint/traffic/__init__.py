@@ -371,7 +371,7 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     name to. And what those names mean, and what the code's own names are in them."""
     stated, given_here = {node: shape for _, node, shape in _shapes_of_holes(match)}, given_shapes(graph)
     dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
-    ranks = given_ranks(graph) if any(map(_adds_an_axis, graph.nodes)) else {}
+    ranks = given_ranks(graph) if any(_adds_an_axis(n, graph.facts) for n in graph.nodes) else {}
     if not (stated or given_here or ranks) or not _may_state(graph):
         return graph.facts, {}, {}
     facts = Facts(graph)
@@ -399,10 +399,11 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     return facts, meant, {n: size for n, size in halves.items() if size.names <= set(called.values())}
 
 
-def _adds_an_axis(node: Node) -> bool:
-    """`x[:, None]`, `mx.expand_dims(x, 1)`"""
+def _adds_an_axis(node: Node, facts: KnownFacts) -> bool:
+    """`x[:, None]`, `mx.expand_dims(x, 1)` of an x of unknown rank."""
     parts = node.attrs.get("index") if node.op == "index" else None
-    return node.op == "expand_dims" or (isinstance(parts, tuple) and parts[-1] is None)
+    adds = node.op == "expand_dims" or (isinstance(parts, tuple) and parts[-1] is None and Ellipsis not in parts)
+    return adds and facts.rank(node.inputs[0]) is None
 
 
 _stating: WeakKeyDictionary[Graph, int] = WeakKeyDictionary()
