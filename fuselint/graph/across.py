@@ -170,7 +170,9 @@ class Across:
     def _by_class(self, owner: str, name: str) -> Fact | None:
         """What a class says of one of its attributes, which somebody might set to something else."""
         found = self.elsewhere.resolve(self.graph, owner)
-        classes = self.elsewhere.classes(found) if found is not None and self.elsewhere.class_(found) is not None else ()
+        classes = (
+            self.elsewhere.classes(found) if found is not None and self.elsewhere.class_(found) is not None else ()
+        )
         stated = next(((at, c.fields[name]) for at, c in classes if name in c.fields), None)
         return None if stated is None else self._default(stated[0], name, stated[1], exact=False)
 

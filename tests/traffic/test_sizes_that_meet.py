@@ -289,3 +289,38 @@ def test_the_codes_name_for_an_axis_has_the_number_that_calls_give(tmp_path: Pat
     now = moved((own, table, own), (own, table, own), (own, own, own))
     assert evaluate(t.bytes_now, {"T": 2 * 5 * 12, "B": 2, "L": 5, "width": 64, "count": 2}) == now
     assert t.saved_at == 4 * 2048 * 12 * 32 * 2
+
+
+MASKED = """
+class Attention(nn.Module):
+    def __init__(self, dims: int, heads: int, width: int):
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.qkv = nn.Linear(dims, 3 * heads * width)
+
+    def __call__(self, x: mx.array, mask: mx.array | None = None):
+        b, n, d = x.shape
+        q, k, v = mx.split(self.qkv(x).reshape(b, n, 3 * self.heads, self.width).transpose(0, 2, 1, 3), 3, axis=1)
+        scores = (q @ k.transpose(0, 1, 3, 2)) * self.width**-0.5
+        if mask is not None:
+            if mask.ndim == 2:
+                added = mx.where(mask[None, None, :, :], mx.array(float("-inf")), mx.array(0.0))
+            elif mask.ndim == 3:
+                added = mx.where(mask[:, None, :, :], mx.array(float("-inf")), mx.array(0.0))
+            else:
+                added = mx.array(0.0)
+            scores = scores + added
+        return mx.softmax(scores, axis=-1) @ v
+"""
+
+
+def test_of_masks_made_in_branches_the_largest_is_read_before_and_after(tmp_path: Path) -> None:
+    t = cost(tmp_path / "a.py", MASKED, "FUS211").otherwise
+    assert t is not None
+    assert t.dtype == "f32"
+    q, scores, mask = (zeros(*s, dtype=mx.float32) for s in ((2, 4, 5, 8), (2, 4, 5, 5), (2, 1, 5, 5)))
+    sizes = {"b": 2, "n": 5, "heads": 4, "width": 8}
+    now = moved((q, q, scores), (scores, scores), (scores, mask, scores), (scores, scores), (scores, q, q))
+    assert (t.kernels_now, t.kernels_fused) == (5, 1)
+    assert evaluate(t.bytes_now, sizes) == now
+    assert evaluate(t.bytes_fused, sizes) == moved((q, q, q, mask, q))
