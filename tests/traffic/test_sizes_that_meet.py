@@ -414,3 +414,19 @@ class Layer(nn.Module):
 
 def test_a_layer_that_may_be_none_is_as_wide_as_the_configuration_says(tmp_path: Path) -> None:
     assert cost(tmp_path / "a.py", GATED).at["D"] == 48
+
+
+RECURRENT = """
+def step(k, v: mx.array, state: mx.array):
+    batch, heads, key_dim, value_dim = state.shape
+    return state + (k * mx.exp(k)).swapaxes(-1, -2) @ v
+"""
+
+
+def test_a_width_behind_heads_is_one_wherever_it_stands(tmp_path: Path) -> None:
+    assert cost(tmp_path / "a.py", RECURRENT, "FUS231").at == {
+        "batch": 1,
+        "heads": 32,
+        "key_dim": 128,
+        "value_dim": 128,
+    }
