@@ -251,27 +251,20 @@ class _Reader:
             whole = self.node_of(self.algebra.scale(*terms[0]))
             return None if whole is None else (product, scale, whole, False, False, "")
         names: dict[str, Node] = {}
-        guards = 0
+        guards, problem = 0, ""
         for i, (term, c) in enumerate(terms):
             guards += term.op == "guarded"
             if term.op == "guarded" and term.args[0] is not term.param("by"):
-                return (
-                    product,
-                    scale,
-                    None,
-                    False,
-                    True,
-                    "the mask that is added is not the value whose `is not None` guards it",
-                )
+                problem = "the mask that is added is not the value whose `is not None` guards it"
             node = self.mask_node(term.args[0] if term.op == "guarded" else self.algebra.scale(term, c))
             if node is None:
                 return None
             names[f"m{i}"] = node
         if len(names) == 1:
-            return product, scale, names["m0"], False, bool(guards), ""
+            return product, scale, names["m0"], False, bool(guards), problem
         if guards:
-            return product, scale, None, False, True, "one of several masks may be None"
-        return product, scale, Synthesised(" + ".join(f"{{{n}}}" for n in names), names), False, False, ""
+            problem = problem or "one of several masks may be None"
+        return product, scale, Synthesised(" + ".join(f"{{{n}}}" for n in names), names), False, bool(guards), problem
 
     def mask_node(self, value: Value) -> Node | None:
         """A mask as written last: its casts are meant for the scores' dtype."""

@@ -156,13 +156,25 @@ class Across:
         return Fact("object", instances=(Instance(found),), why=f"it is annotated {annotation}")
 
     def constant(self, target: str | None) -> Fact | None:
-        """A constant that another module defines."""
+        """A constant that another module defines; `Class.SIZE` where defaults count."""
         found = self.elsewhere.resolve(self.graph, target) if target else None
+        owner, _, name = (target or "").rpartition(".")
+        if self.reach.usual and owner and (held := self._by_class(owner, name)) is not None:
+            return held
         value = NO_DEFAULT if found is None else self.modules.constant(found)
         summary = None if found is None else self.modules.summary(found.path)
         if found is None or summary is None or not (value is None or isinstance(value, (bool, int, float, str))):
             return None
         return replace(constant_fact(value), places=self._places(found.path, summary.lines.get(found.name, 1)))
+
+    def _by_class(self, owner: str, name: str) -> Fact | None:
+        """What a class says of one of its attributes, which somebody might set to something else."""
+        found = self.elsewhere.resolve(self.graph, owner)
+        classes = (
+            self.elsewhere.classes(found) if found is not None and self.elsewhere.class_(found) is not None else ()
+        )
+        stated = next(((at, c.fields[name]) for at, c in classes if name in c.fields), None)
+        return None if stated is None else self._default(stated[0], name, stated[1], exact=False)
 
     def made(self, node: Node) -> Fact | None:
         """The object that a call of a class makes."""

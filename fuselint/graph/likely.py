@@ -206,7 +206,7 @@ def _joined(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
     found = [(n, likely(n, facts, depth + 1)) for n in ways]
     found.sort(key=lambda way: way[0].op not in REPEATS)
     shapes = [s for _, s in found if s is not None and s.lead is None]
-    longest = min(shapes, key=lambda s: sum(d == 1 for d in s.dims), default=None)
+    longest = min(shapes, key=lambda s: (not s.dims, sum(d == 1 for d in s.dims)), default=None)
     unknown = [n for n, s in found if (s is None or s.lead is not None) and facts.kind(n) in ("array", "unknown")]
     if longest is not None and ONE in longest.dims and any(n.op in TABLE or n.op == "call" for n in unknown):
         return None  # one row where there may be many

@@ -91,7 +91,7 @@ class Supplied:
             return self.of(frame, node.inputs[0], path)
         if node.op == "attr":
             init = node.attrs.get("init")
-            if not isinstance(init, Node) or frame.facts.kind(init) == "array":
+            if not isinstance(init, Node) or _may_be_array(init, frame.facts):
                 return None  # loading may replace it
             return self.of(frame, init, path)
         if node.op == "astype":
@@ -164,3 +164,8 @@ class Supplied:
         methods = {self.elsewhere.method(c.found, name) for c in frame.facts.callees(call) if c.found is not None}
         method = methods.pop() if len(methods) == 1 else None
         return None if method is None else self.elsewhere.graph(method)
+
+
+def _may_be_array(made: Node, facts: KnownFacts) -> bool:
+    """Whether a constructor assigns an array, or one or None."""
+    return facts.kind(made) == "array" or (made.op == "phi" and any(_may_be_array(n, facts) for n in made.inputs))

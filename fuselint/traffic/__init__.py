@@ -17,7 +17,9 @@ from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
 from fuselint.graph.likely import likely
+from fuselint.graph.makers import as_made
 from fuselint.graph.model import PROPERTIES, Graph, Node, region
+from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import ACTIVATION, FUSABLE, Array
@@ -137,28 +139,22 @@ _by_default: WeakKeyDictionary[Graph, Mapping[str, int]] = WeakKeyDictionary()
 
 def by_default(graph: Graph) -> Mapping[str, int]:
     """The sizes of a function that the package makes numbers. Its calls: in all shapes that they give. The defaults of
-    its configurations and constructors: where these have a number, in the shape of the same value."""
+    its configurations and constructors, and what all constructors of the package give its object: where these have a
+    number, in the shape of the same value."""
     facts, usual = graph.facts, graph.usual
     given = {name: axis.number for name, axis in given_axes(graph).items() if axis.number is not None}
     found: dict[str, set[int]] = {}
     products: list[tuple[Expr, int]] = []
     for node in graph.nodes:
-        sizes = [(facts.size(node), usual.size(node))] if facts.kind(node) == "scalar" else []
-        if node.op == "dim" and node.inputs[0].op == "param":
+        if node.op == "dim" and node.inputs[0].op == "param" and (size := facts.size(node)) is not None:
             axis = f"{node.inputs[0].attrs['name']}.shape[{node.attrs['axis']}]"
-            sizes += [(facts.size(node), Expr.of(given[axis]))] if axis in given else []
-        shape, likely_shape = facts.shape(node), usual.shape(node)
-        if shape is not None and likely_shape is not None:
-            dims = shape.tail(len(likely_shape.dims)) or shape.dims  # of an unknown rank too
-            sizes += zip(reversed(dims), reversed(likely_shape.dims), strict=False)
-        for size, likely_size in sizes:
-            number = None if size is None else usual.usual(likely_size)[0]
-            if size is None or number is None or number < 1:
-                continue
-            if size.bare is not None:
-                found.setdefault(size.bare, set()).add(number)
-            elif size.names:
-                products.append((size, number))
+            if axis in given and size.bare is not None:
+                found.setdefault(size.bare, set()).add(given[axis])
+    for size, number in _numbered(graph.nodes, facts, usual):
+        if size.bare is not None:
+            found.setdefault(size.bare, set()).add(number)
+        elif size.names:
+            products.append((size, number))
     # A name of one word may be another value's where these facts are worked out in another order.
     known = {name: n for name, (n, _) in usual.reach.numbers.items() if "." in name and n > 0}
     known |= {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
@@ -168,7 +164,41 @@ def by_default(graph: Graph) -> Mapping[str, int]:
         factor = rest.substitute({name: 1}).value() or 0
         if not more and rest == Expr.name(name) * factor and factor and number % factor == 0:
             known.setdefault(name, number // factor)
-    return {name: n for name, n in given.items() if n > 1} | known
+    made = _made_sizes(graph, known)
+    return made | {name: n for name, n in given.items() if n > 1} | known
+
+
+def _numbered(nodes: Sequence[Node], facts: KnownFacts, likely_facts: KnownFacts) -> Iterator[tuple[Expr, int]]:
+    """The sizes of values, and the numbers that they are in other facts of them."""
+    for node in nodes:
+        sizes = [(facts.size(node), likely_facts.size(node))] if facts.kind(node) == "scalar" else []
+        shape, likely_shape = facts.shape(node), likely_facts.shape(node)
+        if shape is not None and likely_shape is not None:
+            dims = shape.tail(len(likely_shape.dims)) or shape.dims  # of an unknown rank too
+            sizes += zip(reversed(dims), reversed(likely_shape.dims), strict=False)
+        for size, likely_size in sizes:
+            number = None if size is None else likely_facts.usual(likely_size)[0]
+            if size is not None and number is not None and number > 0:
+                yield size, number
+
+
+def _made_sizes(graph: Graph, known: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that the object of a method has by its constructor's arguments: those that all calls of the package
+    give it which give a number."""
+    attributes = [n for n in graph.nodes if n.op == "attr" and graph.facts.kind(n) == "scalar"]
+    wanted = {s.bare for n in attributes if (s := graph.facts.size(n)) is not None} - known.keys() - {None}
+    nodes = attributes + [n for n in graph.nodes if n.op in TABLE and TABLE[n.op].kind == "layer"]
+    numbers: dict[str, set[int]] = {}
+
+    def ask(made: Facts) -> bool | None:
+        found = {size.bare: n for size, n in _numbered(nodes, graph.facts, made) if size.bare is not None}
+        for name, n in found.items():
+            numbers.setdefault(name, set()).add(n)
+        return True if wanted <= found.keys() else None
+
+    if nodes:
+        list(as_made(graph, ask))
+    return {name: next(iter(found)) for name, found in numbers.items() if len(found) == 1}
 
 
 def saves_where_compiled(graph: Graph, match: Match) -> bool:
@@ -391,7 +421,7 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     name to. And what those names mean, and what the code's own names are in them."""
     stated, given_here = {node: shape for _, node, shape in _shapes_of_holes(match)}, given_shapes(graph)
     dtypes = {node: d for name, node, _ in _shapes_of_holes(match) if (d := match.dtypes.get(name)) in CONCRETE}
-    ranks = given_ranks(graph) if any(map(_adds_an_axis, graph.nodes)) else {}
+    ranks = given_ranks(graph) if any(_adds_an_axis(n, graph.facts) for n in graph.nodes) else {}
     if not (stated or given_here or ranks) or not _may_state(graph):
         return graph.facts, {}, {}
     facts = Facts(graph)
@@ -419,10 +449,11 @@ def _stated(graph: Graph, match: Match) -> tuple[Facts, dict[str, Expr], dict[st
     return facts, meant, {n: size for n, size in halves.items() if size.names <= set(called.values())}
 
 
-def _adds_an_axis(node: Node) -> bool:
-    """`x[:, None]`, `mx.expand_dims(x, 1)`"""
+def _adds_an_axis(node: Node, facts: KnownFacts) -> bool:
+    """`x[:, None]`, `mx.expand_dims(x, 1)` of an x of unknown rank."""
     parts = node.attrs.get("index") if node.op == "index" else None
-    return node.op == "expand_dims" or (isinstance(parts, tuple) and parts[-1] is None)
+    adds = node.op == "expand_dims" or (isinstance(parts, tuple) and parts[-1] is None and Ellipsis not in parts)
+    return adds and facts.rank(node.inputs[0]) is None
 
 
 _stating: WeakKeyDictionary[Graph, int] = WeakKeyDictionary()

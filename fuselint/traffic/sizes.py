@@ -97,9 +97,7 @@ class Sizes:
         out.roles.update((n, role) for n, role in (roles or {}).items() if n in names or "[-" in n)
         out._note_last_axes_of_heads()
         out._note_pairs([{n for d in s.dims for n in d.names} for s in listed if s is not None])
-        for shape in listed:
-            if shape is not None:
-                out._note_roles(shape)
+        out._note_all_roles(listed)
         out._letter()
         return out
 
@@ -113,9 +111,7 @@ class Sizes:
         out._note_whole(listed)
         if letters:
             out._name_last_axes(listed)
-        for shape in listed:
-            if shape is not None:
-                out._note_roles(shape)
+        out._note_all_roles(listed)
         if letters:
             out._letter()
         return out
@@ -270,10 +266,16 @@ class Sizes:
         own = self.apart.operands.get(outer.group(1)) if outer is not None and self.apart is not None else None
         return own is not None and own.use != "activation"
 
+    def _note_all_roles(self, shapes: Iterable[Shape | None]) -> None:
+        known = [s for s in shapes if s is not None]
+        for shape in known:
+            self._note_widths_of_heads(shape)  # wherever else they stand
+        for shape in known:
+            self._note_roles(shape)
+
     def _note_roles(self, shape: Shape) -> None:
         dims = shape.dims
         self._note_heads(shape)
-        self._note_widths_of_heads(shape)
         if len(dims) == 3 and shape.lead is None and str(dims[1].substitute(self.renamed)) in ("S", "T"):
             self.roles[str(dims[1].substitute(self.renamed))] = "length"  # of `B, T, C = x.shape`
         if len(dims) == 4 and shape.lead is None and str(dims[2]) == "h" and str(dims[3]) != "w":

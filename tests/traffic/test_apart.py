@@ -378,3 +378,59 @@ def test_a_mask_that_no_call_gives_is_no_operand(tmp_path: Path, given: str) -> 
         sizes = {"B": 1, "H": 2, "L": 4, "D": 8}
         assert evaluate(t.bytes_now, sizes) == moved((q, q, scores), (scores, scores), (scores, q, q))
         assert evaluate(t.bytes_fused, sizes) == moved((q, q, q, q))
+
+
+OPTIONAL_WEIGHT = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Attention(nn.Module):
+    def __init__(self, dims: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(dims, 3 * dims)
+
+    def __call__(self, x: mx.array):
+        b, n, d = x.shape
+        q, k, v = mx.split(self.qkv(x).reshape(b, n, 3 * self.heads, -1).transpose(0, 2, 1, 3), 3, axis=1)
+        return mx.softmax((q @ k.transpose(0, 1, 3, 2)) * d**-0.5, axis=-1) @ v
+
+
+class Layer(nn.Module):
+    def __init__(self, dims: int):
+        super().__init__()
+        self.attention = Attention(dims, 4)
+
+    def __call__(self, x: mx.array):
+        return x + self.attention(x)
+
+
+class Encoder(nn.Module):
+    def __init__(self, dims: int, first: bool):
+        super().__init__()
+        self.embed = nn.Linear(3, dims)
+        if first:
+            self.token = mx.zeros((1, 1, dims))
+        else:
+            self.token = None
+        self.layers = [Layer(dims) for _ in range(4)]
+
+    def __call__(self, x: mx.array):
+        x = self.embed(x)
+        if self.token is not None:
+            x = mx.concatenate([mx.broadcast_to(self.token, (x.shape[0], 1, 8)), x], axis=1)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+"""
+
+
+def test_a_weight_that_may_be_none_has_the_dtype_that_loading_gives_it(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(OPTIONAL_WEIGHT)
+    (t,) = costs(path, "FUS211")
+    assert t.dtype == "bf16"
+    scores, q = mx.zeros((2, 4, 5, 5), mx.bfloat16), mx.zeros((2, 4, 5, 2), mx.bfloat16)
+    now = moved((q, q, scores), (scores, scores), (scores, scores), (scores, q, q))
+    sizes = {"b": 2, "n": 5, "heads": 4, "D": 2, "d": 8, "B": 2, "H": 4, "L": 5, "S": 5}
+    assert evaluate(t.bytes_now, {n: sizes[n.rsplit(".", 1)[-1]] for n in t.symbols}) == now

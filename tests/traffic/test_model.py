@@ -36,11 +36,13 @@ UNFUSED = LLAMA.replace(
 
 class Attention(""",
 )
+WIDE = UNFUSED.replace("intermediate_size: int = 96", "intermediate_size: int = 9600")
+"""What the configuration of the code says where no other is given."""
 
 
 @pytest.fixture
 def check(fuselint: Run, tmp_path: Path) -> Callable[..., tuple[list[dict[str, Any]], str]]:
-    (tmp_path / "model.py").write_text(UNFUSED)
+    (tmp_path / "model.py").write_text(WIDE)
     (tmp_path / "config.json").write_text(json.dumps(KEYS))
 
     def run(*options: str) -> tuple[list[dict[str, Any]], str]:

@@ -274,14 +274,16 @@ ATTEND = (
 )
 
 
-def test_of_two_branches_one_runs() -> None:
+def test_a_mask_that_is_made_in_either_way_is_read_before_and_after() -> None:
     mask = (
         "    if mask is not None:\n        if mask.ndim == 2:\n"
         "            m = mx.where(mask[None, None], -1e9, 0.0).astype(q.dtype)\n"
         "        else:\n            m = mx.where(mask[:, None], -1e9, 0.0).astype(q.dtype)\n        s = s + m\n"
     )
     (t,) = savings(ATTEND.format(arguments="mask=None", mask=mask), "FUS211")
-    assert t.kernels_now == 7  # where, its cast; the product, its scale, the mask; softmax; the values
+    assert (t.kernels_now, t.kernels_fused) == (5, 1)  # the product, its scale, the mask; softmax; the values
+    assert t.bytes_now.endswith(" + 2*L*S")
+    assert t.bytes_fused.endswith(" + 2*L*S")
 
 
 def test_masks_that_are_added_one_by_one_are_summed_first() -> None:

@@ -289,3 +289,142 @@ def test_the_codes_name_for_an_axis_has_the_number_that_calls_give(tmp_path: Pat
     now = moved((own, table, own), (own, table, own), (own, own, own))
     assert evaluate(t.bytes_now, {"T": 2 * 5 * 12, "B": 2, "L": 5, "width": 64, "count": 2}) == now
     assert t.saved_at == 4 * 2048 * 12 * 32 * 2
+
+
+MASKED = """
+class Attention(nn.Module):
+    def __init__(self, dims: int, heads: int, width: int):
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.qkv = nn.Linear(dims, 3 * heads * width)
+
+    def __call__(self, x: mx.array, mask: mx.array | None = None):
+        b, n, d = x.shape
+        q, k, v = mx.split(self.qkv(x).reshape(b, n, 3 * self.heads, self.width).transpose(0, 2, 1, 3), 3, axis=1)
+        scores = (q @ k.transpose(0, 1, 3, 2)) * self.width**-0.5
+        if mask is not None:
+            if mask.ndim == 2:
+                added = mx.where(mask[None, None, :, :], mx.array(float("-inf")), mx.array(0.0))
+            elif mask.ndim == 3:
+                added = mx.where(mask[:, None, :, :], mx.array(float("-inf")), mx.array(0.0))
+            else:
+                added = mx.array(0.0)
+            scores = scores + added
+        return mx.softmax(scores, axis=-1) @ v
+"""
+
+
+def test_of_masks_made_in_branches_the_largest_is_read_before_and_after(tmp_path: Path) -> None:
+    t = cost(tmp_path / "a.py", MASKED, "FUS211").otherwise
+    assert t is not None
+    assert t.dtype == "f32"
+    q, scores, mask = (zeros(*s, dtype=mx.float32) for s in ((2, 4, 5, 8), (2, 4, 5, 5), (2, 1, 5, 5)))
+    sizes = {"b": 2, "n": 5, "heads": 4, "width": 8}
+    now = moved((q, q, scores), (scores, scores), (scores, mask, scores), (scores, scores), (scores, q, q))
+    assert (t.kernels_now, t.kernels_fused) == (5, 1)
+    assert evaluate(t.bytes_now, sizes) == now
+    assert evaluate(t.bytes_fused, sizes) == moved((q, q, q, mask, q))
+
+
+WINDOWED = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    dims: int = 192
+    heads: int = 3
+    window_size: int = 12
+
+
+class Windows(nn.Module):
+    def __init__(self, dims: int, heads: int, window_size: int):
+        super().__init__()
+        self.heads, self.window_size = heads, window_size
+        self.qkv = nn.Linear(dims, 3 * dims)
+
+    def __call__(self, x: mx.array):
+        c = x.shape[-1]
+        x = x.reshape(-1, self.window_size * self.window_size, c)
+        b, n, _ = x.shape
+        q, k, v = mx.split(self.qkv(x).reshape(b, n, 3 * self.heads, 64).transpose(0, 2, 1, 3), 3, axis=1)
+        return mx.softmax((q @ k.transpose(0, 1, 3, 2)) * 64**-0.5, axis=-1) @ v
+
+
+class Block(nn.Module):
+    def __init__(self, dims: int, heads: int, window_size: int):
+        super().__init__()
+        self.attention = Windows(dims, heads, window_size)
+
+
+class Model(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.blocks = [Block(config.dims, config.heads, config.window_size) for _ in range(4)]
+"""
+
+
+def test_a_size_is_what_constructors_hand_on_from_a_configuration(tmp_path: Path) -> None:
+    t = cost(tmp_path / "a.py", WINDOWED, "FUS211")
+    assert t.at["heads"] == 3
+    assert {t.at[name] for name in ("L", "S", "n") if name in t.at} == {144}
+
+
+HELD = """
+class Chunks(nn.Module):
+    SIZE = 48
+
+    def __call__(self, x: mx.array):
+        n = Chunks.SIZE
+        parts = x.reshape(-1, n)
+        return mx.tanh(parts) * mx.exp(parts) + parts
+"""
+
+
+def test_a_constant_of_a_class_is_a_size(tmp_path: Path) -> None:
+    t = cost(tmp_path / "a.py", HELD)
+    assert t.at["n"] == 48
+
+
+GATED = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    dims: int = 512
+    inner: int = 48
+
+
+class Layer(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.inner = getattr(config, "inner", 0)
+        if self.inner:
+            self.gate = nn.Linear(config.dims, self.inner)
+        else:
+            self.gate = None
+
+    def __call__(self, x: mx.array, other: mx.array):
+        if self.gate is not None:
+            return nn.gelu_approx(self.gate(x)) * mx.tanh(other)
+        return x
+"""
+
+
+def test_a_layer_that_may_be_none_is_as_wide_as_the_configuration_says(tmp_path: Path) -> None:
+    assert cost(tmp_path / "a.py", GATED).at["D"] == 48
+
+
+RECURRENT = """
+def step(k, v: mx.array, state: mx.array):
+    batch, heads, key_dim, value_dim = state.shape
+    return state + (k * mx.exp(k)).swapaxes(-1, -2) @ v
+"""
+
+
+def test_a_width_behind_heads_is_one_wherever_it_stands(tmp_path: Path) -> None:
+    t = cost(tmp_path / "a.py", RECURRENT, "FUS231")
+    assert (t.at["heads"], t.at["key_dim"]) == (32, 128)
+    state = zeros(32, 128, 128)
+    assert t.saved_at == state.nbytes * 2  # the product, written and read
