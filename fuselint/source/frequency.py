@@ -19,6 +19,7 @@ from pathlib import PurePath
 from fuselint.source.conditions import outcome
 from fuselint.source.mentions import Loop, Mention, Test
 from fuselint.source.modules import Definition, Modules, is_test, python_files
+from fuselint.source.pooling import Pooling
 from fuselint.source.project import MISSING, MODULE, FunctionSummary
 from fuselint.source.scopes import dotted
 
@@ -117,6 +118,7 @@ class Frequencies:
         self._mentioned: dict[Definition, list[tuple[str, Mention]]] = {} if beside is None else beside._mentioned
         self._calls: dict[Definition, Sequence[tuple[str, Mention]]] = {}
         self._deciding = 0
+        self.pooling = Pooling(self)
         self._layered: dict[Definition, bool] = {}
         self._by_all: dict[tuple[Definition, str, int], object] = {}
 
@@ -142,6 +144,8 @@ class Frequencies:
         for branch, test in held.branches:
             if _holds(branch, found, first, last) and self.is_decided(found, test):
                 return Frequency(NEVER, f"the package never makes `{ast.unparse(test[0])}` {_said(test[1])}")
+        if self.pooling.is_of_one_vector(found):
+            return whole
         loops = [loop for loop in held.loops if _holds(loop, found, first, last)]
         if beside_innermost:
             loops = sorted(loops, key=lambda loop: loop.last - loop.first)[1:]
@@ -152,6 +156,8 @@ class Frequencies:
     def _of(self, found: Definition) -> Frequency:
         if self.is_unused(found):
             return Frequency(NEVER, "nothing in the package uses it")
+        if self.pooling.is_of_one_vector(found):
+            return Frequency(SELDOM, "it makes one vector of a clip, beside another model")
         waiting, seen = [(found, False)], {(found, False)}
         ends: list[str] = []
         of_tokens = False

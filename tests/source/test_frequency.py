@@ -1198,3 +1198,75 @@ def test_a_function_that_returns_a_number_waits_for_it(
 ) -> None:
     write(package, step=STEPPER.format(base=base, init=init, returns=returns), user="from .step import Stepper\n")
     assert told(package, "step") == (["Stepper.measure"] * count, 1 - count)
+
+
+VOICE = """
+    class Part(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.proj = nn.Linear(d, d)
+
+        def __call__(self, x):
+            return nn.relu(x + self.proj(x))
+
+
+    class Pool(nn.Module):
+        def __call__(self, x):
+            mean = x.mean(axis=1)
+            other = {other}
+            return mx.concatenate([mean, other], axis=-1)
+
+
+    class Voice(nn.Module):
+        def __init__(self, d, part=Part):
+            super().__init__()
+            self.parts = []
+            for _ in range(4):
+                part = part(d)
+                self.parts.append(part)
+            self.pool = Pool()
+
+        def __call__(self, x):
+            for part in self.parts:
+                x = part(x)
+            return self.pool(x)
+
+
+    class Speaker(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.voice = Voice(d)
+
+        def embed(self, x):
+            return self.voice(x)
+
+
+    class Synthesis(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            {parts}
+
+        def __call__(self, x):
+            return x
+"""
+BOTH = "self.speaker, self.model = None, None; self.speaker = Speaker(d); self.model = Model(d, 4)"
+
+
+@pytest.mark.parametrize(
+    ("other", "parts", "user", "expected"),
+    [
+        ("x.std(axis=1)", BOTH, "", "seldom"),
+        ("mx.sqrt(mx.var(x, axis=1) + 1e-5)", BOTH, "", "seldom"),
+        ("x.max(axis=1)", BOTH, "", "often"),  # no statistics
+        ("x.std(axis=1)", "self.speaker = Speaker(d)", "", "often"),  # the voice is what it is for
+        ("x.std(axis=1)", BOTH, "class Naming:\n    def __init__(self, d):\n        self.voice = Voice(d)\n", "often"),
+        ("x.std(axis=1)", BOTH, "class Reader:\n    def __init__(self, d):\n        self.part = Part(d)\n", "often"),
+    ],
+)
+def test_the_layers_of_a_model_that_makes_one_vector_for_another(
+    package: Path, other: str, parts: str, user: str, expected: str
+) -> None:
+    voice = "from .model import Model\n" + textwrap.dedent(VOICE.format(other=other, parts=parts))
+    write(package, voice=voice, user=f"from .voice import Part, Synthesis, Voice\n{user}")
+    assert how(package, "voice", "Part.__call__") == expected
+    assert told(package, "voice") == (["Part.__call__"] * (expected == "often"), int(expected != "often"))
