@@ -7,6 +7,7 @@ other one again and again.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -22,6 +23,11 @@ JOINS = frozenset({"concatenate", "concat"})
 DEVIATIONS = frozenset({"std", "sqrt"})
 MEANS = frozenset({"mean", "sum"})
 CALLED = frozenset({"call", "kept"})
+TWO = re.compile(
+    r"\bconcat(?:enate)?\(\s*[\[(][^,]*(?:\([^()]*\)[^,]*)?,\s*(\w+(?=\s*,?\s*[\])])|[\w.]*\b(?:sqrt|std)\()"
+)
+"""`concatenate([a, b`, where b is a name or the root of something."""
+
 DEEPEST = 3
 """Objects around a model, at most, that hold nothing else."""
 
@@ -56,7 +62,7 @@ class Pooling:
         top, named = self.frequencies.top, self.modules.with_word
         joining = {p for word in JOINS for p in named(top, word)} & {p for word in DEVIATIONS for p in named(top, word)}
         out: set[Definition | None] = set()
-        for path in sorted(p for p in joining if not is_test(p, top)):
+        for path in sorted(p for p in joining if not is_test(p, top) and self._may_join(p)):
             held = self.modules.mentions(path)
             for by in held.by_function if held is not None else ():
                 if by != MODULE and self._joins_moments(path, by):
@@ -65,6 +71,15 @@ class Pooling:
                     callers = self.frequencies.mentioned(found) if owner is None else ()
                     out |= {owner, *(self._around(p, m) for p, m in callers if m.role in CALLED)}
         return {c for c in out if c is not None}
+
+    def _may_join(self, path: str) -> bool:
+        """Whether the text of a file puts two things together of which the second may be a deviation: few do."""
+        file = self.modules.file(path)
+        text = file.text if file is not None else ""
+        return any(
+            "sqrt(" in m[1] or "std(" in m[1] or re.search(rf"\b{m[1]}\s*=[^=].*\b(?:sqrt|std)\(", text)
+            for m in TWO.finditer(text)
+        )
 
     def _is_inside(self, owner: Definition) -> bool:
         if owner not in self._inside:
