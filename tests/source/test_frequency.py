@@ -215,10 +215,22 @@ def test_logits_by_the_embedding_or_a_head_of_its_own_are_reported(package: Path
     assert told(package, "lm") == (["LM.__call__"], 0)
 
 
-def test_big_savings_are_reported_once_a_pass_too(package: Path) -> None:
+@pytest.mark.parametrize(
+    ("shape", "settings", "count"),
+    [
+        ("-1, 1024", {}, 1),  # nobody knows how many rows
+        ("4, 8, 64", {}, 0),  # 2,048 numbers, once a pass
+        ("4, 8, 64", {"hot": ("*",)}, 1),
+        ("4, 8, 64", {"phase": "decode"}, 1),
+        ("4, 2048, 1024", {}, 1),
+    ],
+)
+def test_big_savings_are_reported_once_a_pass_too(
+    package: Path, shape: str, settings: dict[str, Any], count: int
+) -> None:
     norm = "x * mx.rsqrt(mx.mean(mx.square(x), axis=-1, keepdims=True) + 1e-5) * self.layers[0].norm.weight"
-    model(package, body=f"return {norm}")
-    assert told(package, "model", select=("FUS2",)) == (["Model.projected"], 0)
+    model(package, body=f"x = x.reshape({shape})\n            return {norm}")
+    assert told(package, "model", select=("FUS2",), **settings) == (["Model.projected"] * count, 1 - count)
 
 
 FILE = """import other
