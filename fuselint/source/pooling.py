@@ -69,7 +69,7 @@ class Pooling:
                     found = Definition(path, by)
                     owner = self.frequencies.owner(found)
                     callers = self.frequencies.mentioned(found) if owner is None else ()
-                    out |= {owner, *(self._around(p, m) for p, m in callers if m.role in CALLED)}
+                    out |= {owner, *(self.around(p, m) for p, m in callers if m.role in CALLED)}
         return {c for c in out if c is not None}
 
     def _may_join(self, path: str) -> bool:
@@ -116,10 +116,10 @@ class Pooling:
             if m.role == "base":
                 yield Definition(path, m.inside)
             elif m.role in CALLED or m.role == "named":
-                yield self._around(path, m)
+                yield self.around(path, m)
 
-    def _around(self, path: str, m: Mention) -> Definition | None:
-        """The class in whose method a name stands, its defaults too: `def __init__(self, block=Block)`."""
+    def around(self, path: str, m: Mention) -> Definition | None:
+        """The class in whose method a name stands, also in its header: `def __init__(self, block=Block)`."""
         if m.by != MODULE:
             return self.frequencies.owner(Definition(path, m.by))
         file, summary = self.modules.file(path), self.modules.summary(path)
@@ -141,7 +141,7 @@ class Pooling:
         """The classes that are defaults of a class's methods."""
         held = self.modules.mentions(owner.path)
         for m in held.by_function.get(MODULE, ()) if held is not None else ():
-            if m.role == "named" and m.name[:1].isupper() and self._around(owner.path, m) == owner:
+            if m.role == "named" and m.name[:1].isupper() and self.around(owner.path, m) == owner:
                 found = self._resolved(owner.path, m)
                 if found is not None and self.modules.class_(found) is not None:
                     yield found

@@ -986,6 +986,8 @@ OPTIONAL = """
         ("**load()", "", 1),
         ("8", "def run(data):\n    return Options.read(data)\n", 1),  # a file may say anything
         ("8", "def run(options):\n    options.double = True\n", 1),
+        ("8", "def run(options):\n    setattr(options, 'double', True)\n", 1),
+        ("8", "from dataclasses import replace\ndef run(options):\n    return replace(options, double=True)\n", 1),
     ],
 )
 def test_a_field_that_no_call_of_its_class_gives(package: Path, given: str, user: str, count: int) -> None:
@@ -1117,6 +1119,10 @@ ITSELF = """
 
         def generate(self, x, given):
             return {run}
+
+        @classmethod
+        def loaded(cls, model: "Model") -> "Model":
+            return model
 """
 
 
@@ -1130,6 +1136,7 @@ ITSELF = """
         ("self(x)", "if len(x) > 2: mask = x", "", 1),
         ("x", "pass", "", 1),  # nothing says how it is called
         ("self(x)", "pass", "from .model import Model\ndef run(x):\n    return Model(8, 2)(x, x)\n", 1),
+        ("self(x)", "pass", "from .model import Model\ndef run(model: Model, x):\n    return model(x, x)\n", 1),
     ],
 )
 def test_a_model_that_calls_itself(package: Path, run: str, before: str, user: str, count: int) -> None:
