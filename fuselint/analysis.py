@@ -30,13 +30,13 @@ from fuselint.graph.gates import Version, newest_use, version_of
 from fuselint.graph.leftovers import leave
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
-from fuselint.hot import HowOften, is_idle, is_trifle
+from fuselint.hot import HowOften, is_idle, is_little_once, is_trifle
 from fuselint.recorded import loaded
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
 from fuselint.source.cold import overridden
 from fuselint.source.compiled import in_package
 from fuselint.source.edit import place
-from fuselint.source.frequency import Frequency
+from fuselint.source.frequency import SELDOM, Frequency
 from fuselint.source.modules import Modules, summary_of
 from fuselint.source.notes import READING
 from fuselint.source.project import ModuleSummary, summarise
@@ -277,9 +277,13 @@ class Analysis:
         return self.asks_often(graph, match, partial(is_idle, graph, match))
 
     def is_trifle(self, graph: Graph, match: Match, finding: Finding) -> bool:
-        """Whether what a match spares is too little for a place that is no part of a layer."""
-        return is_trifle(finding.code, finding.traffic, self.settings) and self.asks_often(
-            graph, match, lambda often, asked: asked.is_outside_layers(graph, often)
+        """Whether what a match spares is too little for a place that is no part of a layer, or runs once a pass."""
+        trifle = is_trifle(finding.code, finding.traffic, self.settings)
+        once = is_little_once(finding.traffic, self.settings)
+        return (trifle or once) and self.asks_often(
+            graph,
+            match,
+            lambda often, asked: (once and often.how == SELDOM) or (trifle and asked.is_outside_layers(graph, often)),
         )
 
     def asks_often(self, graph: Graph, match: Match, test: Callable[[Frequency, HowOften], bool]) -> bool:

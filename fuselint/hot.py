@@ -90,15 +90,30 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
 
 def is_trifle(code: str, traffic: Traffic | None, settings: Settings) -> bool:
     """Whether so little is spared that only layers, or loops, would make something of it: two launches, no bytes."""
-    stated = settings.hot or settings.model_config or settings.phase not in ("", "prefill")
-    if traffic is None or stated or code not in TRIFLING:
+    if traffic is None or _is_stated(settings) or code not in TRIFLING:
         return False
     return traffic.launches_fewer <= LAUNCHES and 0 < (traffic.saved_at or 0) < BYTES
+
+
+def is_little_once(traffic: Traffic | None, settings: Settings) -> bool:
+    """Whether so little is spared that it is nothing once a pass, whatever rule finds it: with the rows of a prompt, or
+    at sizes that the code says."""
+    if traffic is None or _is_stated(settings):
+        return False
+    is_known = not traffic.assumes_sizes or PHASE["prefill"].length in traffic.at.values()
+    return is_known and 0 < (traffic.saved_at or 0) < ONCE
+
+
+def _is_stated(settings: Settings) -> bool:
+    """Whether a user says something of what runs that makes numbers more than a guess, or fewer rows of account."""
+    return bool(settings.hot or settings.model_config or settings.phase not in ("", "prefill"))
 
 
 TRIFLING = frozenset(["FUS106", "FUS301", "FUS302"])
 LAUNCHES, BYTES = 2, 100_000
 """What is spared at most, at the sizes that a finding states, where it is nothing outside the layers of a model."""
+ONCE = 4 << 20
+"""Bytes that are nothing beside a pass."""
 
 
 LARGEST = 200

@@ -403,7 +403,7 @@ def scores(rows, model, hidden, last, durations):
         out.append(found)
     return out, hidden
 """
-    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True, hot=("scores",)))
+    fixed = fix_text(FileText("m.py", text), Settings(unsafe_fixes=True, hot=("*",)))  # the host reads all of it
     assert "-mx.sum(add_log_multiply(p), axis=-1)" in fixed.after
 
 

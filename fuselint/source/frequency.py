@@ -833,6 +833,11 @@ class Frequencies:
             for by, value in held.stored.get(name, ()) if held is not None else ():
                 if value is None or (path == owner.path and by.startswith(f"{owner.name}.")):
                     return True
+            if held is not None and any(name in (m.given or {}) for m in held.by_name.get("replace", ())):
+                return True  # dataclasses.replace(config, name=...)
+            named = held.by_name.get(name, ()) if held is not None and "setattr" in held.by_name else ()
+            if any(m.role in ("string", "text") for m in named):
+                return True
         return False
 
     def _parameter(self, by: Definition, read: ast.Name) -> object:
@@ -923,7 +928,7 @@ class Frequencies:
         if name == "__call__":
             owner = Definition(by.path, function.class_name or "")
             found = self.mentioned(owner)
-            if all(m.role in PASSIVE for _, m in found):
+            if all(self._makes_nothing(owner, path, m) for path, m in found):
                 return list(self._calls_by_itself(owner))
             return list(self._calls_of_objects(owner)) if self._all_calls(found) else ()
         if not name.startswith("_") or name.startswith("__"):
@@ -932,6 +937,21 @@ class Frequencies:
         own = all(m.role in CALLS and m.text == f"self.{name}" and path == by.path for path, m in named)
         same = all(m.by.startswith(f"{function.class_name}.") for _, m in named)
         return named if own and same else ()
+
+    def _makes_nothing(self, owner: Definition, path: str, m: Mention) -> bool:
+        """Whether a place that names a class neither makes an object nor is given one from elsewhere."""
+        own = m.role == "type" and self._around(path, m) == owner
+        return own or m.role in PASSIVE - {"type", "alias"}
+
+    def _around(self, path: str, m: Mention) -> Definition | None:
+        """The class in whose method a name stands, also in its header: `def __init__(self, block=Block)`."""
+        if m.by != MODULE:
+            return self.owner(Definition(path, m.by))
+        file, summary = self.modules.file(path), self.modules.summary(path)
+        for name, f in summary.functions.items() if file is not None and summary is not None else ():
+            if file is not None and f.span.line <= m.line <= file.position(f.span.end)[0]:
+                return self.owner(Definition(path, name))
+        return None
 
     def _calls_by_itself(self, owner: Definition) -> Iterator[tuple[str, Mention]]:
         """`self(x)`: how a model runs that is loaded by its name, and has its own loop."""

@@ -257,7 +257,7 @@ class Sizes:
 
     def _note_outer_axes_apart(self, shapes: Iterable[Shape | None]) -> None:
         """Nothing says how long an axis is that only a table or a weight of unknown shape has: it counts as little."""
-        for name in {n for s in shapes if s is not None for d in s.dims for n in d.names}:
+        for name in sorted({n for s in shapes if s is not None for d in s.dims for n in d.names}):
             if self._is_outer_axis_apart(name):
                 self.roles[name] = "other"
 

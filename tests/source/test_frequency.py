@@ -215,10 +215,22 @@ def test_logits_by_the_embedding_or_a_head_of_its_own_are_reported(package: Path
     assert told(package, "lm") == (["LM.__call__"], 0)
 
 
-def test_big_savings_are_reported_once_a_pass_too(package: Path) -> None:
+@pytest.mark.parametrize(
+    ("shape", "settings", "count"),
+    [
+        ("-1, 1024", {}, 1),  # nobody knows how many rows
+        ("4, 8, 64", {}, 0),  # 2,048 numbers, once a pass
+        ("4, 8, 64", {"hot": ("*",)}, 1),
+        ("4, 8, 64", {"phase": "decode"}, 1),
+        ("4, 2048, 1024", {}, 1),
+    ],
+)
+def test_big_savings_are_reported_once_a_pass_too(
+    package: Path, shape: str, settings: dict[str, Any], count: int
+) -> None:
     norm = "x * mx.rsqrt(mx.mean(mx.square(x), axis=-1, keepdims=True) + 1e-5) * self.layers[0].norm.weight"
-    model(package, body=f"return {norm}")
-    assert told(package, "model", select=("FUS2",)) == (["Model.projected"], 0)
+    model(package, body=f"x = x.reshape({shape})\n            return {norm}")
+    assert told(package, "model", select=("FUS2",), **settings) == (["Model.projected"] * count, 1 - count)
 
 
 FILE = """import other
@@ -974,6 +986,8 @@ OPTIONAL = """
         ("**load()", "", 1),
         ("8", "def run(data):\n    return Options.read(data)\n", 1),  # a file may say anything
         ("8", "def run(options):\n    options.double = True\n", 1),
+        ("8", "def run(options):\n    setattr(options, 'double', True)\n", 1),
+        ("8", "from dataclasses import replace\ndef run(options):\n    return replace(options, double=True)\n", 1),
     ],
 )
 def test_a_field_that_no_call_of_its_class_gives(package: Path, given: str, user: str, count: int) -> None:
@@ -1105,6 +1119,10 @@ ITSELF = """
 
         def generate(self, x, given):
             return {run}
+
+        @classmethod
+        def loaded(cls, model: "Model") -> "Model":
+            return model
 """
 
 
@@ -1118,6 +1136,7 @@ ITSELF = """
         ("self(x)", "if len(x) > 2: mask = x", "", 1),
         ("x", "pass", "", 1),  # nothing says how it is called
         ("self(x)", "pass", "from .model import Model\ndef run(x):\n    return Model(8, 2)(x, x)\n", 1),
+        ("self(x)", "pass", "from .model import Model\ndef run(model: Model, x):\n    return model(x, x)\n", 1),
     ],
 )
 def test_a_model_that_calls_itself(package: Path, run: str, before: str, user: str, count: int) -> None:
