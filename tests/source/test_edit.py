@@ -1462,7 +1462,7 @@ def test_a_number_of_a_helper_needs_no_parentheses_beside_an_operator() -> None:
 
 
 def test_a_long_line_is_looked_at_once() -> None:
-    """A pattern that began anew at each of its characters took seconds for each fix beside a number of 10,000 digits."""
+    """A pattern that began anew at each of its characters took seconds beside a number of 10,000 digits."""
     begun = time.process_time()
     assert normalised("x = 1\n", [Edit(0, 5, "1" * 1_000_000)]) == (Edit(0, 5, "1" * 1_000_000),)
     assert time.process_time() - begun < 5
