@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -193,51 +194,40 @@ def again_and_again(first: str, line: str, last: str, times: int = 60) -> str:
     return f"import mlx.core as mx\n\n\ndef f(x):\n    {first}\n{body}    return {last}\n"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        again_and_again("n = 3", "n = n * n", "mx.exp(x) * x * n"),
-        again_and_again("y = x * 3", "y = y * y", "mx.exp(y) * x"),
-        again_and_again("y = x * 3", "y = y ** 9", "mx.exp(y) * x"),
-        again_and_again("y = x", "y = mx.concatenate([y, y], axis=0)", "mx.exp(y) * y"),
-        pytest.param(
-            again_and_again(
-                "y = x", "a, b = mx.split(x, 2, -1); x = x * y + mx.concatenate([-b, a], -1) * y", "mx.exp(x) * y"
-            ),
-            marks=pytest.mark.slow,
-        ),
-        again_and_again("t = [x, x]", "t = t + t", "mx.exp(t[0]) * x"),
-        again_and_again("t = (x, x)", "t = (*t, *t)", "mx.exp(t[0]) * x"),
-        again_and_again("s = 'ij'", "s = s + s", "mx.einsum(s, x) * mx.exp(x)"),
-        "N = 7\n" + "N = N * N\n" * 60 + again_and_again("pass", "pass", "mx.exp(x) * x * N", 1),
-        "N0 = 10 ** 60\n"
-        + "".join(f"N{i + 1} = N{i} * N{i}\n" for i in range(60))
-        + again_and_again("pass", "pass", "mx.exp(x) * x * N60", 1),
-        again_and_again("t = [x] * 10**9", "x = x.reshape(2**10**9, -1)", "x * t[5] * (9**9**9) * (1 << 10**12)", 1),
-    ],
-    ids=[
-        "number",
-        "array",
-        "power",
-        "axis",
-        "halves",
-        "list",
-        "tuple",
-        "text",
-        "rebound constant",
-        "constants",
-        "literals",
-    ],
+DOUBLED = {
+    "number": again_and_again("n = 3", "n = n * n", "mx.exp(x) * x * n"),
+    "array": again_and_again("y = x * 3", "y = y * y", "mx.exp(y) * x"),
+    "power": again_and_again("y = x * 3", "y = y ** 9", "mx.exp(y) * x"),
+    "axis": again_and_again("y = x", "y = mx.concatenate([y, y], axis=0)", "mx.exp(y) * y"),
+    "list": again_and_again("t = [x, x]", "t = t + t", "mx.exp(t[0]) * x"),
+    "tuple": again_and_again("t = (x, x)", "t = (*t, *t)", "mx.exp(t[0]) * x"),
+    "text": again_and_again("s = 'ij'", "s = s + s", "mx.einsum(s, x) * mx.exp(x)"),
+    "rebound constant": "N = 7\n" + "N = N * N\n" * 60 + again_and_again("pass", "pass", "mx.exp(x) * x * N", 1),
+    "constants": "N0 = 10 ** 60\n"
+    + "".join(f"N{i + 1} = N{i} * N{i}\n" for i in range(60))
+    + again_and_again("pass", "pass", "mx.exp(x) * x * N60", 1),
+    "literals": again_and_again(
+        "t = [x] * 10**9", "x = x.reshape(2**10**9, -1)", "x * t[5] * (9**9**9) * (1 << 10**12)", 1
+    ),
+}
+HALVES = again_and_again(
+    "y = x", "a, b = mx.split(x, 2, -1); x = x * y + mx.concatenate([-b, a], -1) * y", "mx.exp(x) * y"
 )
-def test_what_doubles_again_and_again_has_an_end(text: str) -> None:
+
+
+@pytest.mark.parametrize(
+    "texts", [DOUBLED, pytest.param({"halves": HALVES}, marks=pytest.mark.slow)], ids=["one by one", "halves"]
+)
+def test_what_doubles_again_and_again_has_an_end(texts: dict[str, str]) -> None:
     """In a process of its own, of a gigabyte at most: where it had none, it took all memory."""
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n"
     code = limit if sys.platform == "linux" else ""
-    code += "import sys\nfrom fuselint.api import check_source\nprint(check_source(sys.stdin.read()).errors)"
+    code += "import json, sys\nfrom fuselint.api import check_source\nfor name, text in json.load(sys.stdin).items():\n"
+    code += "    print(name, check_source(text).errors)"
     done = subprocess.run(
-        [sys.executable, "-c", code], input=text, capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, "-c", code], input=json.dumps(texts), capture_output=True, text=True, timeout=100, check=False
     )
-    assert done.stdout == "()\n" and not done.stderr
+    assert done.stdout.splitlines() == [f"{name} ()" for name in texts] and not done.stderr
 
 
 def test_a_long_file_beside_is_not_read(fuselint: Run, good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,13 +326,16 @@ def f(x: mx.array, y: mx.array, n={value}):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 @pytest.mark.parametrize(
-    "name", ["a.py", ".gitignore", "pyproject.toml", "fuselint.toml", "__init__.py", ".fuselint-baseline.json"]
+    "names",
+    [["a.py", ".gitignore", "pyproject.toml"], ["fuselint.toml", "__init__.py", ".fuselint-baseline.json"]],
+    ids=" ".join,
 )
-def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path: Path, good: Path, name: str) -> None:
-    os.mkfifo(tmp_path / name)
+def test_a_pipe_in_a_folder_is_not_waited_for(tmp_path: Path, good: Path, names: list[str]) -> None:
+    for name in names:
+        os.mkfifo(tmp_path / name)
     command = [sys.executable, "-m", "fuselint", "check", "--output-format", "concise"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
-    assert "zz_good.py:14:16: FUS201" in done.stdout and ("a.py:1:1: FUS000" in done.stdout) == (name == "a.py")
+    assert "zz_good.py:14:16: FUS201" in done.stdout and ("a.py:1:1: FUS000" in done.stdout) == ("a.py" in names)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/zero"), reason="needs a device without an end")

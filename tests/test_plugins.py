@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,30 @@ def run(site: Path, *args: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+IN_A_ROW = """
+import contextlib, io, json, sys
+from fuselint.cli import main
+out = []
+for args in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        try:
+            code = main(args, standalone_mode=False)
+        except SystemExit as end:
+            code = end.code
+    out.append([code, said.getvalue()])
+print(json.dumps(out))
+"""
+
+
+def in_a_row(site: Path, *commands: Sequence[str]) -> list[tuple[int, str]]:
+    """The exit code and output of several commands, in one process: to start takes longer than what they do."""
+    program = [sys.executable, "-c", IN_A_ROW, json.dumps(commands)]
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    ran = subprocess.run(program, cwd=site.parent, capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0, ran.stderr
+    return [(code or 0, said) for code, said in json.loads(ran.stdout)]
+
+
 def test_its_rule_reports_and_fixes(site: Path) -> None:
     ran = run(site, "check", "m.py", "--output-format", "concise")
     assert ran.returncode == 1, ran.stderr
@@ -92,26 +117,37 @@ def test_its_rule_reports_and_fixes(site: Path) -> None:
 
 
 def test_its_rule_is_selected_silenced_and_documented(site: Path) -> None:
-    assert run(site, "check", "m.py", "--select", "FUS2").returncode == 0
-    assert "ACME101" in run(site, "check", "m.py", "--select", "unfused-silu-mul").stdout
-    assert "ACME101  unfused-silu-mul" in run(site, "rule").stdout
-    page = run(site, "rule", "ACME101").stdout
-    assert "for which there is a Metal kernel" in page and "kernels.silu_mul(a, b)" in page
     line = "        return nn.silu(self.gate(x)) * self.up(x)"
-    (site.parent / "m.py").write_text(MODEL.replace(line, f"{line}  # noqa: ACME101"))
-    assert run(site, "check", "m.py").returncode == 0
-    (site.parent / "m.py").write_text(
-        MODEL.replace(line, "        return mx.softmax(self.up(x))  # noqa: ACME101, E501")
+    idle = "        return mx.softmax(self.up(x))  # noqa: ACME101, E501"
+    (site.parent / "m.py").write_text(MODEL)
+    (site.parent / "silenced.py").write_text(MODEL.replace(line, f"{line}  # noqa: ACME101"))
+    (site.parent / "idle.py").write_text(MODEL.replace(line, idle))
+    others, named, listed, page, silenced, unused = in_a_row(
+        site,
+        ["check", "m.py", "--select", "FUS2"],
+        ["check", "m.py", "--select", "unfused-silu-mul"],
+        ["rule"],
+        ["rule", "ACME101"],
+        ["check", "silenced.py"],
+        ["check", "idle.py", "--output-format", "concise"],
     )
-    assert "FUS900 [safe] `ACME101` silences nothing" in run(site, "check", "m.py", "--output-format", "concise").stdout
+    assert others[0] == 0
+    assert "ACME101" in named[1]
+    assert "ACME101  unfused-silu-mul" in listed[1]
+    assert "for which there is a Metal kernel" in page[1] and "kernels.silu_mul(a, b)" in page[1]
+    assert silenced[0] == 0
+    assert "FUS900 [safe] `ACME101` silences nothing" in unused[1]
 
 
 def test_its_examples_hold(site: Path) -> None:
-    data = json.loads(run(site, "rule", "ACME101", "--format", "json").stdout)
-    for example in data[0]["examples"]:
-        (site.parent / "m.py").write_text(example["source"])
-        run(site, "fix", "m.py", "--apply", "--unsafe-fixes", "--no-verify")
-        assert (site.parent / "m.py").read_text() == example["fixed"]
+    (_, said), *_ = in_a_row(site, ["rule", "ACME101", "--format", "json"])
+    examples = json.loads(said)[0]["examples"]
+    for i, example in enumerate(examples):
+        (site.parent / f"m{i}.py").write_text(example["source"])
+    fix = ["--apply", "--unsafe-fixes", "--no-verify"]
+    in_a_row(site, *(["fix", f"m{i}.py", *fix] for i in range(len(examples))))
+    for i, example in enumerate(examples):
+        assert (site.parent / f"m{i}.py").read_text() == example["fixed"]
 
 
 def test_it_claims_before_the_rule_that_it_names(site: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotate
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.op import REFUSED, Op
 from fuselint.graph.symbols import Expr
-from fuselint.records import record
+from fuselint.records import record, replace
 from fuselint.source.modules import Definition
 from fuselint.source.project import MISSING as NO_DEFAULT
 from fuselint.source.project import ClassSummary, Field, FunctionSummary, Parameter

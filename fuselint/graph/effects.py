@@ -224,8 +224,14 @@ class Effects(State):
         known = self.cache.get((node, inside))
         if known is not None:
             return known
-        if node.op in IMMUTABLE and node not in self.was:
-            return frozenset()
+        if node not in self.was:
+            if node.op in IMMUTABLE:
+                return frozenset()
+            if not inside:
+                leaf, more = _alike(node)
+                if not more:  # most values: nothing but what made them
+                    found = self.cache[node, False] = frozenset((node,)) if leaf else frozenset()
+                    return found
         out: set[Node] = set()
         done: set[tuple[Node, bool]] = set()
         stack = [(node, inside)]
@@ -447,10 +453,13 @@ class Origin:
         return self.elsewhere and self._given_away(others)
 
 
+_MADE_HERE = (*MADE, "f-string")
+
+
 def _from_elsewhere(node: Node) -> bool:
     """Whether an object may be any that was given away."""
     if node.op == "opaque":
-        return not node.attrs["reason"].startswith((*MADE, "f-string"))
+        return not node.attrs["reason"].startswith(_MADE_HERE)
     return node.op in ELSEWHERE and not node.attrs.get("fresh")
 
 
@@ -465,7 +474,7 @@ def _alike(n: Node) -> tuple[bool, list[Part]]:
     if n.op == "opaque":
         if n.attrs["reason"].startswith(CHANGED):
             return False, [(n.inputs[0], False)]
-        if n.attrs["reason"].startswith((*MADE, "f-string")):
+        if n.attrs["reason"].startswith(_MADE_HERE):
             return True, []
     if n.op in ("call", "opaque") and not n.attrs.get("fresh"):
         return True, [(i, within) for i in n.inputs for within in (False, True)]

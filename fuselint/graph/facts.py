@@ -17,7 +17,6 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
 
@@ -52,6 +51,7 @@ from fuselint.graph.ops import TABLE
 from fuselint.graph.scan import rebinds_outer
 from fuselint.graph.shapes import JOINED, SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
+from fuselint.records import replace
 
 __all__ = ["FITS", "MISSING", "DType", "Expr", "Fact", "Facts", "Kind", "Shape"]
 

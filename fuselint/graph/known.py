@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from functools import cached_property, reduce
 from typing import Any
 
@@ -23,6 +22,7 @@ from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
 from fuselint.graph.unstated import unstated
 from fuselint.graph.usage import Usage
+from fuselint.records import replace
 from fuselint.source.modules import Definition
 
 _MARKED = re.compile(f"{MARK}\\d+{MARK}")

@@ -9,11 +9,11 @@ import ast
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from fuselint.records import record
+from fuselint.records import record, replace
 from fuselint.source.project import MODULE
 from fuselint.source.scopes import dotted
 from fuselint.source.spans import children

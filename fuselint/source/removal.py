@@ -114,12 +114,11 @@ def normalised(text: str, edits: Iterable[Edit]) -> tuple[Edit, ...]:
 def _trimmed(text: str, e: Edit) -> Edit | None:
     """An edit without the whole lines that it starts or ends with and does not change."""
     start, end, new = e.start, e.end, e.text
-    lines = re.findall(r"[^\n]*\n", new)
-    for line in lines:
+    for line in _whole_lines(new):
         if not text.startswith(line, start) or start + len(line) > end:
             break
         start, new = start + len(line), new[len(line) :]
-    for line in reversed(re.findall(r"[^\n]*\n", new)):
+    for line in reversed(_whole_lines(new)):
         at_line_start = end - len(line) == 0 or text[end - len(line) - 1 : end - len(line)] == "\n"
         if (
             end - len(line) < start
@@ -130,6 +129,11 @@ def _trimmed(text: str, e: Edit) -> Edit | None:
             break
         end, new = end - len(line), new[: -len(line)]
     return None if text[start:end] == new else Edit(start, end, new)
+
+
+def _whole_lines(text: str) -> list[str]:
+    """The lines of a text that end; a pattern would look at the last one again from each of its characters."""
+    return [f"{line}\n" for line in text.split("\n")[:-1]]
 
 
 @dataclass

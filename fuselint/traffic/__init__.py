@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -72,9 +73,15 @@ class Region:
     dtype: str
     otherwise: Region | None = None
 
-    @property
+    @cached_property
     def formulas(self) -> tuple[Expr, Expr]:
         return self.bytes.total(self.before), self.bytes.total(self.after)
+
+    @cached_property
+    def leading(self) -> tuple[Expr, Expr]:
+        """The formulas as they are shown: see `Sizes.leading`."""
+        now, fused = self.formulas
+        return self.bytes.sizes.leading(now), self.bytes.sizes.leading(fused)
 
     @property
     def fewer(self) -> int:
@@ -83,7 +90,7 @@ class Region:
 
     def saved(self, known: Known, at: Mapping[str, int]) -> int | None:
         """Bytes that the fix spares, at these sizes, and for others at what is known of them."""
-        now, fused = (self.bytes.sizes.leading(f) for f in self.formulas)
+        now, fused = self.leading
         return (now - fused).substitute({**_numbers(now + fused, self.bytes.sizes, known), **at}).value()
 
     def cached(self, known: Known, chip: chips.Chip) -> float:
@@ -537,7 +544,7 @@ def _number(formula: Expr, sizes: Sizes, known: Known) -> int:
 def report(region: Region, settings: Settings, known: Known) -> Traffic:
     """A region as data. What it saves is the least that it saves in either dtype, where nobody states one."""
     sizes = region.bytes.sizes
-    now, fused = map(sizes.leading, region.formulas)
+    now, fused = region.leading
     every = sizes.numbers(now + fused, known)
     other = None
     if region.otherwise is not None:
@@ -586,14 +593,14 @@ def _seconds(
 def _worth_saying(region: Region, numbers: Mapping[str, Number], known: Known) -> Mapping[str, Number]:
     """Without those that nothing says of names that make no difference to what is saved: an operand that is read once
     before the fix and once after may be as large as it likes."""
-    formulas = [[r.bytes.sizes.leading(f) for f in r.formulas] for r in (region, region.otherwise) if r is not None]
+    formulas = [r.leading for r in (region, region.otherwise) if r is not None]
     counts = {name for now, fused in formulas for name in (now - fused).names}
     said = {name for name, (_, source) in numbers.items() if source != "assumed" or known.likely(name) is not None}
     return {name: n for name, n in numbers.items() if name in counts | said}
 
 
 def _in_other_dtype(region: Region, known: Known, at: Mapping[str, int]) -> InDtype:
-    now, fused = map(region.bytes.sizes.leading, region.formulas)
+    now, fused = region.leading
     return InDtype(
         dtype=region.dtype,
         bytes_now=readable(now),

@@ -152,7 +152,7 @@ def assert_same(got: Any, want: Any, about: str) -> None:
     assert np.allclose(got[finite], want[finite], rtol=1e-6, atol=1e-7 * scale), about
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
 def test_mutants(seed: int) -> None:
     evaluated = 0
     with warnings.catch_warnings():

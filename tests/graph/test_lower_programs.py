@@ -301,13 +301,15 @@ def summarise_text(source: str) -> Any:
     return summarise(FileText("program.py", source, "\n", "utf-8", False), ast.parse(source))
 
 
-def test_values_are_pythons() -> None:
-    known = sum(compare(seed)[0] for seed in range(120))
-    assert known > 300, "most values are not understood, so that nothing is compared"
+@pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 120), marks=pytest.mark.slow)], ids=str)
+def test_values_are_pythons(seeds: range) -> None:
+    known = sum(compare(seed)[0] for seed in seeds)
+    assert known > 2.5 * len(seeds), "most values are not understood, so that nothing is compared"
 
 
-def test_values_are_known_where_nothing_changes_in_place() -> None:
-    counts = [compare(seed, wild=False) for seed in range(60)]
+@pytest.mark.parametrize("seeds", [range(20), pytest.param(range(20, 60), marks=pytest.mark.slow)], ids=str)
+def test_values_are_known_where_nothing_changes_in_place(seeds: range) -> None:
+    counts = [compare(seed, wild=False) for seed in seeds]
     known, total = sum(k for k, _ in counts), sum(t for _, t in counts)
     assert known > 0.9 * total, f"only {known} of {total} returned values are understood"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import random
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 from graph import samples
@@ -61,6 +62,7 @@ def spoilt(expression: str) -> Iterator[str]:
                 setattr(node, field, value)
 
 
+@cache
 def cases() -> list[list[str]]:
     """In ten parts."""
     all_of_them = [s for e in expressions() for s in spoilt(e)]
