@@ -97,6 +97,7 @@ def test_figures_of_a_chip_are_found_again_in_times_made_of_them(monkeypatch: py
     made_of = Rates(
         memory=4.2e12,
         launch=2e-6,
+        handing=3e-6,
         elements={"Sigmoid": (1.2, 0.8), "indexed": (1.7, 1.9), "Gather": (6.0, 6.0)},
         rows={"Softmax": [(512, (1.5, 2.5)), (4096, (2.0, 3.0))]},
         operand=(0.25, 0.4),
