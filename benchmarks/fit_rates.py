@@ -226,6 +226,7 @@ def _error(cases: Sequence[Timed], memory: float, figures: dict[str, Any]) -> fl
     rates = Rates(
         memory=memory * 1e6,
         launch=0.0,
+        handing=0.0,
         elements=figures["elements"],
         rows={kind: [(row, pair) for row, *pair in many] for kind, many in figures["rows"].items()},
         operand=figures["operand"],

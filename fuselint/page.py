@@ -211,8 +211,10 @@ def _sides(region: Region, known: Known, chip: chips.Chip, dtype: str) -> tuple[
     def side(kernels: Sequence[Kernel]) -> Side:
         launches = _launches(kernels, region, numbers)
         moved = sum(m.bytes for k in launches for m in (*k.reads, *k.writes))
-        timed = None if rates is None else region.seconds(kernels, number, chip, rates)
-        seconds = timed or max(least, chips.seconds(moved, len(launches), chip).estimate)
+        if rates is not None:
+            seconds = region.seconds(kernels, number, chip, rates)
+        else:
+            seconds = max(least, chips.seconds(moved, len(launches), chip).estimate)
         return Side(launches, moved, products + rest, seconds)
 
     return side(region.before), side(region.after)

@@ -52,7 +52,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """memory: bytes a second. launch: seconds of a kernel that does nothing.
+    """memory: bytes a second. launch: seconds of a kernel that does nothing. handing: those in which Python and MLX
+    hand one over.
 
     elements: picoseconds for each, by kind; those bound by memory aren't among them. rows: the same by the length of a
     row. steps: of a compiled kernel's operations; operand, broadcast: of each of its operands, where they are indexed.
@@ -61,6 +62,7 @@ class Rates:
 
     memory: float
     launch: float
+    handing: float
     elements: Mapping[str, Pair]
     rows: Mapping[str, Sequence[tuple[float, Pair]]]
     operand: Pair
@@ -111,6 +113,7 @@ def rates_of(chip: str, bandwidth: float) -> Rates | None:
     return Rates(
         memory=figures["share"] * bandwidth * GIGA,
         launch=figures["launch"] * MICRO,
+        handing=figures["handing"][1] * MICRO,
         elements=figures["elements"],
         rows={kind: [(row, pair) for row, *pair in many] for kind, many in figures["rows"].items()},
         operand=figures["operand"],
@@ -129,4 +132,6 @@ def figures_of(chip: str) -> Mapping[str, Any]:
 
 
 def total(loads: Iterable[Load], rates: Rates) -> float:
-    return sum(rates.seconds(load) for load in loads)
+    """The seconds of kernels that run one after the other: those of handing them over, where these are more."""
+    many = list(loads)
+    return max(sum(map(rates.seconds, many)), rates.handing * sum(k.launches for k in many))

@@ -86,3 +86,48 @@ def test_a_plot_shows_each_shape(tmp_path: Path) -> None:
     circles = list(drawn.iter("{http://www.w3.org/2000/svg}circle"))
     assert [c.get("fill") == "white" for c in circles] == [False, False, True, False, False]
     assert scaling.exponent(times) == pytest.approx(1.0)
+
+
+def test_figures_of_a_chip_are_found_again_in_times_made_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times of single kernels as known figures would make them."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    cases, fit = benchmark("cuda_kernels"), benchmark("fit_rates")
+    from fuselint.rates import Rates
+
+    made_of = Rates(
+        memory=4.2e12,
+        launch=2e-6,
+        handing=3e-6,
+        elements={"Sigmoid": (1.2, 0.8), "indexed": (1.7, 1.9), "Gather": (6.0, 6.0)},
+        rows={"Softmax": [(512, (1.5, 2.5)), (4096, (2.0, 3.0))]},
+        operand=(0.25, 0.4),
+        broadcast=(0.6, 0.5),
+        steps={"Sigmoid": (1.2, 0.8)},
+        products={"Matmul": (700, 350)},
+    )
+    wanted = "unary|binary( with a (row|column))?|full|row sum|chain 1|chain 2|chain 16|chain of sums .|entry|product"
+    wanted += (
+        "|softmax(, 512 wide)?|compiled Sigmoid x [26]|unary Sigmoid|compiled with rows: x .*|compiled with rows: \\(.*"
+    )
+    timed = []
+    for case in cases.specified(False, f"^({wanted})$"):
+        loads = fit.loads_of(case, lambda _: False)
+        us = max(14 + 1e6 * sum(map(made_of.seconds, loads)), 20 + 3.0 * len(loads))
+        timed.append(fit.Timed(case["label"], case["dtype"], case["sizes"].get("T", 0), loads, us))
+    found = fit.fitted(timed, 4800)
+    assert found["share"] == pytest.approx(4.2 / 4.8, abs=0.002)
+    assert (found["launch"], found["call"]) == (pytest.approx(2, abs=0.3), pytest.approx(14, abs=0.3))
+    assert found["handing"] == [pytest.approx(20), pytest.approx(3)]
+    assert found["elements"]["Sigmoid"] == pytest.approx([1.2, 0.8], abs=0.05)
+    assert found["elements"]["indexed"] == pytest.approx([1.7, 1.9], abs=0.05)
+    assert found["elements"]["Gather"] == pytest.approx([6, 6], abs=0.1)
+    assert "Add" not in found["elements"]
+    assert found["rows"]["Softmax"] == [[512, *map(near, (1.5, 2.5))], [4096, *map(near, (2, 3))]]
+    assert found["steps"] == {"Sigmoid": [near(1.2), near(0.8)]}
+    assert (found["operand"], found["broadcast"]) == ([near(0.25), near(0.4)], [near(0.6), near(0.5)])
+    assert found["products"]["Matmul"] == pytest.approx([700, 350], rel=0.02)
+    assert found["error"] < 0.01
+
+
+def near(figure: float) -> object:
+    return pytest.approx(figure, abs=0.05)

@@ -35,8 +35,8 @@ TAKING = frozenset({"Gather", "GatherAxis", "DynamicSlice"})
 class Kernel:
     """One primitive that isn't a view. `reads` are its distinct inputs in memory, `writes` its outputs.
 
-    launches: a GPU concatenates with a copy of each operand. indexed: elementwise work of which an operand is broadcast
-    or has gaps: each element is looked up by its index.
+    launches: a GPU concatenates with a copy of each operand. indexed: on CUDA, elementwise work of which an operand is
+    broadcast or has gaps: each element is looked up by its index.
     """
 
     op: str
@@ -167,7 +167,7 @@ def _kernel(
         reads[place.key] = writes[0] if i == 0 and name in TAKING else in_memory(a, place)
     copies = len(inputs) if name == "Concatenate" and layout.backend != "cpu" else 1
     elementwise = name in FUSABLE or name.startswith("Compiled")
-    indexed = elementwise and not layout.is_streamed(outputs[0], inputs)
+    indexed = elementwise and layout.backend == "cuda" and not layout.is_streamed(outputs[0], inputs)
     return Kernel(name, node or outputs[0].node, tuple(reads.values()), writes, copies, indexed)
 
 

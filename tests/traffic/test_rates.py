@@ -23,6 +23,7 @@ MEGA = 1e6
 EXAMPLE = Rates(
     memory=4e12,
     launch=2e-6,
+    handing=3e-6,
     elements={"Sigmoid": (1.0, 0.5), "Divide indexed": (2.0, 2.5), "indexed": (1.5, 1.0)},
     rows={"Softmax": [(1024, (2.0, 3.0)), (4096, (1.0, 2.0))]},
     operand=(0.25, 0.5),
@@ -52,6 +53,12 @@ EXAMPLE = Rates(
 )
 def test_seconds_of_a_kernel(load: Load, microseconds: float) -> None:
     assert EXAMPLE.seconds(load) * 1e6 == pytest.approx(microseconds)
+
+
+def test_small_kernels_take_what_handing_them_over_takes() -> None:
+    small, large = Load("Add", 2, 0), Load("Add", 2, 400 * MEGA)
+    assert total([small] * 4, EXAMPLE) == pytest.approx(4 * 3e-6)
+    assert total([small, large, small], EXAMPLE) == pytest.approx(106e-6)
 
 
 @pytest.mark.parametrize("chip", sorted(set(MEASURED.values())))
