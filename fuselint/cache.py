@@ -307,7 +307,7 @@ class Store:
             texts = {path: self._text_before(path, known) for path, known in changes.files.items()}
             from fuselint.facets import seen
 
-            self._broken |= self.ledger.change(*seen(changes, texts))
+            self._broken |= self.ledger.change(seen(changes, texts))
             for key in self._broken:
                 self.rows.pop(key, None)
             self.has_doubts = any(c.in_doubt for c in self.ledger.claims)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fuselint.errors import UnreadableFile
 from fuselint.plain import dumps, loads
 from fuselint.source.folders import package_folder, python_files
+from fuselint.source.mentions import EVERY
 from fuselint.source.notes import (
     COMPILED,
     COMPILING,
@@ -29,9 +30,9 @@ from fuselint.source.notes import (
     IMPORTS,
     LAYERS,
     LINKS,
-    MENTIONS,
     ON_METAL,
     OTHER_VERSION,
+    OUTLINE,
     PACKAGE,
     SUMMARY,
     USERS,
@@ -39,6 +40,7 @@ from fuselint.source.notes import (
     Trail,
     file_of,
     kind_of,
+    mentions_of,
     word_in,
 )
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
@@ -132,6 +134,7 @@ class Modules:
         self._imported: Remembered[str, frozenset[str]] = {}
         self._notes: Notes | None = None
         self._trail: Trail | None = None
+        self._by_outline = False  # whether no line of what is read matters
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -194,6 +197,14 @@ class Modules:
             self._notes = notes
         notes.basis[question] = self._asked[question][1].leaves()
         return notes[question]
+
+    def _ask_outlines(self, question: str, make: Callable[[], str]) -> str:
+        """As `ask`, where it doesn't matter in which lines anything stands that a summary speaks of."""
+        self._by_outline = True
+        try:
+            return self.ask(question, make)
+        finally:
+            self._by_outline = False
 
     def note_package(self, path: str) -> None:
         """That a file's result rests on which package it belongs to: that tells tests from what runs."""
@@ -273,7 +284,7 @@ class Modules:
 
     def summary(self, path: str) -> ModuleSummary | None:
         """What a file says of its names; None where it can't be read, or isn't Python."""
-        self.note(f"{SUMMARY}{path}")
+        self.note(f"{OUTLINE if self._by_outline else SUMMARY}{path}")
         if self._analysed is not None and path == self._analysed[0]:
             return self._analysed[2]
         file = self._file(path)
@@ -496,10 +507,12 @@ class Modules:
 
     def mentions(self, path: str) -> Mentions | None:
         """The places of a file that read names; None where it can't be read."""
-        self.note(f"{MENTIONS}{path}")
+        self.note(mentions_of(path, EVERY))
         if path not in self._mentions:
             file = self._file(path)
-            self._mentions[path] = None if file is None else mentions_of(file.path, file.text)
+            found = None if file is None else mentions_in(file.path, file.text)
+            told = None if found is None else found.watched(lambda part: self.note(mentions_of(path, part)))
+            self._mentions[path] = told
         return self._mentions[path]
 
     def with_word(self, folder: str, word: str) -> list[str]:
@@ -551,17 +564,22 @@ class Modules:
         where = f"{first} to {last}{' of a loop' if beside_innermost else ''}{ON_METAL if on_metal else ''}"
 
         def make() -> str:
+            self.note(mentions_of(found.path))
             known = self.frequencies(found.path, on_metal).at(found, first, last, beside_innermost=beside_innermost)
             return f"{known.how} {known.again} {known.why}"
 
         # How it is, whether in a loop of its own, and why.
-        how, again, why = self.ask(f"{FREQUENCY}{where} in {found}", make).split(" ", 2)
+        how, again, why = self._ask_outlines(f"{FREQUENCY}{where} in {found}", make).split(" ", 2)
         return Frequency(how, why, again == str(True))
 
     def is_of_layers(self, found: Definition, on_metal: bool = False) -> bool:
         """Whether layers of which a model has many call a function: see `Frequencies.is_of_layers`."""
         question = f"{LAYERS}{ON_METAL if on_metal else ''} of {found}"
-        return self.ask(question, lambda: str(self.frequencies(found.path, on_metal).is_of_layers(found))) == str(True)
+
+        def make() -> str:
+            return str(self.frequencies(found.path, on_metal).is_of_layers(found))
+
+        return self._ask_outlines(question, make) == str(True)
 
     # -- derived classes ----------------------------------------------------------------------------------------------
 
@@ -778,7 +796,7 @@ def links_of(path: str, text: str) -> Links | None:
 
 
 @lru_cache(maxsize=KEPT)
-def mentions_of(path: str, text: str) -> Mentions | None:
+def mentions_in(path: str, text: str) -> Mentions | None:
     from fuselint.source.mentions import mentions
 
     with contextlib.suppress(UnreadableFile, RecursionError, MemoryError):
