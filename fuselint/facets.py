@@ -28,6 +28,7 @@ from fuselint.source.modules import (
 )
 from fuselint.source.notes import (
     ANYTHING,
+    CALLS,
     COMPILING,
     FILES,
     IMPORTS,
@@ -55,9 +56,16 @@ UNSEEN = {
 """Fields that don't matter to other files."""
 
 LINES = frozenset({"line", "lines", "header"})
-"""Fields of summaries that are lines."""
+"""Fields of summaries and links that are lines."""
 
-FACETS: dict[str, Callable[[str, str], object]] = {SUMMARY: summary_in, LINKS: links_of, NAMES: reads_of}
+FACETS: dict[str, tuple[Callable[[str, str], object], bool]] = {
+    SUMMARY: (summary_in, True),
+    OUTLINE: (summary_in, False),
+    LINKS: (links_of, True),
+    CALLS: (links_of, False),
+    NAMES: (reads_of, True),
+}
+"""What a file's text says, and whether with its lines."""
 
 
 @dataclasses.dataclass
@@ -81,12 +89,9 @@ def edited(path: str, before: str, after: str) -> Iterator[str]:
     """The leaves about a file that are others with a text of it than they were with another; of what is said of its
     places that read names, those that are not there any more, too."""
     yield path
-    for start, made in FACETS.items():
-        if not _is_same(made(path, before), made(path, after)):
+    for start, (made, lines) in FACETS.items():
+        if not _is_same(made(path, before), made(path, after), lines):
             yield f"{start}{path}"
-    old, new = (_Plain(LINES).of(summary_in(path, text)) for text in (before, after))
-    if old != new:
-        yield f"{OUTLINE}{path}"
     yield from (mentions_of(path, part) for part in _mentions_changed(path, before, after))
 
 
@@ -153,22 +158,22 @@ def _above(path: str) -> Iterator[str]:
         path, above = above, os.path.dirname(above)
 
 
-def _is_same(one: object, other: object) -> bool:
-    return _Plain().of(one) == _Plain().of(other)
+def _is_same(one: object, other: object, lines: bool = True) -> bool:
+    return _Plain(lines).of(one) == _Plain(lines).of(other)
 
 
 class _Plain:
     """Values without what doesn't matter to other files, so that equal ones are the same in all that does."""
 
-    def __init__(self, unseen: frozenset[str] = frozenset()) -> None:
-        self._unseen = unseen
+    def __init__(self, lines: bool = True) -> None:
+        self._unseen = frozenset() if lines else LINES
 
     def of(self, value: Any) -> object:
         if isinstance(value, (str, int, float, bytes, complex, type(None))):
             return value if isinstance(value, str) else (type(value).__name__, repr(value))
         if isinstance(value, ast.AST):
             parts = [self.of(getattr(value, name, None)) for name in value._fields]
-            line = self.line(value.lineno) if hasattr(value, "lineno") else None
+            line = self.line(value.lineno) if hasattr(value, "lineno") and not self._unseen else None
             return type(value).__name__, line, parts
         if dataclasses.is_dataclass(value):
             return self._fields(value)

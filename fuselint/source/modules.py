@@ -22,6 +22,7 @@ from fuselint.plain import dumps, loads
 from fuselint.source.folders import package_folder, python_files
 from fuselint.source.mentions import EVERY
 from fuselint.source.notes import (
+    CALLS,
     COMPILED,
     COMPILING,
     FILES,
@@ -29,7 +30,6 @@ from fuselint.source.notes import (
     HALF,
     IMPORTS,
     LAYERS,
-    LINKS,
     ON_METAL,
     OTHER_VERSION,
     OUTLINE,
@@ -470,8 +470,8 @@ class Modules:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def links(self, path: str) -> Links | None:
-        """The calls of a file; None where it can't be read."""
-        self.note(f"{LINKS}{path}")
+        """The calls of a file; None where it can't be read. Who tells of one's line notes that."""
+        self.note(f"{CALLS}{path}")
         if path not in self._links:
             file = self._file(path)
             self._links[path] = None if file is None else links_of(file.path, file.text)
@@ -481,7 +481,7 @@ class Modules:
         """What of a file the other files of its package compile, and what they also run without that."""
         from fuselint.source.compiled import Verdict
 
-        return loads(Verdict, self.ask(f"{COMPILED}{path}", lambda: dumps(self._compiled_of(path))))
+        return loads(Verdict, self._ask_outlines(f"{COMPILED}{path}", lambda: dumps(self._compiled_of(path))))
 
     def _compiled_of(self, path: str) -> Verdict:
         from fuselint.source.compiled import Compiled

@@ -10,9 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-KIND, SUMMARY, OUTLINE, LINKS, NAMES = "kind ", "summary of ", "outline of ", "links of ", "names of "
+KIND, SUMMARY, OUTLINE, LINKS, CALLS, NAMES = (
+    "kind ",
+    "summary of ",
+    "outline of ",
+    "links of ",
+    "calls of ",
+    "names of ",
+)
 """How leaves begin that are about a path: what it is, and what a file's text says, in `facets`. An outline is a summary
-without lines. A path alone, which is absolute and begins like none of them, is its text."""
+without lines, and calls are links without lines. A path alone, which is absolute and begins like none of them, is its
+text."""
 
 MENTIONS, WHOLE = "mentions ", "all"
 """How leaves begin that are about the places of a file that read names: all of them with their lines, or a part of
@@ -31,7 +39,7 @@ FREQUENCY, LAYERS, OTHER_VERSION, HALF = "how often ", "layers", "another ", "ha
 ON_METAL = " on Metal"
 """How the part of a question ends that says where code runs."""
 
-OF_FILES = (SUMMARY, OUTLINE, LINKS, MENTIONS, NAMES)
+OF_FILES = (SUMMARY, OUTLINE, LINKS, CALLS, MENTIONS, NAMES)
 QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, OTHER_VERSION, HALF)
 
 
