@@ -195,7 +195,7 @@ class Modules:
                 notes[question] = self.remembered(self._asked, question, make)
         finally:
             self._notes = notes
-        notes.basis[question] = self._asked[question][1].leaves()
+        notes.basis[question] = self._asked[question][1].flatten()
         return notes[question]
 
     def _ask_outlines(self, question: str, make: Callable[[], str]) -> str:

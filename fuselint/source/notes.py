@@ -103,6 +103,12 @@ class Trail:
                     waiting.append(held)
         return out
 
+    def flatten(self) -> set[str]:
+        """The leaves, which are all that is kept of it from now on: what it rests on can be forgotten."""
+        leaves = self.leaves()
+        self.held = {*leaves}
+        return leaves
+
 
 class Notes(dict[str, str]):
     """Leaf -> the hash of the file that it is about, "" for another; question -> its answer. basis: the leaves that an
