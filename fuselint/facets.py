@@ -43,7 +43,7 @@ from fuselint.source.notes import (
     mentions_of,
     word_in,
 )
-from fuselint.source.project import ModuleSummary
+from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.screen import parse
 from fuselint.source.spans import FunctionSpan
 from fuselint.source.text import FileText, read
@@ -55,8 +55,9 @@ UNSEEN = {
 }
 """Fields that don't matter to other files."""
 
-LINES = frozenset({"line", "lines", "header"})
-"""Fields of summaries and links that are lines."""
+OUTSIDE_OUTLINES = frozenset({"line", "lines", "header", "local", "calls", "references"})
+"""Fields of summaries and links that are lines, or that nobody who asks for an outline reads: what a name stands for in
+a function, its mentions tell."""
 
 FACETS: dict[str, tuple[Callable[[str, str], object], bool]] = {
     SUMMARY: (summary_in, True),
@@ -166,7 +167,7 @@ class _Plain:
     """Values without what doesn't matter to other files, so that equal ones are the same in all that does."""
 
     def __init__(self, lines: bool = True) -> None:
-        self._unseen = frozenset() if lines else LINES
+        self._unseen = frozenset() if lines else OUTSIDE_OUTLINES
 
     def of(self, value: Any) -> object:
         if isinstance(value, (str, int, float, bytes, complex, type(None))):
@@ -200,16 +201,14 @@ class _Placed(_Plain):
     """Mentions, with the lines that they have in their function, or in their statement of the module: in other files,
     lines are only held against others of the same function."""
 
-    def __init__(self, functions: Mapping[str, int], statements: Sequence[int]) -> None:
+    def __init__(self, summary: ModuleSummary | None, statements: Sequence[int]) -> None:
         super().__init__()
-        self._functions, self._statements, self._first = functions, statements, 0
+        self._summary, self._statements = summary, statements
+        self._by, self._first = MODULE, 0
 
     @staticmethod
     def of_file(path: str, text: str) -> _Placed:
-        summary = summary_in(path, text)
-        functions = summary.functions if summary is not None else {}
-        statements = [s.lineno for s in parse(FileText(path, text)).body]
-        return _Placed({name: function.span.line for name, function in functions.items()}, statements)
+        return _Placed(summary_in(path, text), [s.lineno for s in parse(FileText(path, text)).body])
 
     def part(self, name: str, key: str, value: Any) -> object:
         """What a part of the mentions has by a key."""
@@ -230,27 +229,38 @@ class _Placed(_Plain):
 
     def _from(self, by: str, line: int, value: Any) -> object:
         """A value in a function, with its lines from the start of that on."""
-        before, self._first = self._first, self._start(by, line)
+        before = self._by, self._first
+        self._by, self._first = by, self._start(by, line)
         try:
             return self.of(value)
         finally:
-            self._first = before
+            self._by, self._first = before
 
     def _start(self, by: str, line: int) -> int:
         outermost = by.partition(".<locals>.")[0]
-        if outermost in self._functions:
-            return self._functions[outermost]
+        if self._summary is not None and outermost in self._summary.functions:
+            return self._summary.functions[outermost].span.line
         at = bisect_right(self._statements, line)
         return self._statements[at - 1] if at else 0
+
+    def of(self, value: Any) -> object:
+        plain = super().of(value)
+        return (plain, self._target(value.id)) if isinstance(value, ast.Name) else plain
+
+    def _target(self, name: str) -> str | None:
+        """What a name stands for in the function that is looked at."""
+        return None if self._summary is None else self._summary.resolve(name, self._by)
 
     def _fields(self, value: Any) -> list[object]:
         if not isinstance(value, (Mention, Loop)):
             return super()._fields(value)
-        before = self._first
+        before = self._by, self._first
+        self._by = value.by
         self._first = self._start(value.by, value.line if isinstance(value, Mention) else value.first)
         try:
             lines = {"line", "first", "last"}
             parts = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
-            return [self.line(held) if name in lines else self.of(held) for name, held in parts]
+            plain = [self.line(held) if name in lines else self.of(held) for name, held in parts]
+            return [*plain, self._target(value.text.partition(".")[0])] if isinstance(value, Mention) else plain
         finally:
-            self._first = before
+            self._by, self._first = before

@@ -436,6 +436,28 @@ def test_an_edit_that_answers_rest_on(root: Path, monkeypatch: pytest.MonkeyPatc
     assert now == fresh()
 
 
+SHADOWS = [
+    edited("pack/train.py", "    for _ in range(10):", "    steps = model\n    for _ in range(10):"),
+    edited("pack/train.py", "    for _ in range(10):", "    from .feed import Feed as steps\n    for _ in range(10):"),
+    edited("pack/train.py", "def run(model: Model, x):", "def run(model: Model, x, fast, steps=None):"),
+    edited("pack/model.py", "        cos, sin = angles(", "        angles = tuple\n        cos, sin = angles("),
+    edited("pack/model.py", "        self.layers = [", "        Block = list\n        self.layers = ["),
+    edited("pack/norms.py", "        y = x * mx", "        _square = abs\n        y = x * mx"),
+    edited("pack/attention.py", "        self.norm = Norm(", "        Norm = dict\n        self.norm = Norm("),
+    edited("pack/steps.py", "    z = smooth(x, x)", "    smooth = max\n    z = smooth(x, x)"),
+]
+
+
+@pytest.mark.parametrize("edit", SHADOWS)
+def test_a_function_that_binds_a_name_itself(root: Path, edit: Edit) -> None:
+    """The names that it reads are others then, though nothing else of them is."""
+    whole = cached()
+    made(edit)
+    assert cached() == fresh()
+    undone(edit)
+    assert cached() == whole
+
+
 OUTSIDE = [
     edited("common/numbers.py", "1e-5", "1e-6"),
     ("common/numbers.py", None),
