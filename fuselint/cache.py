@@ -141,15 +141,15 @@ class _Run:
         scopes = {id(s): scope_of(s) for s in {id(s): s for s in self.settings.values()}.values()}
         self.scopes = {path: scopes[id(s)] for path, s in self.settings.items()}
         self.all_scopes = {*scopes.values(), scope_of(configuration.of_folder("."))}
+        self.absolute = {path: os.path.abspath(path) for path in paths}
         self._given: dict[str, str] = {}
 
     def results(self, jobs: int | None) -> Iterator[FileResult]:
         store, world = self.store, self.store.load(self.all_scopes)
         store.look_again()
-        absolute = [os.path.abspath(path) for path in self.paths]
-        for folder in sorted({package_folder(at) for at in {os.path.dirname(a) for a in absolute}}):
+        for folder in sorted({package_folder(at) for at in {os.path.dirname(a) for a in self.absolute.values()}}):
             world.know(folder)
-        for at in absolute:
+        for at in self.absolute.values():
             world.take(at)
         kept = {p: r for p in self.paths if (r := self._kept(p)) is not None}
         made: dict[Key, Made] = {}
@@ -180,12 +180,12 @@ class _Run:
         """The kept result of a file, if it still holds."""
         key = self.scopes[path], path
         row = self.store.rows.get(key)
-        if row is None or row.text != self.store.world.take(os.path.abspath(path)):
+        if row is None or row.text != self.store.world.take(self.absolute[path]):
             return None
         try:
             if not self._holds(key):
                 return None
-            return _with_text(loads(FileResult, row.result) if row.result else FileResult(path))
+            return _with_text(_result(path, row.result))
         except MALFORMED:
             return None
 
@@ -222,6 +222,16 @@ def _lasts(result: FileResult) -> bool:
     if result.errors or result.cells or any(f.code == UNREADABLE for f in result.findings):
         return False
     return not any("\ud800" <= c <= "\udfff" for c in result.path)
+
+
+def _plain(result: FileResult) -> str:
+    """A result as a text: of most, the number of functions says it all."""
+    bare = replace(result, text="", reads=(), basis=())
+    return str(bare.functions) if bare == FileResult(bare.path, functions=bare.functions) else dumps(bare)
+
+
+def _result(path: str, plain: str) -> FileResult:
+    return FileResult(path, functions=int(plain)) if plain.isdecimal() else loads(FileResult, plain)
 
 
 def _with_text(result: FileResult) -> FileResult:
@@ -307,7 +317,7 @@ class Store:
             texts = {path: self._text_before(path, known) for path, known in changes.files.items()}
             from fuselint.facets import seen
 
-            self._broken |= self.ledger.change(*seen(changes, texts))
+            self._broken |= self.ledger.change(seen(changes, texts))
             for key in self._broken:
                 self.rows.pop(key, None)
             self.has_doubts = any(c.in_doubt for c in self.ledger.claims)
@@ -329,9 +339,10 @@ class Store:
 
     def save(self, made: Mapping[Key, Made], scopes: Iterable[str]) -> None:
         """Keep results, where the disk still is as it was before they were made."""
-        if not (made or self.world.changed or not self.scopes.issuperset(scopes)):
+        is_new = bool(made) or not self.scopes.issuperset(scopes)
+        if not is_new and not self.world.changed:
             return
-        ledger = self.ledger
+        ledger = self.ledger if is_new else self._ledger
         if not self._settled(made):
             return
         with contextlib.suppress(sqlite3.Error, OSError, *MALFORMED):
@@ -343,7 +354,10 @@ class Store:
                 db.execute("BEGIN IMMEDIATE")
                 found = db.execute("SELECT state FROM world").fetchone()
                 if (found[0] if found is not None else "") == self._before:
-                    self._write(db, ledger, made, scopes, self._broken | ledger.wrong())
+                    if ledger is None:
+                        self._write_world(db)
+                    else:
+                        self._write(db, ledger, made, scopes, self._broken | ledger.wrong())
                 else:  # another process has written meanwhile
                     other = Store(self.folder)
                     other._load(db, ())
@@ -393,21 +407,23 @@ class Store:
             ledger.enter(key, result, lasts)
         db.executemany("DELETE FROM results WHERE scope = ? AND path = ?", list(gone))
         db.executemany("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?)", [self._row(*m) for m in made.items()])
-        self._write_texts(db)
         for scope in touched | dropped:
             self._digests[scope] = _digest(_rows(db, scope))
         state = json.dumps(ledger.plain(), separators=(",", ":"))
-        doubts = any(c.in_doubt for c in ledger.claims)
+        self.has_doubts = any(c.in_doubt for c in ledger.claims)
         self._digests = {**{s: d for s, d in self._digests.items() if d != NOTHING}, "": fingerprint(state)}
-        plain = json.dumps({**self.world.plain(), "doubts": doubts, "digests": self._digests}, separators=(",", ":"))
         db.execute("INSERT OR REPLACE INTO ledger VALUES (1, ?)", (state,))
+        self._write_world(db)
+
+    def _write_world(self, db: sqlite3.Connection) -> None:
+        self._write_texts(db)
+        told = {"doubts": self.has_doubts, "digests": self._digests}
+        plain = json.dumps({**self.world.plain(), **told}, separators=(",", ":"))
         db.execute("INSERT OR REPLACE INTO world VALUES (1, ?, ?)", (plain, fingerprint(plain)))
 
     def _row(self, key: Key, made: Made) -> tuple[str, ...]:
         scope, path = key
-        bare = replace(made.result, text="", reads=(), basis=())
-        plain = "" if bare == FileResult(path) else dumps(bare)
-        return scope, path, self.world.take(os.path.abspath(path)), plain
+        return scope, path, self.world.take(os.path.abspath(path)), _plain(made.result)
 
     def _write_texts(self, db: sqlite3.Connection) -> None:
         """Keep the text of each file, so that it can be told what of it changes."""

@@ -10,55 +10,112 @@ import ast
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fuselint.errors import UnreadableFile
 from fuselint.package import reads_of
-from fuselint.source.mentions import Mentions
+from fuselint.source.mentions import EVERY, Loop, Mention
 from fuselint.source.modules import (
     compiles_more,
     differentiates,
     imports_of,
     links_of,
-    mentions_of,
+    mentions_in,
     summary_in,
     words_of,
 )
 from fuselint.source.notes import (
     ANYTHING,
+    CALLS,
     COMPILING,
     FILES,
     IMPORTS,
     LINKS,
-    MENTIONS,
     NAMES,
+    OUTLINE,
     SUMMARY,
+    WHOLE,
+    file_of,
+    folder_of,
     kind_of,
+    mentions_of,
     word_in,
 )
-from fuselint.source.project import ModuleSummary
+from fuselint.source.project import MODULE, ModuleSummary
+from fuselint.source.screen import parse
 from fuselint.source.spans import FunctionSpan
-from fuselint.source.text import read
+from fuselint.source.text import FileText, read
 from fuselint.world import Changes
 
 UNSEEN = {
     FunctionSpan: frozenset({"start", "end"}),  # who reads a function's text reads the file's
     ModuleSummary: frozenset({"path", "attribute_reads", "names"}),  # only asked of the file that is analysed
-    Mentions: frozenset({"by_name", "by_function"}),  # `all` has the same
 }
 """Fields that don't matter to other files."""
 
-FACETS = {SUMMARY: summary_in, LINKS: links_of, MENTIONS: mentions_of, NAMES: reads_of}
+OUTSIDE_OUTLINES = frozenset({"line", "lines", "header", "local", "calls", "references"})
+"""Fields of summaries and links that are lines, or that nobody who asks for an outline reads: what a name stands for in
+a function, its mentions tell."""
+
+FACETS: dict[str, tuple[Callable[[str, str], object], bool]] = {
+    SUMMARY: (summary_in, True),
+    OUTLINE: (summary_in, False),
+    LINKS: (links_of, True),
+    CALLS: (links_of, False),
+    NAMES: (reads_of, True),
+}
+"""What a file's text says, and whether with its lines."""
 
 
-def changed(path: str, before: str | None, after: str | None) -> Iterator[str]:
-    """The leaves that are others with a text of a file than they were with another; None for no such file."""
+@dataclasses.dataclass
+class Leaves:
+    """What changed: leaves, and all leaves of some packages and of some files."""
+
+    single: set[str] = dataclasses.field(default_factory=set)
+    folders: set[str] = dataclasses.field(default_factory=set)
+    files: set[str] = dataclasses.field(default_factory=set)
+
+    def __contains__(self, leaf: object) -> bool:
+        assert isinstance(leaf, str)
+        if leaf in self.single:
+            return True
+        return (bool(self.folders) and folder_of(leaf) in self.folders) or (
+            bool(self.files) and file_of(leaf) in self.files
+        )
+
+
+def edited(path: str, before: str, after: str) -> Iterator[str]:
+    """The leaves about a file that are others with a text of it than they were with another; of what is said of its
+    places that read names, those that are not there any more, too."""
     yield path
-    for start, made in FACETS.items():
-        if before is None or after is None or not _same(made, path, before, after):
+    for start, (made, lines) in FACETS.items():
+        if not _is_same(made(path, before), made(path, after), lines):
             yield f"{start}{path}"
-    old, new = ((text or "").encode("utf-8", "replace") for text in (before, after))
+    yield from (mentions_of(path, part) for part in _mentions_changed(path, before, after))
+
+
+def _mentions_changed(path: str, before: str, after: str) -> Iterator[str]:
+    old, new = mentions_in(path, before), mentions_in(path, after)
+    assert old is not None and new is not None, "a file with a syntax error has other words"
+    if not _is_same(old.all, new.all) or not _is_same(
+        (old.loops, old.branches, old.handlers), (new.loops, new.branches, new.handlers)
+    ):
+        yield WHOLE
+    shown = _Placed.of_file(path, before), _Placed.of_file(path, after)
+    for (name, held), now in zip(old.parts().items(), new.parts().values(), strict=True):
+        if list(held) != list(now):
+            yield f"{name} {EVERY}"
+        for key in held.keys() | now.keys():
+            parts = [s.part(name, key, p[key]) if key in p else None for s, p in zip(shown, (held, now), strict=True)]
+            if parts[0] != parts[1]:
+                yield f"{name} {key}"
+
+
+def words_changed(path: str, before: str, after: str) -> Iterator[str]:
+    """The leaves about packages that are others with a text of a file than they were with another."""
+    old, new = (text.encode("utf-8", "replace") for text in (before, after))
     folders = list(_above(path))
     for word in words_of(old) ^ words_of(new):
         yield from (word_in(folder, word) for folder in folders)
@@ -68,26 +125,30 @@ def changed(path: str, before: str | None, after: str | None) -> Iterator[str]:
         yield from (f"{COMPILING}{folder}" for folder in folders)
 
 
-def seen(changes: Changes, texts: Mapping[str, str | None]) -> tuple[set[str], set[str]]:
-    """The leaves that are others after some changes, and the packages of which every leaf is.
-
-    texts: of each changed file before, None where that is not known.
-    """
-    out, folders = {ANYTHING}, set[str]()
+def seen(changes: Changes, texts: Mapping[str, str | None]) -> Leaves:
+    """The leaves that are others after some changes. texts: of each changed file before, None where nobody knows."""
+    out = Leaves({ANYTHING})
     for path, known in changes.files.items():
         before, after = texts[path], None
         with contextlib.suppress(UnreadableFile):
             after = read(path).text
         was, is_there = known is not None, os.path.lexists(path)
-        out.update(changed(path, before, after))
         if (was and before is None) or (is_there and after is None):  # nobody knows which words are in it
-            folders.update(_above(path))
+            out.folders.update(_above(path))
+        else:
+            out.single.update(words_changed(path, before or "", after or ""))
+        try:
+            if before is None or after is None or None in (mentions_in(path, before), mentions_in(path, after)):
+                raise ValueError(path)
+            out.single.update(edited(path, before, after))
+        except (ValueError, RecursionError, MemoryError):
+            out.files.add(path)
         if was != is_there:
-            out.update(f"{FILES}{folder}" for folder in _above(path))
+            out.single.update(f"{FILES}{folder}" for folder in _above(path))
             if os.path.basename(path) == "__init__.py":
-                folders.add(os.path.dirname(path))
-    out.update(kind_of(path, kind) for path in changes.kinds for kind in ("file", "folder", ""))
-    return out, folders
+                out.folders.add(os.path.dirname(path))
+    out.single.update(kind_of(path, kind) for path in changes.kinds for kind in ("file", "folder", ""))
+    return out
 
 
 def _above(path: str) -> Iterator[str]:
@@ -98,30 +159,111 @@ def _above(path: str) -> Iterator[str]:
         path, above = above, os.path.dirname(above)
 
 
-def _same(made: Any, path: str, before: str, after: str) -> bool:
-    try:
-        return bool(_plain(made(path, before)) == _plain(made(path, after)))
-    except (RecursionError, MemoryError):
-        return False
+def _is_same(one: object, other: object, lines: bool = True) -> bool:
+    return _Plain(lines).of(one) == _Plain(lines).of(other)
 
 
-def _plain(value: Any) -> object:
-    """A value without what doesn't matter to other files, so that equal ones are the same in all that does."""
-    if isinstance(value, (str, int, float, bytes, complex, type(None))):
-        return value if isinstance(value, str) else repr(value)
-    if isinstance(value, ast.AST):
-        parts = [_plain(getattr(value, name, None)) for name in value._fields]
-        return type(value).__name__, getattr(value, "lineno", 0), parts
-    if dataclasses.is_dataclass(value):
-        unseen = UNSEEN.get(type(value), frozenset())
+class _Plain:
+    """Values without what doesn't matter to other files, so that equal ones are the same in all that does."""
+
+    def __init__(self, lines: bool = True) -> None:
+        self._unseen = frozenset() if lines else OUTSIDE_OUTLINES
+
+    def of(self, value: Any) -> object:
+        if isinstance(value, (str, int, float, bytes, complex, type(None))):
+            return value if isinstance(value, str) else (type(value).__name__, repr(value))
+        if isinstance(value, ast.AST):
+            parts = [self.of(getattr(value, name, None)) for name in value._fields]
+            line = self.line(value.lineno) if hasattr(value, "lineno") and not self._unseen else None
+            return type(value).__name__, line, parts
+        if dataclasses.is_dataclass(value):
+            return self._fields(value)
+        if isinstance(value, Mapping):
+            return "map", [(self.of(k), self.of(v)) for k, v in value.items()]
+        if isinstance(value, Sequence):
+            return [self.of(v) for v in value]
+        if isinstance(value, (set, frozenset)):
+            return "set", sorted(repr(self.of(v)) for v in value)
+        return repr(value)
+
+    def _fields(self, value: Any) -> list[object]:
+        unseen = UNSEEN.get(type(value), frozenset()) | self._unseen
         return [
             type(value).__name__,
-            *(_plain(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name not in unseen),
+            *(self.of(getattr(value, f.name)) for f in dataclasses.fields(value) if f.name not in unseen),
         ]
-    if isinstance(value, Mapping):
-        return "map", [(_plain(k), _plain(v)) for k, v in value.items()]
-    if isinstance(value, Sequence):
-        return [_plain(v) for v in value]
-    if isinstance(value, (set, frozenset)):
-        return "set", sorted(repr(_plain(v)) for v in value)
-    return repr(value)
+
+    def line(self, line: int) -> int:
+        return line
+
+
+class _Placed(_Plain):
+    """Mentions, with the lines that they have in their function, or in their statement of the module: in other files,
+    lines are only held against others of the same function."""
+
+    def __init__(self, summary: ModuleSummary | None, statements: Sequence[int]) -> None:
+        super().__init__()
+        self._summary, self._statements = summary, statements
+        self._by, self._first = MODULE, 0
+
+    @staticmethod
+    def of_file(path: str, text: str) -> _Placed:
+        return _Placed(summary_in(path, text), [s.lineno for s in parse(FileText(path, text)).body])
+
+    def part(self, name: str, key: str, value: Any) -> object:
+        """What a part of the mentions has by a key."""
+        if name in ("by_name", "by_function"):
+            return [self.of(m) for m in value]
+        if name == "stored":
+            return [(by, self._from(by, getattr(held, "lineno", 0), held)) for by, held in value]
+        if name == "elements":
+            return [(by, element, line - self._start(by, line)) for by, element, line in value]
+        if name == "assigned":
+            return [
+                (n, [(line and line - self._start(key, line), self._from(key, line, tests)) for line, tests in held])
+                for n, held in value.items()
+            ]
+        if name == "bound":
+            return [(n, [self._from(key, getattr(v, "lineno", 0), v) for v in held]) for n, held in value.items()]
+        return self.of(value)
+
+    def line(self, line: int) -> int:
+        return line - self._first
+
+    def _from(self, by: str, line: int, value: Any) -> object:
+        """A value in a function, with its lines from the start of that on."""
+        before = self._by, self._first
+        self._by, self._first = by, self._start(by, line)
+        try:
+            return self.of(value)
+        finally:
+            self._by, self._first = before
+
+    def _start(self, by: str, line: int) -> int:
+        outermost = by.partition(".<locals>.")[0]
+        if self._summary is not None and outermost in self._summary.functions:
+            return self._summary.functions[outermost].span.line
+        at = bisect_right(self._statements, line)
+        return self._statements[at - 1] if at else 0
+
+    def of(self, value: Any) -> object:
+        plain = super().of(value)
+        return (plain, self._target(value.id)) if isinstance(value, ast.Name) else plain
+
+    def _target(self, name: str) -> str | None:
+        """What a name stands for in the function that is looked at."""
+        return None if self._summary is None else self._summary.resolve(name, self._by)
+
+    def _fields(self, value: Any) -> list[object]:
+        if not isinstance(value, (Mention, Loop)):
+            return super()._fields(value)
+        before = self._by, self._first
+        self._by = value.by
+        self._first = self._start(value.by, value.line if isinstance(value, Mention) else value.first)
+        try:
+            lines = {"line", "first", "last"}
+            parts = ((f.name, getattr(value, f.name)) for f in dataclasses.fields(value))
+            plain = [self.line(held) if name in lines else self.of(held) for name, held in parts]
+            return [*plain, self._target(value.text.partition(".")[0])] if isinstance(value, Mention) else plain
+        finally:
+            self._by, self._first = before

@@ -35,10 +35,14 @@ class Layers:
     under: Sequence[Layer] = ()
     _nearest: dict[Path, Path | None] = field(default_factory=dict)
     _settings: dict[Path | None, Settings] = field(default_factory=dict)
+    _of: dict[tuple[str, str], Settings] = field(default_factory=dict)  # by the current folder, and one from there
 
     def of(self, path: str) -> Settings:
         """The settings of a file, which need not exist."""
-        return self.of_folder(os.path.dirname(os.path.abspath(path)))
+        key = os.getcwd(), os.path.dirname(path)
+        if key not in self._of:
+            self._of[key] = self.of_folder(os.path.dirname(os.path.abspath(path)))
+        return self._of[key]
 
     def of_folder(self, path: str) -> Settings:
         """The settings of files that lie directly in a folder."""

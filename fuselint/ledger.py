@@ -7,12 +7,12 @@ breaks the results that rest on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from fuselint.finding import FileResult
-from fuselint.source.notes import ANYTHING, COMPILED, folder_of, is_question
+from fuselint.source.notes import ANYTHING, COMPILED, is_question
 
 Key = tuple[str, str]
 """A scope, and the path of a file as it was given."""
@@ -43,11 +43,9 @@ class Ledger:
 
     # -- what changed -------------------------------------------------------------------------------------------------
 
-    def change(self, changed: set[str], folders: set[str]) -> set[Key]:
-        """Take note of leaves that changed, and of packages of which all did; the results that are broken by that."""
-        broken = {
-            i for i, leaf in enumerate(self.leaves) if leaf in changed or (folders and folder_of(leaf) in folders)
-        }
+    def change(self, changed: Container[str]) -> set[Key]:
+        """Take note of leaves that changed; the results that are broken by that."""
+        broken = {i for i, leaf in enumerate(self.leaves) if leaf in changed}
         for claim in self.claims:
             claim.in_doubt = claim.in_doubt or not broken.isdisjoint(claim.basis)
         return {key for key, (leaves, _) in self.reads.items() if not broken.isdisjoint(leaves)}

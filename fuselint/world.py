@@ -86,7 +86,7 @@ class World:
             now = _settled_signature(folder)
             new = {name: _kind(os.path.join(folder, name)) for name in looked}
             found.kinds |= {os.path.join(folder, n) for n in looked if _plain(new[n]) != _plain(names[n])}
-            self.changed |= now != signature or any(new[n] != names[n] for n in looked)
+            self.changed |= any(new[n] != names[n] for n in looked)
             self.kinds[folder] = now, {**names, **new}
 
     def know(self, folder: str) -> None:

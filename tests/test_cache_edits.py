@@ -19,6 +19,7 @@ from fuselint.config import Settings
 from fuselint.finding import FileResult
 from fuselint.package import Package
 from fuselint.source.modules import Definition
+from fuselint.source.notes import Notes
 
 SETTINGS = Settings()
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n"
@@ -352,3 +353,188 @@ def test_a_file_that_appears_in_another_package(root: Path, monkeypatch: pytest.
         assert cached() == fresh()
     write(Path("common/inner/__init__.py"), "from ..numbers import SMALL\n")
     assert cached() == fresh() and {r.functions for r in fresh().values()} == {3}
+
+
+def analysed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that are analysed from now on, in order."""
+    names: list[str] = []
+    original = engine._check
+
+    def check(task: tuple[str, Settings, Package]) -> FileResult:
+        names.append(task[0])
+        return original(task)
+
+    monkeypatch.setattr(engine, "_check", check)
+    return names
+
+
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The questions about whole packages that are asked again from now on, in order."""
+    questions: list[str] = []
+    original = Package.answer
+
+    def answer(self: Package, question: str) -> Notes:
+        questions.append(question)
+        return original(self, question)
+
+    monkeypatch.setattr(Package, "answer", answer)
+    return questions
+
+
+def edited(name: str, old: str, new: str) -> Edit:
+    assert old in FILES[name]
+    return name, FILES[name].replace(old, new)
+
+
+APART = (
+    HEAD
+    + """
+
+class Apart(nn.Module):
+    def __call__(self, x, y):
+        scale = y.shape[-1] ** -0.5
+        return mx.sigmoid(x) * mx.tanh(y) * y + 1.5 * scale
+
+
+def gate(x, y):
+    return mx.exp(x) * mx.tanh(y) * y + x
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("1.5", "2.5"),
+        ("mx.tanh(y) * y + x", "mx.sin(y) * y + x"),
+        ("        return mx.sig", "        # a comment\n        return mx.sig"),
+        (HEAD, f'"""What stands apart."""\n\n{HEAD}'),
+        ("-0.5", "-0.25"),
+    ],
+)
+def test_an_edit_that_others_see_nothing_of(root: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
+    write(Path("pack/apart.py"), APART)
+    cached()
+    again, questions = analysed(monkeypatch), asked(monkeypatch)
+    assert old in APART
+    write(Path("pack/apart.py"), APART.replace(old, new))
+    now = cached()
+    assert again == ["pack/apart.py"]
+    assert not questions
+    assert now == fresh()
+
+
+def test_an_edit_that_answers_rest_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who calls a function is asked again; who is told the same is not analysed again."""
+    write(Path("pack/apart.py"), APART)
+    cached()
+    again, questions = analysed(monkeypatch), asked(monkeypatch)
+    write(Path("pack/apart.py"), f"{APART}\n\ndef smooth(swing):\n    return swing(gate)\n")
+    now = cached()
+    assert {q.rpartition(":")[2] for q in questions} >= {"smooth", "swing"}
+    assert again == ["pack/apart.py"]
+    assert now == fresh()
+
+
+SHADOWS = [
+    edited("pack/train.py", "    for _ in range(10):", "    steps = model\n    for _ in range(10):"),
+    edited("pack/train.py", "    for _ in range(10):", "    from .feed import Feed as steps\n    for _ in range(10):"),
+    edited("pack/train.py", "def run(model: Model, x):", "def run(model: Model, x, fast, steps=None):"),
+    edited("pack/model.py", "        cos, sin = angles(", "        angles = tuple\n        cos, sin = angles("),
+    edited("pack/model.py", "        self.layers = [", "        Block = list\n        self.layers = ["),
+    edited("pack/norms.py", "        y = x * mx", "        _square = abs\n        y = x * mx"),
+    edited("pack/attention.py", "        self.norm = Norm(", "        Norm = dict\n        self.norm = Norm("),
+    edited("pack/steps.py", "    z = smooth(x, x)", "    smooth = max\n    z = smooth(x, x)"),
+]
+
+
+@pytest.mark.parametrize("edit", SHADOWS)
+def test_a_function_that_binds_a_name_itself(root: Path, edit: Edit) -> None:
+    """The names that it reads are others then, though nothing else of them is."""
+    whole = cached()
+    made(edit)
+    assert cached() == fresh()
+    undone(edit)
+    assert cached() == whole
+
+
+OUTSIDE = [
+    edited("common/numbers.py", "1e-5", "1e-6"),
+    ("common/numbers.py", None),
+    ("common/numbers/__init__.py", "SMALL = 3.0\n"),  # instead of the file beside it
+    ("pack/common.py", "numbers = None\n"),
+    ("pack/common/__init__.py", ""),
+    ("common/more.py", "from .numbers import SMALL\n"),
+    ("common/__init__.py", "numbers = None\n"),
+    ("src/common/numbers.py", "SMALL = 2.0\n"),
+]
+
+
+@pytest.mark.parametrize("edit", OUTSIDE)
+def test_a_file_of_another_package_is_another(root: Path, edit: Edit) -> None:
+    """Also where it appears in a place that comes before the one that was found."""
+    whole = cached()
+    made(edit)
+    assert cached() == fresh()
+    path = Path(edit[0])
+    if edit[0] in FILES:
+        write(path, FILES[edit[0]])
+    else:
+        path.unlink()
+        for folder in [p for p in path.parents if p.name and p.is_dir() and not any(p.iterdir())]:
+            folder.rmdir()
+    assert cached() == whole
+
+
+def both() -> list[str]:
+    return sorted(os.fspath(p) for p in [*Path("pack").rglob("*.py"), *Path("other").rglob("*.py")])
+
+
+def test_two_packages_in_one_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change in one of them matters to the other where that imports it, and nowhere else."""
+    for name, text in FILES.items():
+        if name.startswith("pack/"):
+            write(Path("other") / name.removeprefix("pack/"), text.replace("from pack.", "from other."))
+    write(
+        Path("other/user.py"),
+        HEAD + "from pack.helpers import flatten\n\n\ndef f(x, y):\n    z = flatten(x)\n    "
+        "return mx.sigmoid(z) * mx.tanh(y) * z\n",
+    )
+
+    def of_both(folder: Path | None) -> dict[str, FileResult]:
+        return {r.path: bare(r) for r in check_paths(both(), SETTINGS, 1, folder)}
+
+    of_both(Path("cache"))
+    again = analysed(monkeypatch)
+    for edit in (
+        edited("pack/helpers.py", "x.reshape(-1, x.shape[-1])", "x.reshape(-1, 8)"),
+        edited("pack/feed.py", "self.up = nn", "self.down = nn"),
+        ("pack/extra.py", "from .steps import seldom\nseldom(1, 2)\n"),
+    ):
+        made(edit)
+        again.clear()
+        now = of_both(Path("cache"))
+        others = {p for p in again if p.startswith("other")}
+        assert others == ({"other/user.py"} if edit[0] == "pack/helpers.py" else set())
+        assert now == of_both(None)
+
+
+def test_a_doubt_that_a_run_does_not_need_stays_for_the_next(root: Path) -> None:
+    cached()
+    made(edited("pack/train.py", "x = steps.swing(x)", "pass"))
+    for part in (["pack/feed.py"], ["pack/train.py"]):
+        list(check_paths(part, SETTINGS, 1, Path("cache")))
+    assert cached() == fresh()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_parts_of_a_package_and_other_settings_in_between(root: Path, seed: int) -> None:
+    chosen = random.Random(seed)
+    others = [Settings(dtype="float32"), Settings(hot=("smooth",)), Settings(cold=("swing",))]
+    for edit in chosen.sample(list(edits()), 5):
+        made(edit)
+        some = chosen.sample(paths(), len(paths()) // 2)
+        for settings in [SETTINGS, *chosen.sample(others, 1)]:
+            kept = {r.path: bare(r) for r in check_paths(some, settings, 1, Path("cache"))}
+            assert kept == {r.path: bare(r) for r in check_paths(some, settings, 1, None)}, (edit, settings)
+    assert cached() == fresh()

@@ -15,6 +15,7 @@ from functools import cached_property
 
 from fuselint.source.links import Expr
 from fuselint.source.modules import Definition, Modules
+from fuselint.source.notes import LINKS
 from fuselint.source.project import MODULE, CompileInfo, ModuleSummary
 from fuselint.source.switches import Switches
 from fuselint.source.text import FileText
@@ -106,6 +107,7 @@ class Compiled:
         for found, origin in self.inside.origins.items():
             if found.path != path:
                 continue
+            self.modules.note(f"{LINKS}{origin.by.path}")
             outside = self.outside(found)
             if outside:
                 partly[found.name] = f"{origin} compiles it, {outside} calls it without"
@@ -199,6 +201,7 @@ class Compiled:
                 if around is not None:
                     inside.add(around)
                 elif Definition(path, by) not in makers and module is not None and self._counts(path, by, line, module):
+                    self.modules.note(f"{LINKS}{path}")
                     name = "module-level code" if by == MODULE else by
                     return f"{name} ({os.path.basename(path)}{f':{line}' if line else ''})", inside
         return "", inside

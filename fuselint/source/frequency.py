@@ -630,9 +630,9 @@ class Frequencies:
         held = self.modules.mentions(found.path)
         return any(
             m.role in CALLS and self._passes(Definition(found.path, by), m)
-            for by, all_ in (held.by_function.items() if held is not None else ())
+            for by in (held.by_function if held is not None else ())
             if by == found.name or by.startswith(f"{found.name}.<locals>.")
-            for m in all_
+            for m in (held.by_function[by] if held is not None else ())
         )
 
     # -- what never runs ----------------------------------------------------------------------------------------------

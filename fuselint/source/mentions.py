@@ -8,10 +8,10 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from fuselint.records import record, replace
 from fuselint.source.project import MODULE
@@ -70,6 +70,29 @@ class Mention:
     line: int = 0
 
 
+V = TypeVar("V")
+EVERY = "*"
+"""Which keys a part has."""
+
+
+class Part(Mapping[str, V]):
+    """A part of a file's mentions, that tells which of its keys are looked up. name: what it is called."""
+
+    def __init__(self, name: str, held: Mapping[str, V], tell: Callable[[str], None]) -> None:
+        self._name, self._held, self._tell = name, held, tell
+
+    def __getitem__(self, key: str) -> V:
+        self._tell(f"{self._name} {key}")
+        return self._held[key]
+
+    def __iter__(self) -> Iterator[str]:
+        self._tell(f"{self._name} {EVERY}")
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
 @dataclass(frozen=True)
 class Mentions:
     """Of one file. branches: lines, and what decides whether they run. handlers: lines that run where something failed.
@@ -86,13 +109,31 @@ class Mentions:
     loops: Sequence[Loop]
     branches: Sequence[tuple[Loop, Test]]
     handlers: Sequence[Loop]
-    by_name: dict[str, list[Mention]]
-    by_function: dict[str, list[Mention]]
-    stored: dict[str, list[tuple[str, ast.expr | None]]]
-    assigned: dict[str, dict[str, list[tuple[int, tuple[Test, ...]]]]]
-    bound: dict[str, dict[str, list[ast.expr | None]]]
-    elements: dict[str, list[tuple[str, str, int]]]
-    renamed: frozenset[str]
+    by_name: Mapping[str, Sequence[Mention]]
+    by_function: Mapping[str, Sequence[Mention]]
+    stored: Mapping[str, Sequence[tuple[str, ast.expr | None]]]
+    assigned: Mapping[str, Mapping[str, Sequence[tuple[int, tuple[Test, ...]]]]]
+    bound: Mapping[str, Mapping[str, Sequence[ast.expr | None]]]
+    elements: Mapping[str, Sequence[tuple[str, str, int]]]
+    renamed: Container[str]
+
+    def watched(self, tell: Callable[[str], None]) -> Mentions:
+        """The same, with its parts: which of their keys is looked up is told. Who reads the others tells it himself."""
+        parts = {name: Part(name, held, tell) for name, held in self.parts().items()}
+        return replace(self, **parts)
+
+    def parts(self) -> dict[str, Mapping[str, object]]:
+        """What is looked up by a key, by the field."""
+        assert isinstance(self.renamed, frozenset)
+        return {
+            "by_name": self.by_name,
+            "by_function": self.by_function,
+            "stored": self.stored,
+            "assigned": self.assigned,
+            "bound": self.bound,
+            "elements": self.elements,
+            "renamed": dict.fromkeys(sorted(self.renamed), True),
+        }
 
 
 def mentions(tree: ast.Module) -> Mentions:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fuselint.errors import UnreadableFile
 from fuselint.plain import dumps, loads
 from fuselint.source.folders import package_folder, python_files
+from fuselint.source.mentions import EVERY
 from fuselint.source.notes import (
+    CALLS,
     COMPILED,
     COMPILING,
     FILES,
@@ -28,10 +30,9 @@ from fuselint.source.notes import (
     HALF,
     IMPORTS,
     LAYERS,
-    LINKS,
-    MENTIONS,
     ON_METAL,
     OTHER_VERSION,
+    OUTLINE,
     PACKAGE,
     SUMMARY,
     USERS,
@@ -39,6 +40,7 @@ from fuselint.source.notes import (
     Trail,
     file_of,
     kind_of,
+    mentions_of,
     word_in,
 )
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
@@ -132,6 +134,7 @@ class Modules:
         self._imported: Remembered[str, frozenset[str]] = {}
         self._notes: Notes | None = None
         self._trail: Trail | None = None
+        self._by_outline = False  # whether no line of what is read matters
 
     # -- files --------------------------------------------------------------------------------------------------------
 
@@ -192,8 +195,16 @@ class Modules:
                 notes[question] = self.remembered(self._asked, question, make)
         finally:
             self._notes = notes
-        notes.basis[question] = self._asked[question][1].leaves()
+        notes.basis[question] = self._asked[question][1].flatten()
         return notes[question]
+
+    def _ask_outlines(self, question: str, make: Callable[[], str]) -> str:
+        """As `ask`, where it doesn't matter in which lines anything stands that a summary speaks of."""
+        self._by_outline = True
+        try:
+            return self.ask(question, make)
+        finally:
+            self._by_outline = False
 
     def note_package(self, path: str) -> None:
         """That a file's result rests on which package it belongs to: that tells tests from what runs."""
@@ -273,7 +284,7 @@ class Modules:
 
     def summary(self, path: str) -> ModuleSummary | None:
         """What a file says of its names; None where it can't be read, or isn't Python."""
-        self.note(f"{SUMMARY}{path}")
+        self.note(f"{OUTLINE if self._by_outline else SUMMARY}{path}")
         if self._analysed is not None and path == self._analysed[0]:
             return self._analysed[2]
         file = self._file(path)
@@ -459,8 +470,8 @@ class Modules:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     def links(self, path: str) -> Links | None:
-        """The calls of a file; None where it can't be read."""
-        self.note(f"{LINKS}{path}")
+        """The calls of a file; None where it can't be read. Who tells of one's line notes that."""
+        self.note(f"{CALLS}{path}")
         if path not in self._links:
             file = self._file(path)
             self._links[path] = None if file is None else links_of(file.path, file.text)
@@ -470,7 +481,7 @@ class Modules:
         """What of a file the other files of its package compile, and what they also run without that."""
         from fuselint.source.compiled import Verdict
 
-        return loads(Verdict, self.ask(f"{COMPILED}{path}", lambda: dumps(self._compiled_of(path))))
+        return loads(Verdict, self._ask_outlines(f"{COMPILED}{path}", lambda: dumps(self._compiled_of(path))))
 
     def _compiled_of(self, path: str) -> Verdict:
         from fuselint.source.compiled import Compiled
@@ -496,10 +507,12 @@ class Modules:
 
     def mentions(self, path: str) -> Mentions | None:
         """The places of a file that read names; None where it can't be read."""
-        self.note(f"{MENTIONS}{path}")
+        self.note(mentions_of(path, EVERY))
         if path not in self._mentions:
             file = self._file(path)
-            self._mentions[path] = None if file is None else mentions_of(file.path, file.text)
+            found = None if file is None else mentions_in(file.path, file.text)
+            told = None if found is None else found.watched(lambda part: self.note(mentions_of(path, part)))
+            self._mentions[path] = told
         return self._mentions[path]
 
     def with_word(self, folder: str, word: str) -> list[str]:
@@ -551,16 +564,21 @@ class Modules:
         where = f"{first} to {last}{' of a loop' if beside_innermost else ''}{ON_METAL if on_metal else ''}"
 
         def make() -> str:
+            self.note(mentions_of(found.path))
             known = self.frequencies(found.path, on_metal).at(found, first, last, beside_innermost=beside_innermost)
             return f"{known.how} {known.again} {known.of_tokens} {known.why}"
 
-        how, again, of_tokens, why = self.ask(f"{FREQUENCY}{where} in {found}", make).split(" ", 3)
+        how, again, of_tokens, why = self._ask_outlines(f"{FREQUENCY}{where} in {found}", make).split(" ", 3)
         return Frequency(how, why, again == str(True), of_tokens == str(True))
 
     def is_of_layers(self, found: Definition, on_metal: bool = False) -> bool:
         """Whether layers of which a model has many call a function: see `Frequencies.is_of_layers`."""
         question = f"{LAYERS}{ON_METAL if on_metal else ''} of {found}"
-        return self.ask(question, lambda: str(self.frequencies(found.path, on_metal).is_of_layers(found))) == str(True)
+
+        def make() -> str:
+            return str(self.frequencies(found.path, on_metal).is_of_layers(found))
+
+        return self._ask_outlines(question, make) == str(True)
 
     # -- derived classes ----------------------------------------------------------------------------------------------
 
@@ -777,7 +795,7 @@ def links_of(path: str, text: str) -> Links | None:
 
 
 @lru_cache(maxsize=KEPT)
-def mentions_of(path: str, text: str) -> Mentions | None:
+def mentions_in(path: str, text: str) -> Mentions | None:
     from fuselint.source.mentions import mentions
 
     with contextlib.suppress(UnreadableFile, RecursionError, MemoryError):

@@ -10,9 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-KIND, SUMMARY, LINKS, MENTIONS, NAMES = "kind ", "summary of ", "links of ", "mentions of ", "names of "
-"""How leaves begin that are about a path: what it is, and what a file's text says, in `facets`. A path alone, which is
-absolute and begins like none of them, is its text."""
+KIND, SUMMARY, OUTLINE, LINKS, CALLS, NAMES = (
+    "kind ",
+    "summary of ",
+    "outline of ",
+    "links of ",
+    "calls of ",
+    "names of ",
+)
+"""How leaves begin that are about a path: what it is, and what a file's text says, in `facets`. An outline is a summary
+without lines, and calls are links without lines. A path alone, which is absolute and begins like none of them, is its
+text."""
+
+MENTIONS, WHOLE = "mentions ", "all"
+"""How leaves begin that are about the places of a file that read names: all of them with their lines, or a part of
+them with the lines that they have in their function."""
 
 FILES, IMPORTS, COMPILING, WORD = "files of ", "imports in ", "compiling in ", "word "
 """How leaves begin that are about a package, named by its folder: which Python files it has, what they import, which
@@ -27,7 +39,7 @@ FREQUENCY, LAYERS, OTHER_VERSION, HALF = "how often ", "layers", "another ", "ha
 ON_METAL = " on Metal"
 """How the part of a question ends that says where code runs."""
 
-OF_FILES = (SUMMARY, LINKS, MENTIONS, NAMES)
+OF_FILES = (SUMMARY, OUTLINE, LINKS, CALLS, MENTIONS, NAMES)
 QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, OTHER_VERSION, HALF)
 
 
@@ -40,6 +52,11 @@ def kind_in(leaf: str) -> tuple[str, str]:
     """The path and the kind of such a leaf."""
     kind, _, path = leaf[len(KIND) :].partition(" of ")
     return path, kind
+
+
+def mentions_of(path: str, part: str = WHOLE) -> str:
+    """The leaf of a part of a file's mentions, as `mentions.Part` calls it."""
+    return f"{MENTIONS}{part} of {path}"
 
 
 def word_in(folder: str, word: str) -> str:
@@ -85,6 +102,12 @@ class Trail:
                     seen.add(held)
                     waiting.append(held)
         return out
+
+    def flatten(self) -> set[str]:
+        """The leaves, which are all that is kept of it from now on: what it rests on can be forgotten."""
+        leaves = self.leaves()
+        self.held = {*leaves}
+        return leaves
 
 
 class Notes(dict[str, str]):

@@ -309,6 +309,8 @@ def _text(path: str, body: bytes, encoding: str) -> str:
 
 
 def _newline(text: str) -> str:
+    if "\r" not in text:
+        return "\n"
     crlf = text.count("\r\n")
     counts = {"\n": text.count("\n") - crlf, "\r\n": crlf, "\r": text.count("\r") - crlf}
     best = max(counts, key=lambda k: counts[k])
