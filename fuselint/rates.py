@@ -76,8 +76,8 @@ class Rates:
     def _work(self, load: Load) -> float:
         width = 0 if load.itemsize <= 2 else 1
         if load.operations:
-            rate = self.products.get(load.kind, self.products["Matmul"])[width]
-            return load.operations / (rate * TERA)
+            found = self.products.get(load.kind) or self.products.get(load.kind.split(" ")[0]) or self.products["Matmul"]
+            return load.operations / (found[width] * TERA)
         return load.elements * self._element(load, width) * PICO
 
     def _element(self, load: Load, width: int) -> float:
