@@ -76,8 +76,9 @@ class Rates:
     def _work(self, load: Load) -> float:
         width = 0 if load.itemsize <= 2 else 1
         if load.operations:
-            found = self.products.get(load.kind) or self.products.get(load.kind.split(" ")[0]) or self.products["Matmul"]
-            return load.operations / (found[width] * TERA)
+            kinds = (load.kind, load.kind.split(" ")[0], "Matmul")
+            rate = next(self.products[kind][width] for kind in kinds if kind in self.products)
+            return load.operations / (rate * TERA)
         return load.elements * self._element(load, width) * PICO
 
     def _element(self, load: Load, width: int) -> float:
