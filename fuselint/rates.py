@@ -76,7 +76,8 @@ class Rates:
     def _work(self, load: Load) -> float:
         width = 0 if load.itemsize <= 2 else 1
         if load.operations:
-            rate = self.products.get(load.kind, self.products["Matmul"])[width]
+            kinds = (load.kind, load.kind.split(" ")[0], "Matmul")
+            rate = next(self.products[kind][width] for kind in kinds if kind in self.products)
             return load.operations / (rate * TERA)
         return load.elements * self._element(load, width) * PICO
 

@@ -29,7 +29,7 @@ EXAMPLE = Rates(
     operand=(0.25, 0.5),
     broadcast=(0.5, 0.75),
     steps={"Sigmoid": (1.2, 0.7)},
-    products={"Matmul": (800, 400)},
+    products={"Matmul": (800, 400), "ScaledDotProductAttention": (500, 250)},
 )
 
 
@@ -48,6 +48,7 @@ EXAMPLE = Rates(
         (Load("Compiled", 2, 0, 100 * MEGA, steps=("Sigmoid", "Add", "Sigmoid"), operands=3), 2 + 240),
         (Load("Compiled indexed", 2, 0, 100 * MEGA, steps=("Sigmoid",), operands=3, broadcast=2), 2 + 120 + 25 + 100),
         (Load("Matmul", 2, 0, 10 * MEGA, operations=8e10), 2 + 100),
+        (Load("ScaledDotProductAttention with a mask", 2, 0, 10 * MEGA, operations=8e10), 2 + 160),
         (Load("AddMM", 4, 400 * MEGA, 10 * MEGA, operations=8e10), 2 + math.hypot(100, 200)),
     ],
 )
