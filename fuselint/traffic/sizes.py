@@ -154,7 +154,7 @@ class Sizes:
         for part, whole in ((a, b), (b, a)):
             if part.bare is not None or ".shape[" not in str(part):
                 continue
-            if ".shape[" not in str(whole):
+            if not _obscurity(whole):
                 self.clearer.setdefault(part, whole)
                 return
             solved = _solved(part, whole)
