@@ -285,7 +285,7 @@ def _roles(graph: Graph, facts: KnownFacts) -> dict[str, str]:
 def _ranks(graph: Graph) -> dict[str, int]:
     """The parameters that have heads in all calls: these say by a name or a number which of the axes holds them."""
     given = given_axes(graph)
-    bases = (name.removesuffix(".shape[-1]") for name in given if name.endswith(".shape[-1]"))
+    bases = [name.removesuffix(".shape[-1]") for name in given if name.endswith(".shape[-1]")]
     return {base: HEADED_RANK for base in bases if _has_heads(base, given)}
 
 

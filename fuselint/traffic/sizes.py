@@ -154,7 +154,7 @@ class Sizes:
         for part, whole in ((a, b), (b, a)):
             if part.bare is not None or ".shape[" not in str(part):
                 continue
-            if ".shape[" not in str(whole):
+            if not _obscurity(whole):
                 self.clearer.setdefault(part, whole)
                 return
             solved = _solved(part, whole)
@@ -518,16 +518,17 @@ class Sizes:
 
     def _met(self, name: str, known: Known) -> Number | None:
         """The number of a size that it is equal to, because arrays meet there, or because both meet a third."""
-        pairs = [(self._named(a), a, b) for pair in self.same for a, b in (pair, pair[::-1])]
+        pairs = [(self._named(a), b) for pair in self.same for a, b in (pair, pair[::-1])]
         equal = [Expr.name(name)]
         for size in equal:
-            for mine, _, other in pairs:
-                solved = (size.bare or "", other) if mine == size else _solved(mine, other)
-                if solved is None or size.bare != solved[0]:
+            for mine, other in pairs:
+                solved = None if mine == size else _solved(mine, other)
+                if mine != size and (solved is None or solved[0] != size.bare):
                     continue
-                if (found := _evaluated(solved[1], known)) is not None:
+                met = other if solved is None else solved[1]
+                if (found := _evaluated(met, known)) is not None:
                     return found
-                named = self._named(solved[1])
+                named = self._named(met)
                 equal += [named] if named not in equal and len(equal) < MOST_EQUAL else []
         return None
 

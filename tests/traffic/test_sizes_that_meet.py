@@ -5,6 +5,9 @@ Each formula is set beside the bytes that MLX moves for arrays of small, differe
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import mlx.core as mx
@@ -428,3 +431,46 @@ def test_a_width_behind_heads_is_one_wherever_it_stands(tmp_path: Path) -> None:
     assert (t.at["heads"], t.at["key_dim"]) == (32, 128)
     state = zeros(32, 128, 128)
     assert t.saved_at == state.nbytes * 2  # the product, written and read
+
+
+LETTERED = """
+def rotate(q, k, v, w, cos: mx.array, sin: mx.array):
+    a, b = q[..., 0::2], q[..., 1::2]
+    c, d = k[..., 0::2], k[..., 1::2]
+    e, f = v[..., 0::2], v[..., 1::2]
+    g, h = w[..., 0::2], w[..., 1::2]
+    return a * cos - b * sin, c * cos - d * sin, e * cos - f * sin, g * cos - h * sin
+
+
+class Attention(nn.Module):
+    def __init__(self, dims: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(dims, dims)
+
+    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
+        q = self.q(x).reshape(x.shape[0], x.shape[1], self.heads, -1)
+        return rotate(q, mx.tanh(q), mx.exp(q), mx.abs(q), cos, sin)
+"""
+
+
+def test_letters_do_not_depend_on_the_order_of_sets(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(HEAD + LETTERED)
+    command = [
+        sys.executable,
+        "-m",
+        "fuselint",
+        "check",
+        "--isolated",
+        "--no-cache",
+        "--output-format",
+        "json",
+        str(path),
+    ]
+    told = {
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=False).stdout
+        for seed in "123"
+    }
+    assert len(told) == 1
+    assert b"FUS301" in told.pop()
