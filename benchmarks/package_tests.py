@@ -101,7 +101,8 @@ def outcomes(python: str, code: Path, tests: Path | None, files: Files, timeout:
         chosen = [str(path) for path in files(root)]
         path = os.pathsep.join([str(root), *sorted({str(Path(file).parent) for file in chosen})])  # tests import others
         environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-        options = ["-q", "-p", "no:cacheprovider", f"--rootdir={root}", "--import-mode=importlib", "-m", SLOW]
+        options = ["-q", "-p", "no:cacheprovider", "--continue-on-collection-errors", f"--rootdir={root}"]
+        options += ["--import-mode=importlib", "-m", SLOW]
         command = [python, "-m", "pytest", *options, f"--junitxml={report}", *chosen]
         try:
             subprocess.run(command, check=False, cwd=root, env=environment, capture_output=True, timeout=timeout)
