@@ -153,11 +153,14 @@ def _scaled(graph: Graph, node: Node, negative: bool) -> Scaled:
 
 
 def _weightlike(graph: Graph, a: Node, b: Node) -> bool:
-    """Whether one operand is a matrix: products of two batches are attention's, those of vectors are small."""
+    """Whether the second operand may be a matrix: products of two batches are attention's, those of vectors small."""
     left, right = (graph.facts.shape(n) for n in (a, b))
     if any(s is not None and (d := s.axis(-1)) is not None and d.value() == 1 for s in (left, right)):
         return False
-    return graph.facts.rank(b) in (None, 2) and graph.facts.rank(a) != 1
+    rank = graph.facts.rank(b)
+    if rank is None and b.op == "param" and graph.context.qualname.endswith(".__call__"):
+        return False  # what a layer is given is an activation
+    return rank in (None, 2) and graph.facts.rank(a) != 1
 
 
 def _is_matrix(graph: Graph, b: Node) -> bool:
@@ -325,5 +328,11 @@ COUNTEREXAMPLES = [
         "        self.H = self.H + x.T @ x\n"
         "        return x\n",
         why="the sum is float32: addmm would cast both matrices and multiply in float32",
+    ),
+    Example(
+        HEAD + "class Mix(nn.Module):\n"
+        "    def __call__(self, x, weights, out):\n"
+        "        return out[:, :, None] + weights @ x\n",
+        why="what a layer is given is an activation: this is a product of two batches",
     ),
 ]

@@ -94,17 +94,21 @@ def sizes_of(c: Call, name: str) -> Shape | None:
     """A shape argument: a tuple, or a number for one axis."""
     value = c.attrs.get(name)
     sizes = c.sizes(value)
-    if sizes is not None or isinstance(value, tuple) or (isinstance(value, Node) and _may_be_several(value)):
+    if sizes is not None or isinstance(value, tuple) or (isinstance(value, Node) and may_be_several(value)):
         return sizes
     size = c.size(value)
     return None if size is None else Shape(None, (size,))
 
 
-def _may_be_several(value: Node) -> bool:
+def may_be_several(value: Node) -> bool:
     """Whether a shape that isn't known may be a tuple: `dims: int | tuple`, also where one branch makes it one, or an
-    argument of which nothing says that it is a number."""
+    argument or a result of which nothing says that it is a number."""
     if value.op == "phi":
-        return any(n.op == "tuple" or _may_be_several(n) for n in value.inputs if n.id < value.id)
+        return any(n.op == "tuple" or may_be_several(n) for n in value.inputs if n.id < value.id)
+    if value.op == "opaque":
+        return True
+    if value.op == "call":
+        return not (value.attrs.get("target") or "").startswith(("builtins.", "math."))
     if value.op != "param":
         return False
     default = value.attrs.get("default")

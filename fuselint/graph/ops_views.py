@@ -7,6 +7,7 @@ from typing import Any
 
 from fuselint.graph import ops_rules as r
 from fuselint.graph.dtypes import DType
+from fuselint.graph.model import Node
 from fuselint.graph.op import Call, Op, PrimitiveRule, ShapeRule
 from fuselint.graph.ops_row import row
 from fuselint.graph.shapes import Shape
@@ -247,6 +248,8 @@ def _widths(c: Call) -> list[tuple[Expr, Expr]] | None:
         pairs = [width] * len(shape.dims)
     else:
         one = width[0] if isinstance(width, tuple) and len(width) == 1 else width
+        if isinstance(one, Node) and r.may_be_several(one):
+            return None
         pairs = [(one, one)] * len(shape.dims)
     sizes = [r.all_sizes(c, p) for p in pairs]
     out = [(w[0], w[1]) for w in sizes if w is not None and len(w) == 2]

@@ -486,3 +486,18 @@ def test_loops_that_need_one_another_are_asked_once() -> None:
     assert shape(graph) == "(s0.shape[-2], s0.shape[-1])"
     known = function(f"{start}\nfor i in range(n):\n{steps.replace('+ y', '+ 1')}\nreturn s0", "y, n")
     assert (shape(known), dtype(known)) == ("(4, 8)", "float32")
+
+
+@pytest.mark.parametrize(
+    ("width", "known"),
+    [
+        ("2", "(B + 4, L + 4, D + 4)"),
+        ("[(0, 0), (2, 0), (0, 0)]", "(B, L + 2, D)"),
+        ("int(n)", "(B + 2*n, L + 2*n, D + 2*n)"),
+        ("n", ""),
+        ("widths(n)", ""),
+    ],
+)
+def test_what_may_be_several_widths_pads_nobody_knows_what(width: str, known: str) -> None:
+    padded = shape(function(f"B, L, D = x.shape\nreturn mx.pad(x, {width})", "x: mx.array, n"))
+    assert padded == known or (not known and padded.startswith("(*"))
