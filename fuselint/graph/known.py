@@ -60,6 +60,7 @@ class KnownFacts:
         self.counted: dict[Any, tuple[Mapping[str, str], AbstractSet[str]]] = {}  # see unstated.py
         self.merged: frozenset[str] | None = None  # likewise, once it is asked for
         self.from_numpy: dict[Node, bool] = {}  # see trace.py
+        self.written: Any = None  # see promotion.py
         leave(self)
 
     def take_apart(self) -> None:

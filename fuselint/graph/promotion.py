@@ -82,7 +82,7 @@ def may_have_source(facts: KnownFacts, node: Node) -> bool:
     if node.op == "attr" and not isinstance(node.attrs.get("init"), Node):
         return False
     program = facts.graph.program
-    return program is None or _Written(facts, program.elsewhere).may_go_on(_At(facts.graph), node)
+    return program is None or _written(facts, program.elsewhere).may(node)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,13 +93,27 @@ class _At:
     given: Mapping[str, tuple[_At, Node]] | None = None
 
 
+def _written(facts: KnownFacts, elsewhere: Elsewhere) -> _Written:
+    """What is known of the values of a function, for as long as its facts: a chain asks the same of all its steps."""
+    if facts.written is None:
+        facts.written = _Written(facts, elsewhere)
+    found: _Written = facts.written
+    return found
+
+
 class _Written:
     """Whether a walk back may go on to a source, or to a constant, as far as this can be told without facts."""
 
     def __init__(self, facts: KnownFacts, elsewhere: Elsewhere) -> None:
         self.facts, self.elsewhere = facts, elsewhere
-        self.left = MOST_WRITTEN
+        self.here = _At(facts.graph)
+        self.left = 0
         self.known: dict[tuple[_At, Node], bool] = {}
+
+    def may(self, node: Node) -> bool:
+        """Of a value of the function that the facts are of."""
+        self.left = MOST_WRITTEN
+        return self.may_go_on(self.here, node)
 
     def may_go_on(self, at: _At, node: Node) -> bool:
         key = at, node

@@ -404,12 +404,22 @@ def _halved(weights: Mapping[Node, float]) -> dict[Node, float]:
 def _is_an_option(facts: Facts, node: Node) -> bool:
     """A number that is given, `options.scale` of an argument, or arithmetic with such; what a layer keeps may be
     learned."""
-    if node.op in ARITHMETIC and node.op != "astype":
-        return all(k.op == "const" or _is_an_option(facts, k) for k in node.inputs)
-    if node.op == "param":
-        return facts.kind(node) == "scalar"
-    held = node.inputs[0] if node.op == "attr" else None
-    return held is not None and held.op == "param" and held.attrs.get("name") != "self"
+    seen: set[Node] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n in seen or n.op == "const":
+            continue
+        seen.add(n)
+        held = n.inputs[0] if n.op == "attr" else None
+        if n.op in ARITHMETIC and n.op != "astype":
+            stack.extend(n.inputs)
+        elif n.op == "param":
+            if facts.kind(n) != "scalar":
+                return False
+        elif held is None or held.op != "param" or held.attrs.get("name") == "self":
+            return False
+    return True
 
 
 def _at(nodes: Sequence[Node], facts: Facts, values: dict[Node, float]) -> float | None:
