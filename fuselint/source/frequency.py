@@ -89,6 +89,9 @@ class _Edge:
     passing: bool = False
 
 
+WRAPPED = 2
+"""Models around the one that embeds tokens, at most."""
+
 UNKNOWN = _Edge(None)
 ANY = Mention(MODULE, "", "", "call")
 """A call with any arguments."""
@@ -167,7 +170,7 @@ class Frequencies:
                 if self.is_many(owner):
                     return Frequency(OFTEN, f"there may be many objects of {owner.name}")
                 passed = passed or self.is_model(owner)
-                of_tokens = of_tokens or any(part.name == EMBEDDING for part in self.parts(owner))
+                of_tokens = of_tokens or self._embeds(owner)
                 if self._prepares(owner):
                     ends.append(f"{owner.name} prepares an input")
                     continue
@@ -194,6 +197,13 @@ class Frequencies:
             Frequency(SELDOM, ends[0], of_tokens=of_tokens)
             if ends
             else Frequency(OFTEN, "nothing that calls it is a model")
+        )
+
+    def _embeds(self, owner: Definition, depth: int = 0) -> bool:
+        """Whether a model embeds tokens, or one that it holds does."""
+        held = list(self.parts(owner))
+        return any(part.name == EMBEDDING for part in held) or (
+            depth < WRAPPED and any(self._embeds(p.made, depth + 1) for p in held if p.made is not None and not p.many)
         )
 
     def is_of_layers(self, found: Definition) -> bool:

@@ -276,6 +276,15 @@ MASK = """
         return mx.where(mx.arange(n)[:, None] >= mx.arange(n), 0.0, -mx.inf)
 
 
+    class Words(nn.Module):
+        def __init__(self, d, n):
+            super().__init__()
+            self.table = nn.Embedding(n, d)
+
+        def __call__(self, x):
+            return self.table(x)
+
+
     class LM(nn.Module):
         def __init__(self, d, n):
             super().__init__()
@@ -296,6 +305,7 @@ MASK = """
     ("before", "inside", "words", "functions"),
     [
         ("m = mask(4096)", "pass", "nn.Embedding(n, d)", ["mask"]),  # the attention of every layer reads it
+        ("m = mask(4096)", "pass", "Words(d, n)", ["mask"]),
         ("m = mask(4096)", "pass", "nn.Linear(d, d)", []),
         ("pass", "m = mask(4096)", "nn.Linear(d, d)", ["mask"]),
     ],
