@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -15,6 +16,7 @@ from fuselint.graph.norms import Axes, Kind, Norm, Readings, chains
 from fuselint.graph.ops import TABLE
 from fuselint.graph.values import Value
 from fuselint.rulebook import Hole, Match, Synthesised
+from fuselint.source.modules import Definition
 
 FLOAT32 = DType({"float32"})
 
@@ -222,10 +224,49 @@ def _one_axis(graph: Graph, node: Node, x: Node, name: str, modulated: bool) -> 
             return Obligation(claim, "proven", facts.why(node))
         if shape.rank is not None or len(shape.dims) > 1:
             return None
+    if any(_is_made_with_several(graph, n) for n in made_of if n.op == "attr"):
+        return None
     bare = [n for n in made_of if n.op == "param"]
     if len(bare) > 1 or (bare and not modulated and narrow(graph, node) is not bare[0]):
         return None
     return Obligation(claim, "unknown", facts.why(node))
+
+
+def _is_made_with_several(graph: Graph, attribute: Node) -> bool:
+    """Whether a call makes an object with a tuple where `__init__` takes sizes of the array: `Norm((heads, dim))`."""
+    made, owner = attribute.attrs.get("init"), graph.context.class_name
+    program = graph.program
+    if not isinstance(made, Node) or owner is None or program is None or program.elsewhere is None:
+        return False
+    names = {str(n.attrs["name"]) for n in _behind(made) if n.op == "param"} - {"self"}
+    init = graph.module.method(owner, "__init__")
+    if not names or init is None:
+        return False
+    taken = [p.name for p in graph.module.functions[init].parameters][1:]
+    elsewhere, found = program.elsewhere, Definition(program.elsewhere.path_of(graph), owner)
+    for path in (found.path, *elsewhere.modules.users(found)):
+        held, summary = elsewhere.modules.mentions(path), elsewhere.modules.summary(path)
+        if held is None or summary is None:
+            continue
+        for called in sorted({owner, *(k for k, of in summary.imports.items() if of.rpartition(".")[2] == owner)}):
+            for m in held.by_name.get(called, ()):
+                if m.given and elsewhere.resolved(path, summary.resolve(m.text, m.by) or "") == found:
+                    sizes = (m.given.get(name, m.given.get(taken.index(name))) for name in names if name in taken)
+                    if any(isinstance(v, (ast.Tuple, ast.List)) and len(v.elts) > 1 for v in sizes):
+                        return True
+    return False
+
+
+def _behind(node: Node) -> set[Node]:
+    """All that a value is made of."""
+    found: set[Node] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n not in found:
+            found.add(n)
+            stack += operands(n)
+    return found
 
 
 def _leaves(node: Node) -> list[Node] | None:

@@ -522,9 +522,13 @@ def _given(call: ast.Call) -> dict[int | str, ast.expr] | None:
     return given
 
 
+FEW_ELEMENTS = 8
+"""Of a display that is kept."""
+
+
 def outline(node: ast.expr) -> ast.expr:
     """What anybody asks about of an expression: conditions, constants and names as they are, of a call what is called,
-    and of any other its line alone. Whole packages are kept so."""
+    of a display its elements, and of any other its line alone. Whole packages are kept so."""
     if isinstance(node, (ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp)):
         return node
     if isinstance(node, ast.Constant):
@@ -535,6 +539,8 @@ def outline(node: ast.expr) -> ast.expr:
         return ast.Attribute(outline(node.value), node.attr, lineno=node.lineno)
     if isinstance(node, ast.Call) and dotted(node.func) is not None:
         return ast.Call(outline(node.func), [], [], lineno=node.lineno)
+    if isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) <= FEW_ELEMENTS:
+        return type(node)([outline(e) for e in node.elts], ast.Load(), lineno=node.lineno)
     return _other(node.lineno)
 
 

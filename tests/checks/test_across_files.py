@@ -451,3 +451,46 @@ def test_what_all_calls_give_arrays_is_an_array(tmp_path: Path, cos: str, applic
     assert found.fix is not None and found.fix.applicability == applicability
     said = {o.claim: (o.verdict, o.because) for o in found.obligations}
     assert said["`sin` is an array"] == ("proven", "every call in the package gives one")
+
+
+NORM_OF_SIZES = """\
+import mlx.core as mx
+import mlx.nn as nn
+
+
+class Norm(nn.Module):
+    def __init__(self, size, eps: float = 1e-6):
+        super().__init__()
+        if isinstance(size, int):
+            size = (size,)
+        self.weight = mx.ones(size)
+        self.eps = eps
+
+    def __call__(self, x: mx.array):
+        h = x.astype(mx.float32)
+        h = h * mx.rsqrt(mx.mean(mx.square(h), axis=-1, keepdims=True) + self.eps)
+        return (h * self.weight).astype(x.dtype)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "weighted"),
+    [
+        ("Norm(dims)", True),
+        ("Norm((heads, dims))", False),
+        ("Norm(size=[heads, dims])", False),
+        ("Norm(dims, eps=(1, 2)[0])", True),
+    ],
+)
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_weight_that_a_call_makes_of_several_sizes_is_none_of_a_norm(
+    tmp_path: Path, made: str, weighted: bool, apart: bool
+) -> None:
+    user = f"class Heads(nn.Module):\n    def __init__(self, heads, dims):\n        self.norm = {made}\n"
+    (tmp_path / "__init__.py").write_text("")
+    norm = tmp_path / "norm.py"
+    norm.write_text(NORM_OF_SIZES + ("" if apart else f"\n\n{user}"))
+    (tmp_path / "heads.py").write_text(f"from mlx import nn\nfrom .norm import Norm\n\n\n{user}" if apart else "")
+    (one,) = found(tmp_path, "FUS201", hot=("*",))
+    assert one.fix is not None and ("self.weight" in one.fix.message) is weighted
+    assert one.fix.applicability == ("unsafe" if weighted else "safe")
