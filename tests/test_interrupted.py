@@ -125,7 +125,12 @@ def test_ctrl_c_in_a_pool_ends_at_once(tmp_path: Path) -> None:
     codes = []
     for delay in (0.4, 0.8, 1.2, 1.6, 2.0, 2.4):
         process = subprocess.Popen(
-            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+            command,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what runs in the background ignores it
         )
         time.sleep(delay)
         if process.poll() is None:
