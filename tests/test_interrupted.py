@@ -117,20 +117,17 @@ def test_ctrl_c_before_anything_was_written(fuselint: Run, package: Path, monkey
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="it has no process groups")
-def test_ctrl_c_in_a_pool_ends_at_once(tmp_path: Path) -> None:
+def test_ctrl_c_in_a_pool_ends_at_once(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Workers die without a word, and the command says one line."""
     for n in range(engine.POOL_FROM + 200):
         (tmp_path / f"m{n}.py").write_text(NORM)
     command = (sys.executable, "-m", "fuselint", "check", "-j", "2", "--no-cache", ".")
     codes = []
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     for delay in (0.4, 0.8, 1.2, 1.6, 2.0, 2.4):
         process = subprocess.Popen(
-            command,
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what runs in the background ignores it
+            command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
         time.sleep(delay)
         if process.poll() is None:
