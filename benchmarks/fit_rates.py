@@ -22,7 +22,7 @@ from dram_counters import launches_of
 
 from fuselint.chips import CHIPS, fits
 from fuselint.graph.symbols import Expr
-from fuselint.rates import COMPILED, INDEXED, Load, Rates, figures_of, rates_of, total
+from fuselint.rates import COMPILED, INDEXED, Load, figures_of, of_figures, rates_of, total
 from fuselint.traffic.loads import loads
 
 LARGE, MANY = 1.3e8, 5e10
@@ -223,17 +223,7 @@ def _two(points: Sequence[tuple[int, int, float]]) -> tuple[float, float]:
 
 def _error(cases: Sequence[Timed], memory: float, figures: dict[str, Any]) -> float:
     """How far the figures are from the kernels that they were made of: the mean of the relative errors."""
-    rates = Rates(
-        memory=memory * 1e6,
-        launch=0.0,
-        handing=0.0,
-        elements=figures["elements"],
-        rows={kind: [(row, pair) for row, *pair in many] for kind, many in figures["rows"].items()},
-        operand=figures["operand"],
-        broadcast=figures["broadcast"],
-        steps=figures["steps"],
-        products=figures["products"],
-    )
+    rates = of_figures(figures, memory * 1e6)
     return statistics.mean(abs(rates.seconds(c.loads[0]) * 1e6 / c.us - 1) for c in cases)
 
 

@@ -111,10 +111,16 @@ def rates_of(chip: str, bandwidth: float) -> Rates | None:
     if measured is None:
         return None
     figures = figures_of(measured)
+    memory, launch, handing = figures["share"] * bandwidth * GIGA, figures["launch"], figures["handing"][1]
+    return of_figures(figures, memory, launch * MICRO, handing * MICRO)
+
+
+def of_figures(figures: Mapping[str, Any], memory: float, launch: float = 0.0, handing: float = 0.0) -> Rates:
+    """Those of a file of a chip. memory: bytes a second. launch, handing: seconds."""
     return Rates(
-        memory=figures["share"] * bandwidth * GIGA,
-        launch=figures["launch"] * MICRO,
-        handing=figures["handing"][1] * MICRO,
+        memory=memory,
+        launch=launch,
+        handing=handing,
         elements=figures["elements"],
         rows={kind: [(row, pair) for row, *pair in many] for kind, many in figures["rows"].items()},
         operand=figures["operand"],

@@ -64,7 +64,7 @@ def standing(
 
     for graph, match in sights:
         wider = _in_every_step(graph, match, sights)
-        if is_fixed(graph, match):  # else the comprehension would stay, and make what nobody reads
+        if wider and is_fixed(graph, match):  # else the comprehension would stay, and make what nobody reads
             displaced.update(wider)
         elif wider:
             displaced.add(match)
@@ -84,8 +84,10 @@ def standing(
 def _in_every_step(graph: Graph, match: Match, sights: Sequence[Sight]) -> list[Match]:
     """Matches that compute more, and a match of a comprehension's expressions in each of its steps with it."""
     steps = [f.values[match.root.cst] for f in graph.steps(match.root.cst)] if match.root.cst is not None else []
+    if not steps:
+        return []
     wider = [m for g, m in sights if g is graph and not {m.root, *m.region}.isdisjoint(steps) and m.root not in steps]
-    return wider if wider and all(any(n in m.region for m in wider) for n in steps) else []
+    return wider if all(any(n in m.region for m in wider) for n in steps) else []
 
 
 Place = tuple[str, Spot]

@@ -445,7 +445,7 @@ def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterat
         if name == "__call__":
             words = [rf"\.{re.escape(w)}\b" for w in sorted(_held(elsewhere, path, owner))]
         else:
-            words = [rf"\b{re.escape(w)}\s*\(" for w in sorted({name, *_renamed(program.summary.imports, name)})]
+            words = [rf"\b{re.escape(w)}\s*\(" for w in sorted({name, *renamed(program.summary.imports, name)})]
         pattern = re.compile("|".join(words)) if words else None
         for qualname, function in program.summary.functions.items():
             text = program.file.text[function.span.start : function.span.end]
@@ -456,7 +456,8 @@ def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterat
                 yield caller
 
 
-def _renamed(imports: Mapping[str, str], name: str) -> set[str]:
+def renamed(imports: Mapping[str, str], name: str) -> set[str]:
+    """What a file's imports call a function or class of another."""
     return {k for k, target in imports.items() if target.rpartition(".")[2] == name}
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fuselint.finding import Numerics, Obligation
-from fuselint.graph.callers import goes_with
+from fuselint.graph.callers import goes_with, renamed
 from fuselint.graph.dtypes import DType
 from fuselint.graph.identities_reduce import kept
 from fuselint.graph.model import Graph, Node, operands, region
@@ -238,7 +238,7 @@ def _is_made_with_several(graph: Graph, attribute: Node) -> bool:
     program = graph.program
     if not isinstance(made, Node) or owner is None or program is None or program.elsewhere is None:
         return False
-    names = {str(n.attrs["name"]) for n in _behind(made) if n.op == "param"} - {"self"}
+    names = {str(n.attrs["name"]) for n in region(made, ()) if n.op == "param"} - {"self"}
     init = graph.module.method(owner, "__init__")
     if not names or init is None:
         return False
@@ -248,25 +248,13 @@ def _is_made_with_several(graph: Graph, attribute: Node) -> bool:
         held, summary = elsewhere.modules.mentions(path), elsewhere.modules.summary(path)
         if held is None or summary is None:
             continue
-        for called in sorted({owner, *(k for k, of in summary.imports.items() if of.rpartition(".")[2] == owner)}):
+        for called in sorted({owner, *renamed(summary.imports, owner)}):
             for m in held.by_name.get(called, ()):
                 if m.given and elsewhere.resolved(path, summary.resolve(m.text, m.by) or "") == found:
                     sizes = (m.given.get(name, m.given.get(taken.index(name))) for name in names if name in taken)
                     if any(isinstance(v, (ast.Tuple, ast.List)) and len(v.elts) > 1 for v in sizes):
                         return True
     return False
-
-
-def _behind(node: Node) -> set[Node]:
-    """All that a value is made of."""
-    found: set[Node] = set()
-    stack = [node]
-    while stack:
-        n = stack.pop()
-        if n not in found:
-            found.add(n)
-            stack += operands(n)
-    return found
 
 
 def _leaves(node: Node) -> list[Node] | None:
