@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from fuselint import chips
 from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
-from fuselint.finding import InDtype, Traffic
+from fuselint.finding import UNSTATED, InDtype, Saved, Traffic
 from fuselint.finding import Seconds as SecondsSaved
 from fuselint.graph.callers import Axis, absent_arguments, given_axes, given_dtypes, given_ranks, given_shapes
 from fuselint.graph.dtypes import CONCRETE, DType
@@ -548,7 +549,7 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
     every = sizes.numbers(now + fused, known)
     other = None
     if region.otherwise is not None:
-        other = _in_other_dtype(region.otherwise, known, {name: n for name, (n, _) in every.items()})
+        other = _in_other_dtype(region.otherwise, known, every, now - fused)
     numbers = _worth_saying(region, every, known)
     at = {name: n for name, (n, _) in numbers.items()}
     saved, fewer = region.saved(known, at), region.fewer
@@ -568,7 +569,7 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
         saved_at=least,
         launches_fewer=fewest,
         assumed=(
-            *(name for name, (_, source) in numbers.items() if source == "assumed"),
+            *(name for name, (_, source) in numbers.items() if source in UNSTATED),
             *["dtype"] * (other is not None),
         ),
         sources={name: source for name, (_, source) in numbers.items()},
@@ -576,6 +577,7 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
         phase=settings.phase or "prefill",
         seconds=None if least is None else band(_seconds(region, known, at, chip, least, fewest)),
         otherwise=other,
+        saves=_saves(now, fused, every),
     )
 
 
@@ -595,12 +597,47 @@ def _worth_saying(region: Region, numbers: Mapping[str, Number], known: Known) -
     before the fix and once after may be as large as it likes."""
     formulas = [r.leading for r in (region, region.otherwise) if r is not None]
     counts = {name for now, fused in formulas for name in (now - fused).names}
-    said = {name for name, (_, source) in numbers.items() if source != "assumed" or known.likely(name) is not None}
+    said = {name for name, (_, source) in numbers.items() if source not in UNSTATED or known.likely(name) is not None}
     return {name: n for name, n in numbers.items() if name in counts | said}
 
 
-def _in_other_dtype(region: Region, known: Known, at: Mapping[str, int]) -> InDtype:
+MOST_OFF = 8
+"""How many times smaller, or larger, than that of a typical model a size may well be."""
+ALIKE = 0.1
+"""Shares no further apart are one that can be told of."""
+
+
+def _saves(now: Expr, fused: Expr, numbers: Mapping[str, Number]) -> Saved:
+    """The share holds whatever the sizes are where one formula is a multiple of the other; else it is told of where it
+    stays much the same, whatever those are that nothing says."""
+    saved = readable(now - fused)
+    if not now.terms:
+        return Saved(saved, None, exact=False)
+    monomial, most = now.terms[0]
+    left = Fraction(dict(fused.terms).get(monomial, 0)) / most
+    if now * left == fused:
+        return Saved(saved, float(1 - left), exact=True)
+    at = {name: n for name, (n, _) in numbers.items()}
+    guessed = [name for name, (_, source) in numbers.items() if source == "typical"]
+    moved = [{n: max(1, at[n] // MOST_OFF) for n in names} for names in _each_and_all(guessed)]
+    moved += [{n: at[n] * MOST_OFF for n in names} for names in _each_and_all(guessed)]
+    shares = [_share(now, fused, {**at, **there}) for there in ({}, *moved)]
+    return Saved(saved, shares[0] if max(shares) - min(shares) <= ALIKE else None, exact=False)
+
+
+def _each_and_all(names: Sequence[str]) -> list[list[str]]:
+    return [[n] for n in names] + [list(names)] * (len(names) > 1)
+
+
+def _share(now: Expr, fused: Expr, at: Mapping[str, int]) -> float:
+    before, after = (formula.substitute(at).value() or 0 for formula in (now, fused))
+    return 1 - after / before if before else 0.0
+
+
+def _in_other_dtype(region: Region, known: Known, numbers: Mapping[str, Number], saved: Expr) -> InDtype:
+    """saved: what the fix saves in the first dtype."""
     now, fused = region.leading
+    apart = (saved - (now - fused)).terms
     return InDtype(
         dtype=region.dtype,
         bytes_now=readable(now),
@@ -608,7 +645,9 @@ def _in_other_dtype(region: Region, known: Known, at: Mapping[str, int]) -> InDt
         kernels_now=len(region.before),
         kernels_fused=len(region.after),
         launches_fewer=region.fewer,
-        saved_at=region.saved(known, at),
+        saved_at=region.saved(known, {name: n for name, (n, _) in numbers.items()}),
+        saves=_saves(now, fused, {**region.bytes.sizes.numbers(now + fused, known), **numbers}),
+        less=True if all(c >= 0 for _, c in apart) else False if all(c <= 0 for _, c in apart) else None,
     )
 
 

@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
 
-from fuselint.finding import Source
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
 from fuselint.graph.tape import Array
 from fuselint.traffic.apart import Apart, Operand, base
-from fuselint.traffic.known import BY_RANK, HEADED, IMAGE, LETTER_OF, LETTERS, Known, Number, role
+from fuselint.traffic.known import BY_RANK, HEADED, IMAGE, LETTER_OF, LETTERS, Known, Number, least_sure, role
 
 ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
 
@@ -454,7 +453,8 @@ class Sizes:
         if name != ROWS or self.roles.get(ROWS) != "head rows" or known.number(ROWS) is not None:
             return None
         heads = [n for i in (2, 3) if (n := known.likely(f"{self.rows}.shape[-{i}]")) is not None]
-        return (heads[0][0] * known.of_role("rows")[0], "assumed") if len(heads) == 1 else None
+        tokens, source = known.of_role("rows")
+        return (heads[0][0] * tokens, least_sure(("assumed", source))) if len(heads) == 1 else None
 
     def _of_operand(self, name: str, known: Known, within: frozenset[str]) -> Number | None:
         """The elements of an operand of unknown shape, by what it is for."""
@@ -465,25 +465,30 @@ class Sizes:
         if own.use == "number":
             return 1, "assumed"
         if own.use == "vector":
-            return self._widths(self.apart.like, known, within | {name}), "assumed"
+            width, source = self._widths(self.apart.like, known, within | {name})
+            return width, least_sure(("assumed", source))
         if own.use == "table":
-            return known.of_role("length")[0] * known.of_role("pairs")[0], "assumed"
+            (length, of_length), (pairs, of_pairs) = known.of_role("length"), known.of_role("pairs")
+            return length * pairs, least_sure(("assumed", of_length, of_pairs))
         like = self.elements(self.apart.like) if self._apart(self.apart.like) is None else self.elements(None)
         if own.shape is not None and any(d == 1 for d in own.shape.dims):
             dims = product(map(self._named, own.shape.dims))
             last = self._last(None if self._apart(self.apart.like) is not None else self.apart.like)
             # A number for each row, or what the axes that are known hold.
             like = like // last if len(own.shape.dims) == 1 else Expr.name(BATCH) * dims
-        numbers = {n: self.number(n, known, within | {name})[0] for n in like.names - within - {name}}
-        return like.substitute(numbers).value() or 1, "assumed"
+        parts = {n: self.number(n, known, within | {name}) for n in like.names - within - {name}}
+        value = like.substitute({n: number for n, (number, _) in parts.items()}).value()
+        return value or 1, least_sure(("assumed", *(source for _, source in parts.values())))
 
-    def _widths(self, like: Shape | None, known: Known, within: frozenset[str]) -> int:
+    def _widths(self, like: Shape | None, known: Known, within: frozenset[str]) -> Number:
         """The features of a result, or where its last axis is no width of the model, those of one."""
         last = self._last(None if self._apart(like) is not None else like)
-        numbers = {n: self.number(n, known, within)[0] for n in last.names - within}
+        parts = {n: self.number(n, known, within) for n in last.names - within}
         roles = {self._role(n) for n in last.names}
-        found = last.substitute(numbers).value() if roles <= {"features"} else None
-        return found if found is not None and found > 1 else known.of_role("features")[0]
+        found = last.substitute({n: number for n, (number, _) in parts.items()}).value()
+        if roles <= {"features"} and found is not None and found > 1:
+            return found, least_sure(source for _, source in parts.values())
+        return known.of_role("features")
 
     def _of_pairs(self, name: str, known: Known) -> Number | None:
         """Pairs of a rotation, and the width that they are half of: of a head, whatever the code calls it."""
@@ -498,8 +503,9 @@ class Sizes:
             or known.number(alone) is not None
         ):
             return None
-        pairs = known.of_role("pairs")[0]
-        return (pairs, "assumed") if name == letter else (2 * pairs, "assumed") if name == alone else None
+        pairs, said = known.of_role("pairs")
+        source = least_sure(("assumed", said))
+        return (pairs, source) if name == letter else (2 * pairs, source) if name == alone else None
 
     def _role(self, name: str) -> str:
         return self.roles.get(name) or role(name)
@@ -512,9 +518,7 @@ class Sizes:
         value = meaning.substitute({n: number for n, (number, _) in parts.items()}).value()
         if value is None or value < 1:
             return None
-        sources = {source for _, source in parts.values()}
-        order: tuple[Source, ...] = ("assumed", "phase", "config", "recorded")
-        return value, next((s for s in order if s in sources), "stated")
+        return value, least_sure(source for _, source in parts.values())
 
     def _met(self, name: str, known: Known) -> Number | None:
         """The number of a size that it is equal to, because arrays meet there, or because both meet a third."""
@@ -626,9 +630,7 @@ def _evaluated(size: Expr, known: Known) -> Number | None:
     value = size.substitute({n: s[0] for n, s in said.items() if s is not None}).value()
     if value is None or value < 1:
         return None
-    sources = {s[1] for s in said.values() if s is not None}
-    order: tuple[Source, ...] = ("assumed", "config", "recorded")
-    return value, next((s for s in order if s in sources), "stated")
+    return value, least_sure(s[1] for s in said.values() if s is not None)
 
 
 def reduced(formula: Expr) -> Expr:
