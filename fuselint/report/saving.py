@@ -13,6 +13,9 @@ from fuselint.report import percent, size
 MOST_NAMES = 3
 """Of sizes that nothing says, in one line."""
 
+LONGEST = 60
+"""Of a formula beside a share."""
+
 TYPICAL = "at sizes of a typical model where nothing says any"
 
 
@@ -44,17 +47,17 @@ def in_shares(t: Traffic) -> str:
     if not shares:
         return f"saves at least {amount} of these bytes"
     if amount and not _about(t) and len(set(shares)) == 1:
-        return f"saves {_percent(shares[0])} of these bytes, at least {amount}"
-    return f"saves at least {_about(t)}{_percent(min(shares))} of these bytes" + (f", {amount}" if amount else "")
+        return f"saves {_percent(shares[0])} of these bytes" + _besides(shares[0], f"at least {amount}")
+    return f"saves at least {_about(t)}{_percent(min(shares))} of these bytes" + _besides(min(shares), amount)
 
 
 def unsaid(t: Traffic) -> str:
     """Which sizes nothing says, and how to say them."""
     names = t.typical
-    stated = ",".join(f"{name}=N" for name in names[:MOST_NAMES])
-    config = "" if "config" in t.sources.values() else ", --model-config"
-    run = "" if t.calls is not None else " or a recorded run"
-    return f"nothing says {listed(names)}: --shape {stated}{config}{run} gives bytes and time"
+    ways = [f"--shape {names[0]}=N" if len(names) == 1 else "--shape"]
+    ways += ["--model-config"] if "config" not in t.sources.values() else []
+    ways += ["a recorded run"] if t.calls is None else []
+    return f"nothing says {listed(names)}: {listed(ways)} gives bytes and time"
 
 
 def listed(names: Sequence[str]) -> str:
@@ -72,7 +75,7 @@ def _part(s: Saved, dtype: str = "") -> str:
     about = "" if s.exact else "about "
     if s.share < 0:
         return f"costs {about}{percent(-s.share)} more bytes{dtype}"
-    return f"saves {about}{_percent(s.share)} of these bytes{dtype}, {s.bytes}"
+    return f"saves {about}{_percent(s.share)} of these bytes{dtype}" + _besides(s.share, s.bytes)
 
 
 def _shares(t: Traffic) -> list[float]:
@@ -96,6 +99,11 @@ def _formula(t: Traffic) -> str:
     return "" if t.otherwise.less is None else t.otherwise.saves.bytes if t.otherwise.less else t.saves.bytes
 
 
+def _besides(share: float, formula: str) -> str:
+    """The formula, where it is worth reading beside the share."""
+    return f", {formula}" if formula and share < 1 and len(formula) <= LONGEST else ""
+
+
 def _percent(share: float) -> str:
     """All of it only where nothing is left."""
-    return "more than 99 %" if 0.995 <= share < 1 else percent(share)
+    return "all" if share == 1 else "more than 99 %" if share >= 0.995 else percent(share)

@@ -124,10 +124,10 @@ def _fixes(report: Survey) -> Iterator[str]:
         f = s.finding
         assert f.fix is not None
         assumed = f"; {', '.join(s.assumed)} assumed" if s.assumed else ""
-        saved = f"about {size(s.bytes)}, {plural(s.launches, 'launch')}{assumed}"
+        amount = f"about {size(s.bytes)}, {plural(s.launches, 'launch')}{assumed}"
         if s.typical:
-            saved = f"{plural(s.launches, 'launch')}; nothing shows {listed(s.typical)}"
-        yield (f"  {f.path}:{f.line} {f.code} {f.name} ({f.fix.applicability}), {plural(s.runs, 'run')}: {saved}")
+            amount = f"{plural(s.launches, 'launch')}; nothing shows {listed(s.typical)}"
+        yield (f"  {f.path}:{f.line} {f.code} {f.name} ({f.fix.applicability}), {plural(s.runs, 'run')}: {amount}")
 
 
 def _percent(part: int, whole: int) -> str:

@@ -249,7 +249,8 @@ def test_statistics_are_json_where_findings_would_be(fuselint: Callable[..., Ran
     (tmp_path / "norm.py").write_text(NORM)
     [count] = json.loads(fuselint("check", "--statistics", "--output-format", "json").out)
     assert {**count, "bytes": 0} == {
-        "code": "FUS201", "name": "unfused-rms-norm", "count": 1, "fixable": 1, "bytes": 0, "launches": 6
+        "code": "FUS201", "name": "unfused-rms-norm", "count": 1, "fixable": 1, "bytes": 0, "launches": 6, "unsized": 1,
+        "bytes_unsized": count["bytes"],
     }  # fmt: skip
     assert count["bytes"] > 10**6
     assert json.loads(fuselint("check", "--statistics", "--output-format", "jsonl").out) == count

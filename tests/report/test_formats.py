@@ -195,7 +195,7 @@ def test_json_has_the_documented_keys_in_order() -> None:
     assert " ".join(first["fix"]) == "applicability message edits needs requires numerics verification"
     assert " ".join(first["traffic"]) == (
         "symbols bytes_now bytes_fused kernels_now kernels_fused launches_fewer dtype at saved_at assumed "
-        "sources chip phase seconds model calls otherwise"
+        "sources chip phase seconds model calls otherwise saves"
     )
     assert first["fix"]["edits"] == [{"start": 10, "end": 12, "text": "é"}]
     assert first["related"][1] == {"path": "other.py", "line": 7, "message": "the weight"}

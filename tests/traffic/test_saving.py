@@ -403,8 +403,8 @@ def test_pairs_of_a_head_are_few_where_the_code_does_not_say() -> None:
     sizes = Sizes()
     sizes.meanings["F"] = Expr.name("x.shape[-1]") // 2
     sizes.meanings["D"] = Expr.name("x.shape[-1]")
-    assert sizes.number("F", Known()) == (64, "assumed")  # not half of a model's width
-    assert sizes.number("D", Known()) == (4096, "assumed")
+    assert sizes.number("F", Known()) == (64, "typical")  # not half of a model's width
+    assert sizes.number("D", Known()) == (4096, "typical")
 
 
 ROTATED = """
@@ -593,10 +593,10 @@ def test_a_table_that_is_added_to_a_product_of_weights_has_its_own_size() -> Non
 def test_the_width_of_a_rotation_is_that_of_a_head() -> None:
     sizes = Sizes()
     sizes.meanings["F"] = (Expr.name("dims") + Expr.of(1)) // 2
-    assert sizes.number("F", Known()) == (64, "assumed")
-    assert sizes.number("dims", Known()) == (128, "assumed")  # beside those pairs, not a model's width
-    assert Sizes().number("dims", Known()) == (4096, "assumed")
-    assert sizes.number("config.rotary_dim", Known()) == (128, "assumed")
+    assert sizes.number("F", Known()) == (64, "typical")
+    assert sizes.number("dims", Known()) == (128, "typical")  # beside those pairs, not a model's width
+    assert Sizes().number("dims", Known()) == (4096, "typical")
+    assert sizes.number("config.rotary_dim", Known()) == (128, "typical")
 
 
 PAIRS = """def rotate(q: mx.array, cos: mx.array, sin: mx.array):

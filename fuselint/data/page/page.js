@@ -31,10 +31,11 @@
   const launches = sum(data.functions, "launches") - sum(data.functions, "launches_fixed");
   const share = now ? `, ${Math.round(100 * (now - then) / now)} %` : "";
   const typical = data.functions.some((f) => f.typical) || data.findings.some((f) => f.typical.length);
-  const guessed = typical ? "and at those of a typical model where nothing says any: such totals rank, and say no more; " : "";
+  const about = typical ? "~" : "";
+  const guessed = typical ? "and at those of a typical model where nothing says any, marked ~, which rank and say no more; " : "";
   $("totals").textContent =
-    `${plural(data.findings.length, "finding")} in ${plural(data.files, "file")}. One call of every function moves ${bytes(now)}; ` +
-    `the safe fixes leave ${bytes(then)} (${bytes(now - then)} less${share}) and save ${plural(launches, "launch").replace(/launchs$/, "launches")}.`;
+    `${plural(data.findings.length, "finding")} in ${plural(data.files, "file")}. One call of every function moves ${about}${bytes(now)}; ` +
+    `the safe fixes leave ${about}${bytes(then)} (${about}${bytes(now - then)} less${share}) and save ${plural(launches, "launch").replace(/launchs$/, "launches")}.`;
   $("basis").textContent =
     `Bytes are counted from the source at the sizes that each finding names, ${guessed}activations in ${data.dtype}; ` +
     `times are estimates for ${data.chip.name} (${data.chip.origin}). fuselint ${data.version}.`;
@@ -140,7 +141,8 @@
       button.addEventListener("click", () => open(id));
       last.append(button);
     });
-    body.append(make("tr", {}, first, ...[bytes(f.bytes), bytes(f.bytes_fixed), f.launches, f.launches_fixed].map(
+    const about = f.typical ? "~" : "";
+    body.append(make("tr", {}, first, ...[about + bytes(f.bytes), about + bytes(f.bytes_fixed), f.launches, f.launches_fixed].map(
       (text) => make("td", { class: "n", text })), last));
   }
   $("functions").append(body);
@@ -181,7 +183,7 @@
         title: (items) => items.length ? items[items.length - 1].raw.g : "",
         label: (item) => {
           const own = leaf(item.raw);
-          return own ? `${own.name}: ${bytes(own.bytes)} today, ${bytes(own.bytes_fixed)} fixed, ${plural(own.ids.length, "finding")}` : bytes(item.raw.v);
+          return own ? `${own.name}: ${own.typical ? "~" : ""}${bytes(own.bytes)} today, ${own.typical ? "~" : ""}${bytes(own.bytes_fixed)} fixed, ${plural(own.ids.length, "finding")}` : bytes(item.raw.v);
         } } } },
     },
   });
