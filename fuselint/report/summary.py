@@ -74,14 +74,15 @@ def models(results: Iterable[FileResult], settings: Settings) -> Iterator[str]:
             continue
         tokens = "a token" if m.tokens == 1 else f"a pass of {m.tokens} tokens"
         left = f"; not counted: {', '.join(m.unknown[:MOST_CALLS])}" if m.unknown else ""
-        guessed = f", {size(m.typical)} of them {saving.TYPICAL}" if m.typical > LITTLE * m.moved else ""
+        guessed = f", {size(m.typical)} of them {saving.TYPICAL}," if m.typical > LITTLE * m.moved else ""
         more = f" and {len(m.unknown) - MOST_CALLS} more" if len(m.unknown) > MOST_CALLS else ""
         time = f"{duration(m.seconds.low)} to {duration(m.seconds.high)}"
         yield (
             f"{r.path}: {settings.model_config.name} moves {size(m.moved)} {tokens}{guessed} in "
             f"{plural(m.functions, 'class')}, {plural(m.launches, 'launch')}; memory alone: {time}{left}{more}"
         )
-    if any(f.traffic for r in results for f in r.findings):
+    numbers = (f.traffic for r in results for f in r.findings if f.traffic is not None)
+    if any(not t.typical for t in numbers) or any(r.model is not None for r in results):
         yield f"times are estimates for {chip.name} ({origin})"
 
 

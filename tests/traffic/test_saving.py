@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 import mlx.core as mx
 
 from fuselint.config import Settings
-from fuselint.finding import Traffic
+from fuselint.finding import Saved, Traffic
 from fuselint.graph.callers import given_dtypes
 from fuselint.graph.supplied import MODEL
 from fuselint.graph.symbols import Expr, evaluate
@@ -47,6 +48,36 @@ def test_a_llama_norm_moves_nine_times_what_it_has_to() -> None:
     assert (t.kernels_now, t.kernels_fused) == (9, 1)
     assert t.symbols == {"T": "rows of x", "D": "dims"}
     assert (t.at, t.assumed) == ({"T": 2048, "D": 4096}, ("D", "T", "dtype"))
+
+
+def test_a_saving_is_a_share_and_a_formula() -> None:
+    (t,) = savings(NORM, "FUS201", "RMSNorm.__call__")
+    assert (dict(t.sources), t.typical) == ({"D": "typical", "T": "assumed"}, ("D",))
+    assert t.saves == Saved("32*T*D", 1 - 4 / 36, exact=True)
+    assert t.otherwise is not None and t.otherwise.less is True
+    assert t.otherwise.saves == Saved("20*T*D", float(1 - Fraction(8, 28)), exact=True)
+    (stated,) = savings(NORM, "FUS201", "RMSNorm.__call__", Settings(shape={"D": 64}))
+    assert stated.typical == () and stated.saves == t.saves
+
+
+GATED = """def f(x: mx.array, {}):
+    return mx.tanh(mx.sigmoid({}) * x)
+"""
+
+
+def test_a_share_is_told_of_where_sizes_hardly_change_it() -> None:
+    """A vector is small beside rows, whatever it is exactly; what may be as large as the rows or not decides."""
+    (small,) = savings(GATED.format("weight", "weight"), "FUS301", settings=Settings(dtype="bf16"))
+    assert small.typical == ("D", "weight.size")
+    assert small.saves is not None and not small.saves.exact and small.saves.share is not None
+    sizes = {"T": 512, "D": 640, "weight.size": 640}
+    now, fused = (evaluate(text, sizes) for text in (small.bytes_now, small.bytes_fused))
+    assert abs(small.saves.share - (1 - fused / now)) < 0.01
+    (large,) = savings(GATED.format("y", "y"), "FUS301", settings=Settings(dtype="bf16"))
+    assert large.saves is not None and large.saves.share is None
+    stated = Settings(dtype="bf16", shape={**sizes, "y.size": 7})
+    (said,) = savings(GATED.format("y", "y"), "FUS301", settings=stated)
+    assert said.saves is not None and said.saves.share is not None
 
 
 def kernels_of(function: Callable[..., mx.array], *arrays: mx.array) -> int:
