@@ -165,7 +165,7 @@ class ModelTraffic:
 class Saved:
     """The bytes that a fix saves, as a formula and as a share of those that move now.
 
-    share: None where sizes that nothing says decide it. exact: whether it is the same whatever the sizes are.
+    share: None where sizes that nobody states decide it. exact: whether it is the same whatever the sizes are.
     """
 
     bytes: str

@@ -602,14 +602,14 @@ def _worth_saying(region: Region, numbers: Mapping[str, Number], known: Known) -
 
 
 MOST_OFF = 8
-"""How many times smaller, or larger, than that of a typical model a size may well be."""
+"""How many times smaller, or larger, than it counts a size may well be that nobody states."""
 ALIKE = 0.1
 """Shares no further apart are one that can be told of."""
 
 
 def _saves(now: Expr, fused: Expr, numbers: Mapping[str, Number]) -> Saved:
     """The share holds whatever the sizes are where one formula is a multiple of the other; else it is told of where it
-    stays much the same, whatever those are that nothing says."""
+    stays much the same, whatever those are that nobody states."""
     saved = readable(now - fused)
     if not now.terms:
         return Saved(saved, None, exact=False)
@@ -618,7 +618,7 @@ def _saves(now: Expr, fused: Expr, numbers: Mapping[str, Number]) -> Saved:
     if now * left == fused:
         return Saved(saved, float(1 - left), exact=True)
     at = {name: n for name, (n, _) in numbers.items()}
-    guessed = [name for name, (_, source) in numbers.items() if source == "typical"]
+    guessed = [name for name, (_, source) in numbers.items() if source in UNSTATED]
     moved = [{n: max(1, at[n] // MOST_OFF) for n in names} for names in _each_and_all(guessed)]
     moved += [{n: at[n] * MOST_OFF for n in names} for names in _each_and_all(guessed)]
     shares = [_share(now, fused, {**at, **there}) for there in ({}, *moved)]

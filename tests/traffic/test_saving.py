@@ -75,7 +75,7 @@ def test_a_share_is_told_of_where_sizes_hardly_change_it() -> None:
     assert abs(small.saves.share - (1 - fused / now)) < 0.01
     (large,) = savings(GATED.format("y", "y"), "FUS301", settings=Settings(dtype="bf16"))
     assert large.saves is not None and large.saves.share is None
-    stated = Settings(dtype="bf16", shape={**sizes, "y.size": 7})
+    stated = Settings(dtype="bf16", shape={**sizes, "x.size": 7})
     (said,) = savings(GATED.format("y", "y"), "FUS301", settings=stated)
     assert said.saves is not None and said.saves.share is not None
 
