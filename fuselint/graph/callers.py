@@ -8,6 +8,7 @@ or the dtype that its docstring states.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from fuselint.graph.dtypes import UNKNOWN, DType
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.facts import Facts
 from fuselint.graph.likely import likely
+from fuselint.graph.makers import made_sizes
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import Shape
@@ -51,9 +53,11 @@ Given = tuple[Node, Node]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What calls make of an axis: the number that it always is, and what they call it."""
+    """What calls make of an axis: the number that it always is, or in the call that gives the fewest elements, and
+    what they call it."""
 
     number: int | None
+    least: int | None
     sizes: frozenset[Expr]
 
 
@@ -69,6 +73,7 @@ class Callers:
         self._named_axes: dict[Graph, dict[str, Axis]] = {}
         self._absent: dict[Graph, frozenset[Node]] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
+        self._made_sizes: dict[KnownFacts, dict[str, int]] = {}
 
     def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
         """By the symbol of an argument's dtype: what the package's calls give it or the docstring, or MODEL."""
@@ -167,10 +172,23 @@ class Callers:
             for own, argument in pairs:
                 shape = likely(argument, outer) if own.op == "param" else None
                 if shape is not None and shape.lead is None and outer.kind(argument) != "scalar":
-                    found.setdefault(own, []).append([(d, outer.usual(d)[0]) for d in shape.dims])
+                    found.setdefault(own, []).append([(d, self._number(d, outer)) for d in shape.dims])
         for own, given in found.items():
             if len({len(axes) for axes in given}) == 1:
-                yield own, [_axis(sizes) for sizes in zip(*given, strict=True)]
+                smallest = min(given, key=lambda axes: math.prod(n or 1 for _, n in axes))
+                sizes = zip(zip(*given, strict=True), smallest, strict=True)
+                yield own, [_axis(axis, least) for axis, (_, least) in sizes]
+
+    def _number(self, size: Expr, facts: KnownFacts) -> int | None:
+        """A size of a caller as a number: by defaults, else as the package makes the caller's object."""
+        number, _ = facts.usual(size)
+        if number is not None or not size.names:
+            return number
+        if facts not in self._made_sizes:
+            self._made_sizes[facts] = {}
+            known = {name: n for name, (n, _) in facts.reach.numbers.items()}
+            self._made_sizes[facts] = {**made_sizes(facts, known), **known}
+        return size.substitute(self._made_sizes[facts]).met().value()
 
     def absent(self, graph: Graph, depth: int = 0) -> frozenset[Node]:
         """Parameters that are None by default, and that no call in the package gives anything else."""
@@ -239,9 +257,9 @@ class Callers:
         return self._usual[graph]
 
 
-def _axis(given: Sequence[tuple[Expr, int | None]]) -> Axis:
+def _axis(given: Sequence[tuple[Expr, int | None]], least: int | None) -> Axis:
     numbers = {n for _, n in given}
-    return Axis(numbers.pop() if len(numbers) == 1 else None, frozenset(size for size, _ in given))
+    return Axis(numbers.pop() if len(numbers) == 1 else None, least, frozenset(size for size, _ in given))
 
 
 def _axes_of(parameter: Node, count: int) -> tuple[Expr, ...]:

@@ -6,7 +6,8 @@ call may come from the constructor that it stands in, and so on: each chain of c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
@@ -16,6 +17,8 @@ from fuselint.graph.fact import Place
 from fuselint.graph.facts import Facts
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node
+from fuselint.graph.ops import TABLE
+from fuselint.graph.symbols import Expr
 from fuselint.source.modules import Definition
 
 CHAIN = 3
@@ -103,3 +106,54 @@ def _ways(
 def _made(facts: KnownFacts, found: Definition, call: Node) -> Inside | None:
     """The constructor of a class as a call runs it."""
     return facts.constructed(Instance(found, maker=(facts, call), path=SELF))
+
+
+def made_sizes(facts: KnownFacts, known: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that the object of a method has by its constructor's arguments, where the package's calls of that give
+    numbers. Where these differ, those of the smallest object. known: sizes that are numbers anyway."""
+    attributes = [n for n in facts.graph.nodes if n.op == "attr" and facts.kind(n) in ("scalar", "array")]
+    nodes = attributes + [n for n in facts.graph.nodes if n.op in TABLE and TABLE[n.op].kind == "layer"]
+    wanted = {s.bare for n in attributes if facts.kind(n) == "scalar" and (s := facts.size(n)) is not None}
+    wanted -= known.keys() | {None}
+    ways: list[dict[str, int]] = []
+
+    def ask(made: Facts) -> bool | None:
+        found: dict[str, int] = {}
+        sizes = list(numbered(nodes, facts, made))
+        found.update((size.bare, n) for size, n in sizes if size.bare is not None)
+        solve(sizes, found)
+        ways.append(found)
+        return True if wanted <= found.keys() else None
+
+    if nodes:
+        list(as_made(facts.graph, ask))
+    out: dict[str, int] = {}
+    for way in sorted(ways, key=lambda way: (-len(way), math.prod(way.values()))):
+        out = {**way, **out}
+    return out
+
+
+def numbered(nodes: Sequence[Node], facts: KnownFacts, likely_facts: KnownFacts) -> Iterator[tuple[Expr, int]]:
+    """The sizes of values, and the numbers that they are in other facts of them."""
+    for node in nodes:
+        sizes = [(facts.size(node), likely_facts.size(node))] if facts.kind(node) == "scalar" else []
+        shape, likely_shape = facts.shape(node), likely_facts.shape(node)
+        if shape is not None and likely_shape is not None:
+            dims = shape.tail(len(likely_shape.dims)) or shape.dims  # of an unknown rank too
+            sizes += zip(reversed(dims), reversed(likely_shape.dims), strict=False)
+        for size, likely_size in sizes:
+            number = None if size is None else likely_facts.usual(likely_size)[0]
+            if size is not None and number is not None and number > 0:
+                yield size, number
+
+
+def solve(sizes: Sequence[tuple[Expr, int]], known: dict[str, int]) -> None:
+    """Adds the names that one size alone leaves open: of 3*n, which is 384, where n is."""
+    for size, number in sizes:
+        if size.bare is not None or not size.names:
+            continue
+        rest = size.substitute(known)
+        (name, *more) = rest.names or ("",)
+        factor = rest.substitute({name: 1}).value() or 0
+        if not more and rest == Expr.name(name) * factor and factor and number % factor == 0:
+            known.setdefault(name, number // factor)
