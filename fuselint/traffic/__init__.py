@@ -18,7 +18,7 @@ from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
 from fuselint.graph.likely import likely
-from fuselint.graph.makers import made_sizes, numbered, solve
+from fuselint.graph.makers import is_part, made_sizes, numbered, solve
 from fuselint.graph.model import PROPERTIES, Graph, Node, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import Shape
@@ -149,23 +149,26 @@ def by_default(graph: Graph) -> Mapping[str, int]:
     its configurations and constructors, and what all constructors of the package give its object: where these have a
     number, in the shape of the same value."""
     facts, usual = graph.facts, graph.usual
-    given = {name: axis.number for name, axis in given_axes(graph).items() if axis.number is not None}
+    given = {name: axis.least for name, axis in given_axes(graph).items() if axis.least is not None}
     found: dict[str, set[int]] = {}
     for node in graph.nodes:
         if node.op == "dim" and node.inputs[0].op == "param" and (size := facts.size(node)) is not None:
             axis = f"{node.inputs[0].attrs['name']}.shape[{node.attrs['axis']}]"
             if axis in given and size.bare is not None:
                 found.setdefault(size.bare, set()).add(given[axis])
-    sizes = list(numbered(graph.nodes, facts, usual))
+    # What a constructor has by default is not what the package's calls give it.
+    never = graph.context.class_name if is_part(graph) else None
+    sizes = list(numbered(graph.nodes, facts, usual, never))
     for size, number in sizes:
         if size.bare is not None:
             found.setdefault(size.bare, set()).add(number)
     # A name of one word may be another value's where these facts are worked out in another order.
-    known = {name: n for name, (n, _) in usual.reach.numbers.items() if "." in name and n > 0}
+    counted = ((k, n) for k, (n, rests) in usual.reach.numbers.items() if all(d.owner != never for d in rests))
+    known = {name: n for name, n in counted if "." in name and n > 0}
     known |= {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
     solve(sizes, known)
     made = made_sizes(facts, known)
-    return made | {name: n for name, n in given.items() if n > 1} | known
+    return {name: n for name, n in given.items() if n > 1} | known | made
 
 
 def saves_where_compiled(graph: Graph, match: Match) -> bool:
