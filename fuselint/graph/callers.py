@@ -132,7 +132,7 @@ class Callers:
             return {}
         if (graph, depth) not in self._shapes:
             self._shapes[graph, depth] = {}  # of a function that calls itself
-            self._shapes[graph, depth] = dict(self._ranked(graph, facts, depth))
+            self._shapes[graph, depth] = dict(reversed(list(self._ranked(graph, facts, depth))))
         return self._shapes[graph, depth]
 
     def _ranked(self, graph: Graph, facts: KnownFacts, depth: int) -> Iterator[tuple[Node, Shape]]:
@@ -142,6 +142,9 @@ class Callers:
                 if len(numbers) < SEVERAL or any(n is not None for n in numbers):
                     named = zip(numbers, _axes_of(own, len(numbers)), strict=True)
                     yield own, Shape(None, tuple(axis if n is None else Expr.of(n) for n, axis in named))
+        for own in self._lasts(graph, depth):
+            if facts.shape(own) is None and facts.kind(own) == "unknown":
+                yield own, Shape(own.attrs["name"], ())  # an array whose last axis the calls know
 
     def axes(self, graph: Graph, facts: KnownFacts) -> dict[str, Axis]:
         """By the name of a size of a parameter: what all of the package's calls make it."""

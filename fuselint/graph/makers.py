@@ -149,11 +149,17 @@ def made_sizes(facts: KnownFacts, known: Mapping[str, int]) -> dict[str, int]:
     nodes = attributes + [n for n in facts.graph.nodes if n.op in TABLE and TABLE[n.op].kind == "layer"]
     wanted = {name for n in nodes for s in _own_sizes(n, facts) for name in s.names if ".shape[" not in name}
     wanted = (wanted | facts.input_axes.keys()) - known.keys()
+    program, owner = facts.graph.program, facts.graph.context.class_name
+    init = None if program is None or owner is None else program.init(owner)
+    arguments = [] if init is None else [p for name, p in init.params.items() if name != "self"]
     parts: list[dict[str, int]] = []
 
     def ask(made: Facts) -> dict[str, int] | None:
         found: dict[str, int] = {}
         sizes = list(numbered(nodes, facts, made))
+        for p in arguments:
+            size, number = facts.size(p), made.usual(made.size(p))[0]
+            sizes += [(size, number)] if size is not None and number is not None and number > 0 else []
         found.update((size.bare, n) for size, n in sizes if size.bare is not None)
         solve(sizes, found)
         given = ((name, made.usual(size)[0]) for name, size in made.input_axes.items())
