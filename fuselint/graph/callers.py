@@ -8,6 +8,7 @@ or the dtype that its docstring states.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from fuselint.graph.dtypes import UNKNOWN, DType
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.facts import Facts
 from fuselint.graph.likely import likely
+from fuselint.graph.makers import is_part, made_sizes
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import Shape
@@ -51,9 +53,11 @@ Given = tuple[Node, Node]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What calls make of an axis: the number that it always is, and what they call it."""
+    """What calls make of an axis: the number that it always is, or in the call that gives the fewest elements, and
+    what they call it."""
 
     number: int | None
+    least: int | None
     sizes: frozenset[Expr]
 
 
@@ -69,6 +73,8 @@ class Callers:
         self._named_axes: dict[Graph, dict[str, Axis]] = {}
         self._absent: dict[Graph, frozenset[Node]] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
+        self._last_axes: dict[tuple[Graph, int], dict[Node, Axis]] = {}
+        self._made_sizes: dict[KnownFacts, dict[str, int]] = {}
 
     def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
         """By the symbol of an argument's dtype: what the package's calls give it or the docstring, or MODEL."""
@@ -126,7 +132,7 @@ class Callers:
             return {}
         if (graph, depth) not in self._shapes:
             self._shapes[graph, depth] = {}  # of a function that calls itself
-            self._shapes[graph, depth] = dict(self._ranked(graph, facts, depth))
+            self._shapes[graph, depth] = dict(reversed(list(self._ranked(graph, facts, depth))))
         return self._shapes[graph, depth]
 
     def _ranked(self, graph: Graph, facts: KnownFacts, depth: int) -> Iterator[tuple[Node, Shape]]:
@@ -136,6 +142,9 @@ class Callers:
                 if len(numbers) < SEVERAL or any(n is not None for n in numbers):
                     named = zip(numbers, _axes_of(own, len(numbers)), strict=True)
                     yield own, Shape(None, tuple(axis if n is None else Expr.of(n) for n, axis in named))
+        for own in self._lasts(graph, depth):
+            if facts.shape(own) is None and facts.kind(own) == "unknown":
+                yield own, Shape(own.attrs["name"], ())  # an array whose last axis the calls know
 
     def axes(self, graph: Graph, facts: KnownFacts) -> dict[str, Axis]:
         """By the name of a size of a parameter: what all of the package's calls make it."""
@@ -153,6 +162,11 @@ class Callers:
             for dims in ways:
                 if len(dims) == len(axes):
                     out.update((d.bare, axis) for d, axis in zip(dims, axes, strict=True) if d.bare is not None)
+        for own, last in self._lasts(graph, 0).items():
+            shape = facts.shape(own)
+            named = last_axis(own) if shape is None else shape.axis(-1)
+            if named is not None and named.bare is not None:
+                out.setdefault(named.bare, last)
         return out
 
     def ranks(self, graph: Graph) -> dict[Node, int]:
@@ -167,10 +181,48 @@ class Callers:
             for own, argument in pairs:
                 shape = likely(argument, outer) if own.op == "param" else None
                 if shape is not None and shape.lead is None and outer.kind(argument) != "scalar":
-                    found.setdefault(own, []).append([(d, outer.usual(d)[0]) for d in shape.dims])
+                    found.setdefault(own, []).append([(d, self._number(d, outer, depth + 1)) for d in shape.dims])
         for own, given in found.items():
             if len({len(axes) for axes in given}) == 1:
-                yield own, [_axis(sizes) for sizes in zip(*given, strict=True)]
+                smallest = min(given, key=lambda axes: math.prod(n or 1 for _, n in axes))
+                sizes = zip(zip(*given, strict=True), smallest, strict=True)
+                yield own, [_axis(axis, least) for axis, (_, least) in sizes]
+
+    def _lasts(self, graph: Graph, depth: int) -> dict[Node, Axis]:
+        """By the parameter: what the calls make its last axis, of those that say it, however many axes they give."""
+        if depth >= DEEPEST:
+            return {}
+        if (graph, depth) not in self._last_axes:
+            self._last_axes[graph, depth] = {}  # of a function that calls itself
+            found: dict[Node, list[tuple[Expr, int]]] = {}
+            for caller, pairs in self.calls(graph):
+                outer = self._shaped(caller, depth + 1)
+                for own, argument in pairs:
+                    shape = likely(argument, outer) if own.op == "param" and outer.kind(argument) != "scalar" else None
+                    last = None if shape is None or shape.rank == 0 else shape.axis(-1)
+                    number = None if last is None else self._number(last, outer, depth + 1)
+                    if last is not None and number is not None:
+                        found.setdefault(own, []).append((last, number))
+            self._last_axes[graph, depth] = {own: _axis(s, min(n for _, n in s)) for own, s in found.items()}
+        return self._last_axes[graph, depth]
+
+    def _number(self, size: Expr, facts: KnownFacts, depth: int) -> int | None:
+        """A size of a caller as a number: by defaults, as the package makes its object, or by what is given to it."""
+        number, rests = facts.usual(size)
+        if not size.names or (number is not None and all(d.owner != facts.graph.context.class_name for d in rests)):
+            return number
+        if facts not in self._made_sizes:
+            self._made_sizes[facts] = {}
+            never = facts.graph.context.class_name if is_part(facts.graph) else None
+            numbers = facts.reach.numbers.items()
+            known = {name: n for name, (n, rests) in numbers if all(d.owner != never for d in rests)}
+            self._made_sizes[facts] = {**known, **made_sizes(facts, known)}
+        numbers = self._made_sizes[facts]
+        if any(".shape[" in name for name in size.names - numbers.keys()):
+            lasts = self._lasts(facts.graph, depth)
+            given = ((s.axis(-1), a.least) for p, a in lasts.items() if (s := facts.shape(p)) is not None)
+            numbers = {**{d.bare: n for d, n in given if d is not None and d.bare and n}, **numbers}
+        return size.substitute(numbers).met().value()
 
     def absent(self, graph: Graph, depth: int = 0) -> frozenset[Node]:
         """Parameters that are None by default, and that no call in the package gives anything else."""
@@ -239,9 +291,14 @@ class Callers:
         return self._usual[graph]
 
 
-def _axis(given: Sequence[tuple[Expr, int | None]]) -> Axis:
+def _axis(given: Sequence[tuple[Expr, int | None]], least: int | None) -> Axis:
     numbers = {n for _, n in given}
-    return Axis(numbers.pop() if len(numbers) == 1 else None, frozenset(size for size, _ in given))
+    return Axis(numbers.pop() if len(numbers) == 1 else None, least, frozenset(size for size, _ in given))
+
+
+def last_axis(parameter: Node) -> Expr:
+    """What the last axis of a parameter is called of which nothing else is known."""
+    return Expr.name(f"{parameter.attrs['name']}.shape[-1]")
 
 
 def _axes_of(parameter: Node, count: int) -> tuple[Expr, ...]:

@@ -7,8 +7,9 @@ what one file learns of another does not depend on which was looked at before.
 from __future__ import annotations
 
 import os
+import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ from fuselint.source.text import FileText
 
 if TYPE_CHECKING:
     from fuselint.graph.callers import Callers
+
+Use = tuple[Graph, Node]
+"""A call of a function or class, and where it stands."""
 
 SHARED = 16
 """Files whose graphs are kept for the next file that asks for them."""
@@ -39,6 +43,7 @@ class Elsewhere:
             modules.know(root.file, root.summary)
         self.modules = modules
         self._paths: dict[Program, str] = {root: self.path}
+        self._uses: dict[Definition, tuple[list[Use], Generator[Use, None, None]]] = {}
         self.callers: Callers | None = None  # made by whom asks for it: it goes with the file
         # What one file asks for, it asks for often.
         self.resolved = cache(self.modules.resolve)
@@ -143,8 +148,22 @@ class Elsewhere:
         """Whether a line stands in another file than the one that is analysed."""
         return place.path != self.root.file.path
 
-    def uses(self, found: Definition) -> Iterator[tuple[Graph, Node]]:
+    def uses(self, found: Definition) -> Iterator[Use]:
         """The calls of a class or function in the package: those of its own file first, then by the order of files."""
+        if found not in self._uses:
+            self._uses[found] = ([], self._found_uses(found))
+        known, more = self._uses[found]
+        if more.gi_running:
+            yield from self._found_uses(found)
+            return
+        at = 0
+        while at < len(known) or (use := next(more, None)) is not None:
+            if at == len(known):
+                known.append(use)
+            yield known[at]
+            at += 1
+
+    def _found_uses(self, found: Definition) -> Generator[Use, None, None]:
         for path in [found.path, *self.modules.users(found)]:
             program = self.program(path)
             for qualname in [] if program is None else _naming(program, found.name):
@@ -159,9 +178,9 @@ def _naming(program: Program, name: str) -> Iterator[str]:
     """The functions of a file that may call something by a name, or by another that the file gives it."""
     last = name.rpartition(".")[2]
     imported = {k for k, target in program.summary.imports.items() if target.rpartition(".")[2] == last}
+    pattern = re.compile(rf"\b({'|'.join(map(re.escape, sorted({last, *imported})))})\s*\(")
     for qualname, function in program.summary.functions.items():
-        text = program.file.text[function.span.start : function.span.end]
-        if any(word in text for word in {last, *imported}):
+        if pattern.search(program.file.text, function.span.start, function.span.end):
             yield qualname
 
 

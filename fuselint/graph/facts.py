@@ -142,7 +142,10 @@ class Facts(KnownFacts):
         axis = None if made_for is None or shape is None else shape.axis(-1)
         if made_for is None or axis is None or axis.bare is None:
             return
-        number, rests = self.usual(call.size(call.setting(made_for)))
+        size = call.size(call.setting(made_for))
+        if size is not None:
+            self.input_axes[axis.bare] = size
+        number, rests = self.usual(size)
         if number is not None and rests:
             self.reach.numbers.setdefault(axis.bare, (number, rests))
 
@@ -665,6 +668,8 @@ class Facts(KnownFacts):
             found = self._looked_up(node, target, inputs)
             if found is not None:
                 return found
+        if self.reach.usual and (found := self._where_missing(node, target, inputs)) is not None:
+            return found
         told = inputs and (inputs[0].kind in ("none", "str") or inputs[0].present)
         if target == "builtins.isinstance" and told and node.inputs[-1].attrs.get("target") == ARRAY:
             return scalar_fact("weak bool", const=inputs[0].kind == "array", why="its type is known")
@@ -701,6 +706,20 @@ class Facts(KnownFacts):
         if target == "builtins.getattr" and len(known) == len(found):
             return self._unmarked(self.joined(known, ("attribute", node)), self._name(node))
         return None
+
+    def _where_missing(self, node: Node, target: str, inputs: Sequence[Fact]) -> Fact | None:
+        """The number that `config.get("hidden_size", 1024)` and `getattr(config, "hidden_size", 1024)` give where the
+        configuration says none."""
+        callee = node.attrs.get("callee")
+        gets = isinstance(callee, Node) and callee.op == "attr" and callee.attrs.get("name") == "get"
+        if len(inputs) != (2 if gets else 3) or not (gets or target == "builtins.getattr") or self._across is None:
+            return None
+        name, default = inputs[-2].const, inputs[-1]
+        if not isinstance(name, str) or type(default.const) not in (int, float):
+            return None
+        place, owner = self._across.elsewhere.place_of(self.graph, node), self.graph.context.qualname
+        rests = default.rests | {Default(name, default.const, owner, place)}
+        return replace(default, rests=rests, why=f"{name}, where nothing says another one")
 
     def _rounded(self, node: Node, target: str, inputs: Sequence[Fact]) -> Expr | None:
         if len(inputs) != 1:

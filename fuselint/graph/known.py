@@ -57,6 +57,7 @@ class KnownFacts:
         self._weight_sizes: set[Expr] = set()
         self.likely_shapes: dict[Node, Shape | None] = {}  # see likely.py
         self.likely_ranks: dict[Node, int] = {}  # of parameters, likewise
+        self.input_axes: dict[str, Expr] = {}  # last axes of what layers are given, and what these are made for
         self.counted: dict[Any, tuple[Mapping[str, str], AbstractSet[str]]] = {}  # see unstated.py
         self.merged: frozenset[str] | None = None  # likewise, once it is asked for
         self.from_numpy: dict[Node, bool] = {}  # see trace.py

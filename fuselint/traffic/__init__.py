@@ -19,7 +19,7 @@ from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
 from fuselint.graph.likely import likely
-from fuselint.graph.makers import as_made
+from fuselint.graph.makers import is_part, made_sizes, numbered, solve
 from fuselint.graph.model import PROPERTIES, Graph, Node, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import Shape
@@ -150,63 +150,26 @@ def by_default(graph: Graph) -> Mapping[str, int]:
     its configurations and constructors, and what all constructors of the package give its object: where these have a
     number, in the shape of the same value."""
     facts, usual = graph.facts, graph.usual
-    given = {name: axis.number for name, axis in given_axes(graph).items() if axis.number is not None}
+    given = {name: axis.least for name, axis in given_axes(graph).items() if axis.least is not None}
     found: dict[str, set[int]] = {}
-    products: list[tuple[Expr, int]] = []
     for node in graph.nodes:
         if node.op == "dim" and node.inputs[0].op == "param" and (size := facts.size(node)) is not None:
             axis = f"{node.inputs[0].attrs['name']}.shape[{node.attrs['axis']}]"
             if axis in given and size.bare is not None:
                 found.setdefault(size.bare, set()).add(given[axis])
-    for size, number in _numbered(graph.nodes, facts, usual):
+    # What a constructor has by default is not what the package's calls give it.
+    never = graph.context.class_name if is_part(graph) else None
+    sizes = list(numbered(graph.nodes, facts, usual, never))
+    for size, number in sizes:
         if size.bare is not None:
             found.setdefault(size.bare, set()).add(number)
-        elif size.names:
-            products.append((size, number))
     # A name of one word may be another value's where these facts are worked out in another order.
-    known = {name: n for name, (n, _) in usual.reach.numbers.items() if "." in name and n > 0}
+    counted = ((k, n) for k, (n, rests) in usual.reach.numbers.items() if all(d.owner != never for d in rests))
+    known = {name: n for name, n in counted if "." in name and n > 0}
     known |= {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
-    for size, number in products:
-        rest = size.substitute(known)
-        (name, *more) = rest.names or ("",)
-        factor = rest.substitute({name: 1}).value() or 0
-        if not more and rest == Expr.name(name) * factor and factor and number % factor == 0:
-            known.setdefault(name, number // factor)
-    made = _made_sizes(graph, known)
-    return made | {name: n for name, n in given.items() if n > 1} | known
-
-
-def _numbered(nodes: Sequence[Node], facts: KnownFacts, likely_facts: KnownFacts) -> Iterator[tuple[Expr, int]]:
-    """The sizes of values, and the numbers that they are in other facts of them."""
-    for node in nodes:
-        sizes = [(facts.size(node), likely_facts.size(node))] if facts.kind(node) == "scalar" else []
-        shape, likely_shape = facts.shape(node), likely_facts.shape(node)
-        if shape is not None and likely_shape is not None:
-            dims = shape.tail(len(likely_shape.dims)) or shape.dims  # of an unknown rank too
-            sizes += zip(reversed(dims), reversed(likely_shape.dims), strict=False)
-        for size, likely_size in sizes:
-            number = None if size is None else likely_facts.usual(likely_size)[0]
-            if size is not None and number is not None and number > 0:
-                yield size, number
-
-
-def _made_sizes(graph: Graph, known: Mapping[str, int]) -> dict[str, int]:
-    """The sizes that the object of a method has by its constructor's arguments: those that all calls of the package
-    give it which give a number."""
-    attributes = [n for n in graph.nodes if n.op == "attr" and graph.facts.kind(n) == "scalar"]
-    wanted = {s.bare for n in attributes if (s := graph.facts.size(n)) is not None} - known.keys() - {None}
-    nodes = attributes + [n for n in graph.nodes if n.op in TABLE and TABLE[n.op].kind == "layer"]
-    numbers: dict[str, set[int]] = {}
-
-    def ask(made: Facts) -> bool | None:
-        found = {size.bare: n for size, n in _numbered(nodes, graph.facts, made) if size.bare is not None}
-        for name, n in found.items():
-            numbers.setdefault(name, set()).add(n)
-        return True if wanted <= found.keys() else None
-
-    if nodes:
-        list(as_made(graph, ask))
-    return {name: next(iter(found)) for name, found in numbers.items() if len(found) == 1}
+    solve(sizes, known)
+    made = made_sizes(facts, known)
+    return {name: n for name, n in given.items() if n > 1} | known | made
 
 
 def saves_where_compiled(graph: Graph, match: Match) -> bool:
