@@ -16,7 +16,7 @@ import libcst as cst
 
 from fuselint.graph import ops
 from fuselint.graph.dtypes import DType
-from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotated, constant_fact, members
+from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotated, array_fact, constant_fact, members
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.op import REFUSED, Op
 from fuselint.graph.symbols import Expr
@@ -163,6 +163,8 @@ class Across:
             return held
         value = NO_DEFAULT if found is None else self.modules.constant(found)
         summary = None if found is None else self.modules.summary(found.path)
+        if found is not None and summary is not None and (array := array_fact(summary, found.name)) is not None:
+            return replace(array, places=self._places(found.path, summary.lines.get(found.name, 1)))
         if found is None or summary is None or not (value is None or isinstance(value, (bool, int, float, str))):
             return None
         return replace(constant_fact(value), places=self._places(found.path, summary.lines.get(found.name, 1)))
