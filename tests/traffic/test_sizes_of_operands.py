@@ -1051,3 +1051,20 @@ def test_a_helper_gives_the_shape_of_its_operand_times_a_number_of_the_module(tm
     sizes = {**at(t, T=6, N=8), "D": 4}
     assert evaluate(t.bytes_now, sizes) == now
     assert evaluate(t.bytes_fused, sizes) == moved((xb, s, xb))
+
+
+MIXED = """
+@mx.compile
+def mix(projected, normed, count: int, width: int):
+    weights = mx.sigmoid(projected).reshape(*projected.shape[:-1], count, width)
+    streams = normed.reshape(*normed.shape[:-1], count, width)
+    return mx.mean(weights * streams, axis=-2)
+"""
+
+
+def test_a_last_axis_that_a_reshape_splits_is_the_product_of_its_parts(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", MIXED, "FUS302")
+    x = mx.zeros((6, 4, 8), mx.bfloat16)
+    sizes = {**at(t, T=6, D=8, normed=x.size), "count": 4}
+    assert evaluate(t.bytes_now, sizes) == moved((x, x), (x, x, x))
+    assert evaluate(t.bytes_fused, sizes) == moved((x, x, x))
