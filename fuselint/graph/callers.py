@@ -27,7 +27,7 @@ from fuselint.graph.shapes import Shape
 from fuselint.graph.supplied import MODEL, Frame, Path, Supplied
 from fuselint.graph.symbols import Expr
 from fuselint.graph.trace import is_configured
-from fuselint.graph.unstated import from_outside
+from fuselint.graph.unstated import from_outside, wide_weights
 from fuselint.source.modules import Definition
 
 if TYPE_CHECKING:
@@ -219,7 +219,8 @@ class Callers:
 
     def _frame(self, graph: Graph, depth: int) -> Frame:
         facts = self._facts(graph)
-        return Frame(facts, self.dtypes(graph, facts, depth), outer=partial(self._part, graph, depth))
+        symbols = {**wide_weights(facts), **self.dtypes(graph, facts, depth)}
+        return Frame(facts, symbols, outer=partial(self._part, graph, depth))
 
     def _part(self, graph: Graph, depth: int, parameter: Node, path: Path) -> str | None:
         """The dtype of an element of a tuple or list that the calls of a function give it."""
@@ -424,6 +425,8 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
     target, name = node.attrs.get("target"), found.name.rpartition(".")[2]
     if isinstance(target, str) and elsewhere.resolve(facts.graph, target) == found:
         return True
+    if _may_be(elsewhere, facts.graph, node.attrs.get("callee"), found):
+        return True
     if graph.context.class_name is None:
         return False
     callee = node.attrs.get("callee")
@@ -432,6 +435,19 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
         return False
     objects = [c.found for c in facts.callees(node) if c.found is not None]
     return any(elsewhere.method(o, name) == found for o in objects)
+
+
+def _may_be(elsewhere: Elsewhere, caller: Graph, callee: object, found: Definition) -> bool:
+    """Whether `rotate = rotate_pairs if paired else rotate_halves` may be a function."""
+    if not isinstance(callee, Node) or callee.op != "phi":
+        return False
+    for node in callee.inputs:
+        name = node.attrs.get("qualname") if node.op == "function" else node.attrs.get("target")
+        if node.op == "phi" and node.id < callee.id and _may_be(elsewhere, caller, node, found):
+            return True
+        if node.op in ("function", "global") and isinstance(name, str) and elsewhere.resolve(caller, name) == found:
+            return True
+    return False
 
 
 def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterator[Graph]:
@@ -445,7 +461,8 @@ def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterat
         if name == "__call__":
             words = [rf"\.{re.escape(w)}\b" for w in sorted(_held(elsewhere, path, owner))]
         else:
-            words = [rf"\b{re.escape(w)}\s*\(" for w in sorted({name, *renamed(program.summary.imports, name)})]
+            names = map(re.escape, sorted({name, *renamed(program.summary.imports, name)}))
+            words = [rf"\b{w}(?=\s*\(|\s+if\b)|(?:\belse|=)\s*{w}\b" for w in names]  # also one of two that is called
         pattern = re.compile("|".join(words)) if words else None
         for qualname, function in program.summary.functions.items():
             text = program.file.text[function.span.start : function.span.end]

@@ -59,6 +59,7 @@ class KnownFacts:
         self.likely_ranks: dict[Node, int] = {}  # of parameters, likewise
         self.counted: dict[Any, tuple[Mapping[str, str], AbstractSet[str]]] = {}  # see unstated.py
         self.merged: frozenset[str] | None = None  # likewise, once it is asked for
+        self.wide_weights: Mapping[str, str] | None = None  # likewise
         self.from_numpy: dict[Node, bool] = {}  # see trace.py
         self.written: Any = None  # see promotion.py
         leave(self)

@@ -1,0 +1,68 @@
+"""What the package's calls of a function say of its arguments' dtypes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from graph.packages import graph, write
+
+from fuselint.graph.callers import given_dtypes
+
+OPERATIONS = """def split(mixes, scale):
+    mixes = mixes.astype(mx.float32)
+    return mx.sigmoid(mixes * scale.astype(mx.float32))
+
+
+def choose(mixes, scale):
+    return split(mixes, scale)
+"""
+
+LAYER = """from .operations import choose
+
+
+class Layer(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.mix = mx.zeros((dims, 4), dtype=mx.float32)
+        self.scale = mx.ones((4,), dtype=mx.float32)
+
+    def project(self, z):
+        return z @ self.mix
+
+    def __call__(self, x):
+        z = mx.fast.rms_norm(x.astype(mx.float32), None, 1e-5)
+        return choose(self.project(z), self.scale)
+"""
+
+
+def test_a_weight_made_float32_is_that_in_other_files_too(tmp_path: Path) -> None:
+    package = write(tmp_path, {"operations.py": OPERATIONS, "layer.py": LAYER})
+    given = given_dtypes(graph(package / "operations.py", "split"))
+    assert given == {"mixes.dtype": "float32", "scale.dtype": "float32"}
+
+
+def test_a_weight_of_no_stated_dtype_has_the_models(tmp_path: Path) -> None:
+    layer = LAYER.replace(", dtype=mx.float32", "")
+    package = write(tmp_path, {"operations.py": OPERATIONS, "layer.py": layer})
+    given = given_dtypes(graph(package / "operations.py", "split"))
+    assert given["scale.dtype"] == "the model's dtype"
+
+
+CHOSEN = """def pairs(x, y):
+    return mx.tanh(x) * y
+
+
+def halves(x, y):
+    return mx.exp(x) * y
+
+
+def f(x, paired):
+    turn = halves if paired else pairs
+    return turn(x.astype(mx.float32), mx.cos(mx.arange(4)))
+"""
+
+
+def test_one_of_two_functions_is_given_what_the_chosen_one_is_called_with(tmp_path: Path) -> None:
+    package = write(tmp_path, {"a.py": CHOSEN})
+    for name in ("pairs", "halves"):
+        assert given_dtypes(graph(package / "a.py", name)) == {"x.dtype": "float32", "y.dtype": "float32"}
