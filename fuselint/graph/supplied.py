@@ -16,7 +16,7 @@ from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
-from fuselint.graph.unstated import wide_weights
+from fuselint.graph.unstated import ARRAYS, is_from_outside, wide_weights
 from fuselint.source.modules import Definition
 
 MODEL = "the model's dtype"
@@ -93,7 +93,8 @@ class Supplied:
         if node.op == "attr":
             init = node.attrs.get("init")
             if not isinstance(init, Node) or _may_be_array(init, frame.facts):
-                return None  # loading may replace it
+                is_weight = not path and frame.facts.kind(node) in ARRAYS and not is_from_outside(node)
+                return MODEL if is_weight else None  # loading may replace it
             return self.of(frame, init, path)
         if node.op == "astype":
             return self._cast(frame, node.attrs.get("dtype"))

@@ -66,3 +66,30 @@ def test_one_of_two_functions_is_given_what_the_chosen_one_is_called_with(tmp_pa
     package = write(tmp_path, {"a.py": CHOSEN})
     for name in ("pairs", "halves"):
         assert given_dtypes(graph(package / "a.py", name)) == {"x.dtype": "float32", "y.dtype": "float32"}
+
+
+DENSE = """def dense(linear, coded):
+    if coded:
+        return mx.from_fp8(linear.weight, dtype=mx.float32) * linear.scale[:, None]
+    return linear.weight
+
+
+def merged(weight, delta):
+    return mx.tanh(weight + delta)
+
+
+def f(linear, coded, delta):
+    return merged(dense(linear, coded), delta)
+"""
+
+
+def test_what_one_of_two_returns_says_is_not_the_dtype_of_both(tmp_path: Path) -> None:
+    package = write(tmp_path, {"a.py": DENSE})
+    assert "weight.dtype" not in given_dtypes(graph(package / "a.py", "merged"))
+
+
+def test_what_both_returns_say_is_the_dtype(tmp_path: Path) -> None:
+    package = write(
+        tmp_path, {"a.py": DENSE.replace("return linear.weight", "return linear.weight.astype(mx.float32)")}
+    )
+    assert given_dtypes(graph(package / "a.py", "merged"))["weight.dtype"] == "float32"
