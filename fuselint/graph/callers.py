@@ -68,6 +68,7 @@ class Callers:
         self._shapes: dict[tuple[Graph, int], dict[Node, Shape]] = {}
         self._named_axes: dict[Graph, dict[str, Axis]] = {}
         self._absent: dict[Graph, frozenset[Node]] = {}
+        self._is_given: dict[tuple[Graph, Node], bool] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
 
     def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
@@ -188,6 +189,36 @@ class Callers:
             self._absent[graph] = frozenset(optional if 0 < len(calls) < MOST else ())
         return self._absent[graph]
 
+    def is_given(self, graph: Graph, parameter: Node, depth: int = 0) -> bool:
+        """Whether some call in the package, perhaps one of the method that a base class has in its place, gives an
+        argument, or hands one on that is given."""
+        if depth >= DEEPEST:
+            return False
+        if (graph, parameter) not in self._is_given:
+            self._is_given[graph, parameter] = False  # of a function that calls itself
+            self._is_given[graph, parameter] = self._gives(graph, parameter, depth)
+        return self._is_given[graph, parameter]
+
+    def _gives(self, graph: Graph, parameter: Node, depth: int) -> bool:
+        for version in (graph, *self._overridden(graph)):
+            for caller, pairs in self.calls(version):
+                for own, n in pairs:
+                    if own.op != "param" or own.attrs["name"] != parameter.attrs["name"] or _is_none(n):
+                        continue
+                    if n.op != "param" or n is own or self.is_given(caller, n, depth + 1):
+                        return True
+        return False
+
+    def _overridden(self, graph: Graph) -> Iterator[Graph]:
+        """The methods of base classes that a method stands in the place of: what calls them may run it."""
+        owner, name = graph.context.class_name, graph.context.qualname.rpartition(".")[2]
+        bases = [] if owner is None else self.elsewhere.lineage(Definition(self.elsewhere.path_of(graph), owner))[0][1:]
+        for base in bases:
+            method = self.elsewhere.method(base, name)
+            above = None if method is None else self.elsewhere.graph(method)
+            if above is not None and above is not graph:
+                yield above
+
     def always_array(self, graph: Graph, parameter: Node, depth: int = 0) -> bool:
         """Whether every call in the package gives an array for a parameter, or what its own callers give so."""
         calls = self.calls(graph) if depth < DEEPEST else []
@@ -283,6 +314,12 @@ def absent_arguments(graph: Graph) -> frozenset[Node]:
     """See Callers.absent."""
     callers = _callers(graph)
     return frozenset() if callers is None else callers.absent(graph)
+
+
+def is_given(graph: Graph, parameter: Node) -> bool:
+    """See Callers.is_given."""
+    callers = _callers(graph)
+    return callers is not None and callers.is_given(graph, parameter)
 
 
 def is_given_an_array(graph: Graph, parameter: Node) -> bool:

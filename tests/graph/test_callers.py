@@ -6,7 +6,7 @@ from pathlib import Path
 
 from graph.packages import graph, write
 
-from fuselint.graph.callers import given_dtypes
+from fuselint.graph.callers import given_dtypes, is_given
 
 OPERATIONS = """def split(mixes, scale):
     mixes = mixes.astype(mx.float32)
@@ -93,3 +93,51 @@ def test_what_both_returns_say_is_the_dtype(tmp_path: Path) -> None:
         tmp_path, {"a.py": DENSE.replace("return linear.weight", "return linear.weight.astype(mx.float32)")}
     )
     assert given_dtypes(graph(package / "a.py", "merged"))["weight.dtype"] == "float32"
+
+
+ROTATING = """class Base(nn.Module):
+    def __call__(self, x, positions=None):
+        return x if positions is None else x + positions
+
+
+class Layer(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.attention = Base()
+
+    def __call__(self, x, positions=None):
+        return self.attention(x, positions=positions)
+
+
+class Model(nn.Module):
+    def __init__(self, dims, count):
+        super().__init__()
+        self.layers = [Layer(dims) for _ in range(count)]
+
+    def __call__(self, x, **more):
+        for layer in self.layers:
+            x = layer(x, positions=more.get("positions"))
+        return x
+"""
+
+OWN = """from .layers import Base
+
+
+class Attention(Base):
+    def __call__(self, x, positions=None):
+        return x if positions is None else x * positions
+"""
+
+
+def is_given_positions(package: Path) -> bool:
+    own = graph(package / "own.py", "Attention.__call__")
+    return is_given(own, own.params["positions"])
+
+
+def test_an_argument_is_given_through_layers_and_where_a_base_class_is_called(tmp_path: Path) -> None:
+    assert is_given_positions(write(tmp_path, {"layers.py": ROTATING, "own.py": OWN}))
+
+
+def test_an_argument_that_is_handed_on_and_left_out_is_not_given(tmp_path: Path) -> None:
+    layers = ROTATING.replace(', positions=more.get("positions")', "")
+    assert not is_given_positions(write(tmp_path, {"layers.py": layers, "own.py": OWN}))
