@@ -138,6 +138,10 @@ class KnownFacts:
         """The symbols of dtypes that nothing says anything of."""
         return unstated(self.graph, self)
 
+    def usual_dtype(self, node: Node) -> str:
+        """The dtype that a `global` is, `Config.precision`, where a class of the package says so; "" of any other."""
+        return "" if self._across is None else self._across.usual_dtype(node.attrs.get("target"))
+
     def state(self, node: Node, shape: Shape, dtype: DType, why: str) -> None:
         """Makes a fact of an array known from elsewhere, such as a recorded run. Before anything is asked."""
         self._facts[node] = Fact("array", shape, dtype, why=why)

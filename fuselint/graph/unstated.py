@@ -225,9 +225,12 @@ def wide_weights(facts: KnownFacts) -> Mapping[str, str]:
 
 def _defaults(facts: KnownFacts) -> Iterator[tuple[str, str]]:
     """The symbols of parameters that are dtypes, with the dtypes that they have where the caller gives none; and those
-    of weights that are float32 for certain."""
+    of weights and of attributes of classes, as constructors and classes state them."""
     yield from wide_weights(facts).items()
     for node in facts.graph.nodes:
+        said = facts.usual_dtype(node) if node.op == "global" else ""
+        if said:
+            yield facts.name_of(node), said
         default = node.attrs.get("default") if node.op == "param" else None
         if isinstance(default, Node) and default.attrs.get("kind") == "dtype":
             symbols = facts.dtype(node).symbols

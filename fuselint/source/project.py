@@ -90,13 +90,14 @@ class FunctionSummary:
 class Field:
     """A class-level name with an annotation or a literal value: a dataclass field, or a class attribute.
 
-    factory: the class, qualified, of which its default is a new instance.
+    factory: the class, qualified, of which its default is a new instance. dtype: the one of MLX that its default is.
     """
 
     annotation: str | None = None
     default: Any = MISSING
     line: int = 0
     factory: str = ""
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)

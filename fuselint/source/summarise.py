@@ -270,7 +270,8 @@ def _class(qualname: str, node: ast.ClassDef, outer: str, module: ModuleSummary)
             text = annotation(statement.annotation, module, outer)
             value = MISSING if statement.value is None else _field_default(statement.value, module)
             made = _factory(statement.value, module, outer)
-            fields[statement.target.id] = Field(text, value, statement.lineno, made)
+            dtype = _dtype(statement.value, module.imports)
+            fields[statement.target.id] = Field(text, value, statement.lineno, made, dtype)
         elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target = statement.targets[0]
             if isinstance(target, ast.Name):
@@ -280,7 +281,8 @@ def _class(qualname: str, node: ast.ClassDef, outer: str, module: ModuleSummary)
                     methods[target.id] = f"{qualname}.{target.id}"
                 else:
                     value = evaluate(statement.value, module.imports, module.constants)
-                    fields[target.id] = Field(None, value, statement.lineno)
+                    dtype = _dtype(statement.value, module.imports)
+                    fields[target.id] = Field(None, value, statement.lineno, dtype=dtype)
     decorators = [_decorator(d, module, outer) for d in node.decorator_list]
     return ClassSummary(
         qualname,
@@ -298,6 +300,12 @@ def _field_default(node: ast.expr, module: ModuleSummary) -> Any:
             if keyword.arg == "default":
                 node = keyword.value
     return evaluate(node, module.imports, module.constants)
+
+
+def _dtype(node: ast.expr | None, imports: Mapping[str, str]) -> str:
+    """The dtype of MLX that an expression may name."""
+    owner, _, name = ("" if node is None else _target(node, imports)).rpartition(".")
+    return name if owner == "mlx.core" else ""
 
 
 def _factory(node: ast.expr | None, module: ModuleSummary, outer: str) -> str:
@@ -411,8 +419,8 @@ def _array(node: ast.expr, imports: Mapping[str, str], constants: Mapping[str, A
         return None
     if found is None or not stated:
         return found
-    named = _target(stated[0], imports)
-    return ConstantArray(found.shape, named.rpartition(".")[2]) if named.startswith("mlx.core.") else None
+    dtype = _dtype(stated[0], imports)
+    return ConstantArray(found.shape, dtype) if dtype else None
 
 
 def _nested(node: ast.expr, imports: Mapping[str, str], constants: Mapping[str, Any]) -> ConstantArray | None:
