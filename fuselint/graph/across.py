@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from fuselint.graph import ops
-from fuselint.graph.dtypes import DType
-from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotated, constant_fact, members
+from fuselint.graph.dtypes import CONCRETE, DType
+from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotated, array_fact, constant_fact, members
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.op import REFUSED, Op
 from fuselint.graph.symbols import Expr
@@ -163,18 +163,28 @@ class Across:
             return held
         value = NO_DEFAULT if found is None else self.modules.constant(found)
         summary = None if found is None else self.modules.summary(found.path)
+        if found is not None and summary is not None and (array := array_fact(summary, found.name)) is not None:
+            return replace(array, places=self._places(found.path, summary.lines.get(found.name, 1)))
         if found is None or summary is None or not (value is None or isinstance(value, (bool, int, float, str))):
             return None
         return replace(constant_fact(value), places=self._places(found.path, summary.lines.get(found.name, 1)))
 
     def _by_class(self, owner: str, name: str) -> Fact | None:
         """What a class says of one of its attributes, which somebody might set to something else."""
-        found = self.elsewhere.resolve(self.graph, owner)
-        classes = (
-            self.elsewhere.classes(found) if found is not None and self.elsewhere.class_(found) is not None else ()
-        )
-        stated = next(((at, c.fields[name]) for at, c in classes if name in c.fields), None)
+        stated = self._stated_field(owner, name)
         return None if stated is None else self._default(stated[0], name, stated[1], exact=False)
+
+    def _stated_field(self, owner: str, name: str) -> tuple[Definition, Field] | None:
+        found = self.elsewhere.resolve(self.graph, owner)
+        if found is None or self.elsewhere.class_(found) is None:
+            return None
+        return next(((at, c.fields[name]) for at, c in self.elsewhere.classes(found) if name in c.fields), None)
+
+    def usual_dtype(self, target: str | None) -> str:
+        """The dtype that a class says of one of its attributes."""
+        owner, _, name = (target or "").rpartition(".")
+        stated = self._stated_field(owner, name) if owner else None
+        return "" if stated is None or stated[1].dtype not in CONCRETE else stated[1].dtype
 
     def made(self, node: Node) -> Fact | None:
         """The object that a call of a class makes."""

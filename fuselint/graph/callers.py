@@ -29,7 +29,7 @@ from fuselint.graph.shapes import Shape
 from fuselint.graph.supplied import MODEL, Frame, Path, Supplied
 from fuselint.graph.symbols import Expr
 from fuselint.graph.trace import is_configured
-from fuselint.graph.unstated import from_outside
+from fuselint.graph.unstated import from_outside, wide_weights
 from fuselint.source.modules import Definition
 
 if TYPE_CHECKING:
@@ -72,6 +72,7 @@ class Callers:
         self._shapes: dict[tuple[Graph, int], dict[Node, Shape]] = {}
         self._named_axes: dict[Graph, dict[str, Axis]] = {}
         self._absent: dict[Graph, frozenset[Node]] = {}
+        self._is_given: dict[tuple[Graph, Node], bool] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
         self._last_axes: dict[tuple[Graph, int], dict[Node, Axis]] = {}
         self._made_sizes: dict[KnownFacts, dict[str, int]] = {}
@@ -240,6 +241,36 @@ class Callers:
             self._absent[graph] = frozenset(optional if 0 < len(calls) < MOST else ())
         return self._absent[graph]
 
+    def is_given(self, graph: Graph, parameter: Node, depth: int = 0) -> bool:
+        """Whether some call in the package, perhaps one of the method that a base class has in its place, gives an
+        argument, or hands one on that is given."""
+        if depth >= DEEPEST:
+            return False
+        if (graph, parameter) not in self._is_given:
+            self._is_given[graph, parameter] = False  # of a function that calls itself
+            self._is_given[graph, parameter] = self._gives(graph, parameter, depth)
+        return self._is_given[graph, parameter]
+
+    def _gives(self, graph: Graph, parameter: Node, depth: int) -> bool:
+        for version in (graph, *self._overridden(graph)):
+            for caller, pairs in self.calls(version):
+                for own, n in pairs:
+                    if own.op != "param" or own.attrs["name"] != parameter.attrs["name"] or _is_none(n):
+                        continue
+                    if n.op != "param" or n is own or self.is_given(caller, n, depth + 1):
+                        return True
+        return False
+
+    def _overridden(self, graph: Graph) -> Iterator[Graph]:
+        """The methods of base classes that a method stands in the place of: what calls them may run it."""
+        owner, name = graph.context.class_name, graph.context.qualname.rpartition(".")[2]
+        bases = [] if owner is None else self.elsewhere.lineage(Definition(self.elsewhere.path_of(graph), owner))[0][1:]
+        for base in bases:
+            method = self.elsewhere.method(base, name)
+            above = None if method is None else self.elsewhere.graph(method)
+            if above is not None and above is not graph:
+                yield above
+
     def always_array(self, graph: Graph, parameter: Node, depth: int = 0) -> bool:
         """Whether every call in the package gives an array for a parameter, or what its own callers give so."""
         calls = self.calls(graph) if depth < DEEPEST else []
@@ -271,7 +302,8 @@ class Callers:
 
     def _frame(self, graph: Graph, depth: int) -> Frame:
         facts = self._facts(graph)
-        return Frame(facts, self.dtypes(graph, facts, depth), outer=partial(self._part, graph, depth))
+        symbols = {**wide_weights(facts), **self.dtypes(graph, facts, depth)}
+        return Frame(facts, symbols, outer=partial(self._part, graph, depth))
 
     def _part(self, graph: Graph, depth: int, parameter: Node, path: Path) -> str | None:
         """The dtype of an element of a tuple or list that the calls of a function give it."""
@@ -339,6 +371,12 @@ def absent_arguments(graph: Graph) -> frozenset[Node]:
     """See Callers.absent."""
     callers = _callers(graph)
     return frozenset() if callers is None else callers.absent(graph)
+
+
+def is_given(graph: Graph, parameter: Node) -> bool:
+    """See Callers.is_given."""
+    callers = _callers(graph)
+    return callers is not None and callers.is_given(graph, parameter)
 
 
 def is_given_an_array(graph: Graph, parameter: Node) -> bool:
@@ -481,6 +519,8 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
     target, name = node.attrs.get("target"), found.name.rpartition(".")[2]
     if isinstance(target, str) and elsewhere.resolve(facts.graph, target) == found:
         return True
+    if _may_be(elsewhere, facts.graph, node.attrs.get("callee"), found):
+        return True
     if graph.context.class_name is None:
         return False
     callee = node.attrs.get("callee")
@@ -489,6 +529,19 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
         return False
     objects = [c.found for c in facts.callees(node) if c.found is not None]
     return any(elsewhere.method(o, name) == found for o in objects)
+
+
+def _may_be(elsewhere: Elsewhere, caller: Graph, callee: object, found: Definition) -> bool:
+    """Whether `rotate = rotate_pairs if paired else rotate_halves` may be a function."""
+    if not isinstance(callee, Node) or callee.op != "phi":
+        return False
+    for node in callee.inputs:
+        name = node.attrs.get("qualname") if node.op == "function" else node.attrs.get("target")
+        if node.op == "phi" and node.id < callee.id and _may_be(elsewhere, caller, node, found):
+            return True
+        if node.op in ("function", "global") and isinstance(name, str) and elsewhere.resolve(caller, name) == found:
+            return True
+    return False
 
 
 def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterator[Graph]:
@@ -502,7 +555,8 @@ def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterat
         if name == "__call__":
             words = [rf"\.{re.escape(w)}\b" for w in sorted(_held(elsewhere, path, owner))]
         else:
-            words = [rf"\b{re.escape(w)}\s*\(" for w in sorted({name, *renamed(program.summary.imports, name)})]
+            names = map(re.escape, sorted({name, *renamed(program.summary.imports, name)}))
+            words = [rf"\b{w}(?=\s*\(|\s+if\b)|(?:\belse|=)\s*{w}\b" for w in names]  # also one of two that is called
         pattern = re.compile("|".join(words)) if words else None
         for qualname, function in program.summary.functions.items():
             text = program.file.text[function.span.start : function.span.end]

@@ -14,7 +14,7 @@ from fuselint.graph.dtypes import DType
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
 from fuselint.records import record
-from fuselint.source.project import is_wanted
+from fuselint.source.project import ModuleSummary, is_wanted
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -139,6 +139,14 @@ def constant_fact(value: Any, kind: str | None = None) -> Fact:
     if isinstance(value, complex):  # it isn't weak: what it meets becomes complex
         return scalar_fact("complex64", const=value, why=f"the constant {value}")
     return Fact("object", const=value, why="a constant")
+
+
+def array_fact(module: ModuleSummary, name: str) -> Fact | None:
+    """The fact of an array that a module makes of literals."""
+    held = module.arrays.get(name)
+    if held is None or held.dtype not in dtypes.CONCRETE:
+        return None
+    return Fact("array", Shape.of(*held.shape), DType({held.dtype}), why=f"{name} is made of literals", present=True)
 
 
 _ANNOTATIONS: dict[str, Kind] = {

@@ -39,6 +39,7 @@ from fuselint.graph.fact import (
     Fact,
     Kind,
     annotated,
+    array_fact,
     compute,
     constant_fact,
     scalar_fact,
@@ -388,8 +389,11 @@ class Facts(KnownFacts):
         return fact
 
     def _global(self, node: Node) -> Fact:
-        found = None if self._across is None else self._across.constant(node.attrs.get("target"))
-        return found or self._captured(node) or Fact("unknown", why=f"the global {node.attrs.get('name', '')}")
+        name, target = node.attrs.get("name", ""), node.attrs.get("target")
+        found = None if self._across is None else self._across.constant(target)
+        if found is None and target is None and self._around(name) is None:
+            found = array_fact(self.graph.module, name)
+        return found or self._captured(node) or Fact("unknown", why=f"the global {name}")
 
     def _captured(self, node: Node) -> Fact | None:
         """A name of the function around this one that holds arrays, or Python numbers, whenever this one may run."""

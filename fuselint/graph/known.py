@@ -60,6 +60,7 @@ class KnownFacts:
         self.input_axes: dict[str, Expr] = {}  # last axes of what layers are given, and what these are made for
         self.counted: dict[Any, tuple[Mapping[str, str], AbstractSet[str]]] = {}  # see unstated.py
         self.merged: frozenset[str] | None = None  # likewise, once it is asked for
+        self.wide_weights: Mapping[str, str] | None = None  # likewise
         self.from_numpy: dict[Node, bool] = {}  # see trace.py
         self.written: Any = None  # see promotion.py
         leave(self)
@@ -137,6 +138,10 @@ class KnownFacts:
     def unstated(self) -> frozenset[str]:
         """The symbols of dtypes that nothing says anything of."""
         return unstated(self.graph, self)
+
+    def usual_dtype(self, node: Node) -> str:
+        """The dtype that a `global` is, `Config.precision`, where a class of the package says so; "" of any other."""
+        return "" if self._across is None else self._across.usual_dtype(node.attrs.get("target"))
 
     def state(self, node: Node, shape: Shape, dtype: DType, why: str) -> None:
         """Makes a fact of an array known from elsewhere, such as a recorded run. Before anything is asked."""

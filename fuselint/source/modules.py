@@ -377,7 +377,7 @@ class Modules:
         if summary is None:
             return None
         name = ".".join(parts)
-        if summary.defined(name) or name in summary.constants:
+        if summary.defined(name) or name in summary.constants or name in summary.arrays:
             return Definition(path, name)
         owner = ".".join(parts[:-1])
         return self.method(Definition(path, owner), parts[-1]) if owner in summary.classes else None

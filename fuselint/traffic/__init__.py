@@ -24,7 +24,7 @@ from fuselint.graph.model import PROPERTIES, Graph, Node, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product, readable
-from fuselint.graph.tape import ACTIVATION, FUSABLE, Array
+from fuselint.graph.tape import ACTIVATION, FUSABLE, RESHAPES, Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.graph.unstated import counted, merged
 from fuselint.rates import Rates, rates_of, total
@@ -38,7 +38,7 @@ from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.layout import Place
 from fuselint.traffic.loads import loads
 from fuselint.traffic.rewritten import kernels_around, small_array
-from fuselint.traffic.sizes import HEADED_RANK, Pair, Sizes, aligned, reduced
+from fuselint.traffic.sizes import HEADED_RANK, Pair, Sizes, aligned, is_obscure, reduced
 from fuselint.traffic.views import places_of_views
 
 if TYPE_CHECKING:
@@ -219,7 +219,8 @@ def _count(
     equal = [(own.of(r).shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     spelled = {n: text for s in shapes if s is not None for n, text in _spelled(traced, s)}
     same, sums = met(traced.tracer.arrays), summed(traced.tracer.arrays)
-    sizes = Sizes.of(shapes, equal, same, sums, own, spelled, _roles(graph, facts), _ranks(graph))
+    parts = dict(split(traced.tracer.arrays))
+    sizes = Sizes.of(shapes, equal, same, sums, own, spelled, _roles(graph, facts), _ranks(graph), parts)
     sizes.meanings.update(letters)
     sizes.renamed.update({**_parted(match, facts), **renamed})
     return Region(before, after, Bytes(sizes, DTYPES[settings.activation]), settings.activation), traced
@@ -367,6 +368,20 @@ def summed(arrays: Sequence[Array]) -> Iterator[Pair]:
         last, own = (given[0].axis(-1), given[1].axis(-2)) if len(given) > 1 and given[1].rank == 2 else (None, None)
         if a.primitive in ("Matmul", "AddMM") and last is not None and own is not None and 1 not in (last, own):
             yield last, own
+
+
+def split(arrays: Sequence[Array]) -> Iterator[tuple[str, Expr]]:
+    """The last axis of an array that the code has no name for, and what a reshape makes of it which keeps the others:
+    of `x.reshape(*x.shape[:-1], heads, width)` it is as long as all heads."""
+    for a in arrays:
+        before = a.inputs[0].shape if a.primitive in RESHAPES and a.inputs else None
+        last = None if before is None else before.axis(-1)
+        if before is None or a.shape is None or last is None or last.bare is None or not is_obscure(last):
+            continue
+        count = next((n for n in range(2, len(a.shape.dims) + 1) if a.shape.front(n) == before.front(1)), 0)
+        size = product(a.shape.dims[-count:])
+        if count and -1 not in a.shape.dims and not is_obscure(size) and last.bare not in size.names:
+            yield last.bare, size
 
 
 def _aligned(a: Sequence[Expr], b: Sequence[Expr]) -> Iterator[Pair]:

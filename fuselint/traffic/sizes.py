@@ -55,6 +55,9 @@ class Sizes:
     same: list[Pair] = field(default_factory=list)  # sizes that are equal, because arrays meet there
     apart: Apart | None = None  # operands of unknown shape with a size of their own
     ranks: dict[str, int] = field(default_factory=dict)  # axes that arrays of unknown rank have at least
+    split: dict[str, Expr] = field(
+        default_factory=dict
+    )  # last axes that the code parts into several, and their product
     contracted: frozenset[Expr] = frozenset()  # last axes that products sum over: another width than that of results
 
     @classmethod
@@ -68,14 +71,16 @@ class Sizes:
         spelled: Mapping[str, str] | None = None,
         roles: Mapping[str, str] | None = None,
         ranks: Mapping[str, int] | None = None,
+        split: Mapping[str, Expr] | None = None,
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
         `spelled`: how the code spells sizes that it gives no name. `roles`: what sizes are for, where it is said
-        elsewhere; `ranks`: how many axes arrays have there.
+        elsewhere; `ranks`: how many axes arrays have there. `split`: last axes that are several in one, and those.
         """
-        out = cls(same=list(same), apart=apart, ranks=dict(ranks or {}))
+        out = cls(same=list(same), apart=apart, ranks=dict(ranks or {}), split=dict(split or {}))
         out.renamed.update((name, Expr.name(text)) for name, text in (spelled or {}).items())
+        out.renamed.update(out.split)
         shapes = list(shapes)
         out._name_differences(shapes)
         for operand, result in equal:
@@ -207,7 +212,7 @@ class Sizes:
         self.rows = (first or "").split("[", 1)[0].split(" & ", 1)[0]
         lasts = [a for s in listed if s is not None and (a := s.axis(-1)) is not None and (s.lead or _is_vector(s))]
         named = [a for a in lasts if a.value() is None and self._named(a) not in self.contracted]
-        named = [a for a in named if not self._is_outer_axis_apart(str(a))]
+        named = [a for a in named if not self._is_outer_axis_apart(str(a)) and str(a) not in self.split]
         stated = [a for a in named if ".shape[" not in str(a)]
         # An axis of the code's own (a weight's size) says more than `x.shape[-1]`; a number says most.
         number = next((a for a in lasts if (a.value() or 0) > 1), None)
@@ -596,6 +601,11 @@ def _cut_off(shape: Shape) -> int:
 def _is_vector(shape: Shape) -> bool:
     """Of one axis, which is not said to be an inner one of another array: positions, of as many as `x.shape[1]`."""
     return shape.rank == 1 and re.search(r"\.shape\[[1-9]\]", str(shape.axis(-1))) is None
+
+
+def is_obscure(size: Expr) -> bool:
+    """Whether the code has no name for some part of a size."""
+    return any(_obscurity(Expr.name(n)) for n in size.names)
 
 
 def _obscurity(size: Expr) -> int:

@@ -1026,3 +1026,45 @@ class Attention(nn.Module):
 """
     (t,) = costs(tmp_path / "a.py", text, "FUS201")
     assert t.at == {"T": 2048 * 32, "D": 128}
+
+
+SCALED = """
+LARGEST = mx.array(1 / 6, dtype=mx.float32)
+
+
+@mx.compile
+def scale_of(largest, inverse):
+    return mx.exp(largest * inverse)
+
+
+def f(x, block=4):
+    xb = x.astype(mx.float32).reshape(*x.shape[:-1], x.shape[-1] // block, block)
+    s = scale_of(mx.max(mx.abs(xb), axis=-1, keepdims=True), LARGEST)
+    return mx.tanh(mx.clip(xb / s, -6.0, 6.0)) * s
+"""
+
+
+def test_a_helper_gives_the_shape_of_its_operand_times_a_number_of_the_module(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", SCALED)
+    xb, s = mx.zeros((6, 2, 4)), mx.zeros((6, 2, 1))
+    now = moved((xb, s, xb), *[(xb, xb)] * 3, (xb, s, xb))  # clip is two kernels
+    sizes = {**at(t, T=6, N=8), "D": 4}
+    assert evaluate(t.bytes_now, sizes) == now
+    assert evaluate(t.bytes_fused, sizes) == moved((xb, s, xb))
+
+
+MIXED = """
+@mx.compile
+def mix(projected, normed, count: int, width: int):
+    weights = mx.sigmoid(projected).reshape(*projected.shape[:-1], count, width)
+    streams = normed.reshape(*normed.shape[:-1], count, width)
+    return mx.mean(weights * streams, axis=-2)
+"""
+
+
+def test_a_last_axis_that_a_reshape_splits_is_the_product_of_its_parts(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", MIXED, "FUS302")
+    x = mx.zeros((6, 4, 8), mx.bfloat16)
+    sizes = {**at(t, T=6, D=8, normed=x.size), "count": 4}
+    assert evaluate(t.bytes_now, sizes) == moved((x, x), (x, x, x))
+    assert evaluate(t.bytes_fused, sizes) == moved((x, x, x))
