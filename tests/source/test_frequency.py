@@ -1025,6 +1025,24 @@ KERNELS = """
         ("def run(x):\n    return Kernels.one(x)\n", ["Kernels.one"]),
         ("def run(x):\n    return Kernels.one(Kernels.other(x))\n", ["Kernels.one", "Kernels.other"]),
         ("def run(x, name):\n    return getattr(Kernels, 'other')(Kernels.one(x))\n", ["Kernels.one", "Kernels.other"]),
+        ("def run(x):\n    return other(Kernels.one(x))\ndef other(x):\n    return x\n", ["Kernels.one"]),
+        (
+            "class Others:\n    def other(self, x):\n        return Kernels.one(x)\n"
+            "    def run(self, x):\n        return self.other(x)\n",
+            ["Kernels.one"],
+        ),
+        (
+            "class Others:\n    @staticmethod\n    def other(x):\n        return x\n"
+            "def run(x):\n    return Others.other(Kernels.one(x))\n",
+            ["Kernels.one"],
+        ),
+        (
+            "class More(Kernels):\n    def run(self, x):\n        return self.other(Kernels.one(x))\n",
+            ["Kernels.one", "Kernels.other"],
+        ),
+        ("def run(x, k):\n    return k.other(Kernels.one(x))\n", ["Kernels.one", "Kernels.other"]),
+        ("K = Kernels()\ndef run(x):\n    return K.other(Kernels.one(x))\n", ["Kernels.one", "Kernels.other"]),
+        ("def run(x):\n    return mx.other(Kernels.one(x))\n", ["Kernels.one"]),
         ("", ["Kernels.one", "Kernels.other"]),  # users may call either
         ("__all__ = ['Kernels']\ndef run(x):\n    return Kernels.one(x)\n", ["Kernels.one", "Kernels.other"]),
     ],
@@ -1227,3 +1245,69 @@ def test_a_function_that_returns_a_number_waits_for_it(
 ) -> None:
     write(package, step=STEPPER.format(base=base, init=init, returns=returns), user="from .step import Stepper\n")
     assert told(package, "step") == (["Stepper.measure"] * count, 1 - count)
+
+
+BUCKETS = """
+    class Attention(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.proj = nn.Linear(d, d)
+
+        @staticmethod
+        def _bucket(x, both=True, size=8):
+            if both:
+                return mx.abs(x)
+            else:
+                return mx.tanh(x) * mx.sigmoid(x)
+
+        def __call__(self, x):
+            return self.proj({call})
+
+
+    class Net(nn.Module):
+        def __init__(self, d, n):
+            super().__init__()
+            self.layers = [Attention(d) for _ in range(n)]
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "user", "count"),
+    [
+        ("self._bucket(x, both=True)", "", 0),
+        ("self._bucket(x, True, 4)", "", 0),
+        ("Attention._bucket(x)", "", 0),
+        ("self._bucket(x, both=False)", "", 1),
+        ("self._bucket(x, x is not None)", "", 1),
+        (
+            "self._bucket(x)",
+            "class Other:\n    def run(self, x):\n        return self._bucket(x, both=False)\nmade = Other()\n",
+            1,  # it may be mixed in
+        ),
+        (
+            "self._bucket(x)",
+            "class Other:\n    def _bucket(self, x, both=True):\n        return x\n\n"
+            "    def run(self, x):\n        return self._bucket(x, both=False)\nmade = Other()\n",
+            0,  # another class's
+        ),
+        ("self._bucket(x)", "def _bucket(x, both):\n    return x\nmade = _bucket(x, False)\n", 0),
+        (
+            "self._bucket(x)",
+            "from .net import Attention\nclass More(Attention):\n    def run(self, x):\n"
+            "        return self._bucket(x, both=False)\nmade = More(8)\n",
+            1,
+        ),
+        ("self._bucket(x)", "from .net import Attention\nmade = Attention._bucket(mx.ones(2), False)\n", 1),
+        ("self._bucket(x)", "net = Net(8, 2)\nmade = net.layers[0]._bucket(x, False)\n", 1),
+        ("self._bucket(x)", "def run(layer, x):\n    return getattr(layer, '_bucket')(x, False)\n", 1),
+    ],
+)
+def test_what_a_private_method_is_given(package: Path, call: str, user: str, count: int) -> None:
+    write(package, net=BUCKETS.format(call=call), user=f"from .net import Net\n{user}")
+    (package / "__init__.py").write_text("from . import user\n")
+    assert len(told(package, "net")[0]) == count
