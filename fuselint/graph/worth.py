@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -16,12 +17,13 @@ from weakref import WeakKeyDictionary
 import libcst as cst
 
 from fuselint.graph.callers import given
-from fuselint.graph.fact import PURE
+from fuselint.graph.fact import PURE, Default
 from fuselint.graph.model import Block, Graph, Node, Slice, Statement, operands, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.origins import ONE_BY_ONE, Origins
 from fuselint.graph.state import ASSIGNED
 from fuselint.source.function import walk
+from fuselint.source.modules import Definition
 
 if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
@@ -194,16 +196,54 @@ def is_of_another_choice(graph: Graph, node: Node) -> bool:
 
     Switches and numbers say nothing: a configuration's file sets them, and their default is what turns them off.
     """
-    facts, block = graph.usual, None if node.top_stmt is None else node.top_stmt.block
-    while block is not None and block.kind != "function":
-        owner = None if block.owner is None else block.owner.cst
-        test = graph.values.get(owner.test) if isinstance(owner, cst.If) else None
-        if test is not None and test.op in WORDS and any(isinstance(facts.const(n), str) for n in test.inputs):
-            holds = facts.truth(test)
-            if holds is not None and holds is not (block.kind == "then"):
-                return True
-        block = block.parent
+    at = node.top_stmt
+    while at is not None:
+        before = [s.cst for s in graph.statements if s.block is at.block and s.end <= at.index]
+        if any(_is_other(graph, test, outcome) for n in before if isinstance(n, cst.If) for test, outcome in _passed(n)):
+            return True
+        owner, kind = at.block.owner, at.block.kind
+        if owner is not None and isinstance(owner.cst, cst.If) and _is_other(graph, owner.cst.test, kind == "then"):
+            return True
+        at = owner
     return False
+
+
+def _passed(branch: cst.If) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """What the tests of an `if` must give for control to come to what stands behind it: one way of it may leave."""
+    at: cst.If | cst.Else | None = branch
+    while isinstance(at, cst.If):
+        if not _leaves(at.body):
+            if isinstance(at.orelse, cst.Else) and _leaves(at.orelse.body):
+                yield at.test, True
+            return
+        yield at.test, False
+        at = at.orelse
+
+
+def _leaves(suite: cst.BaseSuite) -> bool:
+    last = suite.body[-1] if suite.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, (cst.Return, cst.Raise, cst.Continue, cst.Break))
+
+
+def _is_other(graph: Graph, test: cst.CSTNode, wanted: bool) -> bool:
+    """Whether an option is one word by default, so that a test of it gives the other outcome than the wanted one."""
+    node = graph.values.get(test)
+    if node is None or node.op not in WORDS or not any(isinstance(graph.usual.const(n), str) for n in node.inputs):
+        return False
+    return graph.usual.truth(node) is (not wanted) and not any(
+        _is_given(graph, default) for n in node.inputs for default in graph.usual.of(n).rests
+    )
+
+
+def _is_given(graph: Graph, default: Default) -> bool:
+    """Whether the package gives a constructor something else than a default."""
+    if graph.program is None:
+        return False
+    path = os.path.abspath(default.place.path)
+    known = graph.program.elsewhere.modules.frequencies(path)
+    return known.is_given_otherwise(Definition(path, default.owner), default.name)
 
 
 WORDS = frozenset({"equal", "not_equal"})

@@ -951,10 +951,29 @@ class Frequencies:
             found = self.mentioned(by)
         elif name == "__init__":
             owner = Definition(by.path, function.class_name)
-            found = self.mentioned(owner)
+            makes = self._makes_itself(owner)
+            found = [(path, m) for path, m in self.mentioned(owner) if m.role != "through" or makes]
         else:
             return self._calls_of_method(by, function, name)
         return self._all_calls([(p, call) for p, m in found for call in self._by_local_name(p, m) or [m]])
+
+    def is_given_otherwise(self, owner: Definition, name: str) -> bool:
+        """Whether a place of the package that makes objects of a class may give an argument that isn't its default."""
+        init = self.modules.method(owner, "__init__")
+        function = self.modules.function(init) if init is not None else None
+        names = [p.name for p in function.parameters] if function is not None else []
+        if function is None or name not in names:
+            return False
+        index, default = names.index(name), function.parameters[names.index(name)].default
+        calls = [(path, m) for path, m in self.mentioned(owner) if m.role in CALLS and not self._is_off(path, m)]
+        return any(self._given(path, m, function, index, 1) != default for path, m in self._used(calls))
+
+    def _makes_itself(self, owner: Definition) -> bool:
+        """Whether `Class.method(...)` may make an object of the class."""
+        lineage, complete = self.modules.lineage(owner)
+        among = {at.path for at in lineage}
+        called = any(m.role in CALLS for _, m in self.named("cls", among))
+        return called or not complete or any(m.text == f"{owner.name}.__init__" for _, m in self.named("__init__"))
 
     def _all_calls(self, found: Sequence[tuple[str, Mention]]) -> Sequence[tuple[str, Mention]]:
         """The calls among the places that name a function or class; none where others may call it too."""

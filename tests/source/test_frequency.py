@@ -671,24 +671,43 @@ CHOICE = """
 
         def __call__(self, x):
             x = self.up(x)
-            if {test}:
+            {branch}
                 x = mx.tanh(x) * mx.sigmoid(x) + x
             return x
 """
+EARLY = """if {}:
+                return x
+            if x is not None:"""
+LATE = """if {}:
+                pass
+            elif self.gated:
+                return x
+            if x is not None:"""
+ELSE = """if {}:
+                x = x + 1
+            else:
+                return x
+            if x is not None:"""
 
 
 @pytest.mark.parametrize(
-    ("default", "test", "count"),
+    ("default", "branch", "count"),
     [
-        ('"gelu"', 'self.act == "tanh"', 0),
-        ('"gelu"', 'self.act != "gelu"', 0),
-        ('"tanh"', 'self.act == "tanh"', 1),
-        ("None", "self.act == x.name", 1),
-        ('"gelu"', "self.gated", 1),  # what a configuration's file turns on
+        ('"gelu"', 'if self.act == "tanh":', 0),
+        ('"gelu"', 'if self.act != "gelu":', 0),
+        ('"tanh"', 'if self.act == "tanh":', 1),
+        ("None", "if self.act == x.name:", 1),
+        ('"gelu"', "if self.gated:", 1),  # what a configuration's file turns on
+        ('"gelu"', EARLY.format('self.act == "gelu"'), 0),
+        ('"gelu"', EARLY.format('self.act == "tanh"'), 1),
+        ('"gelu"', EARLY.format("not self.gated"), 1),
+        ('"gelu"', LATE.format('self.act == "gelu"'), 1),
+        ('"gelu"', ELSE.format('self.act == "gelu"'), 1),
+        ('"gelu"', ELSE.format('self.act == "tanh"'), 0),
     ],
 )
-def test_an_option_that_is_another_word_by_default(package: Path, default: str, test: str, count: int) -> None:
-    choice = CHOICE.format(default=default, test=test)
+def test_an_option_that_is_another_word_by_default(package: Path, default: str, branch: str, count: int) -> None:
+    choice = CHOICE.format(default=default, branch=branch)
     write(package, choice=choice, user="from .choice import Activated\nall = [Activated(c) for c in range(3)]\n")
     assert told(package, "choice") == (["Activated.__call__"] * count, 1 - count)
     assert told(package, "choice", hot=("*",)) == (["Activated.__call__"], 0)
@@ -1309,5 +1328,55 @@ BUCKETS = """
 )
 def test_what_a_private_method_is_given(package: Path, call: str, user: str, count: int) -> None:
     write(package, net=BUCKETS.format(call=call), user=f"from .net import Net\n{user}")
+    (package / "__init__.py").write_text("from . import user\n")
+    assert len(told(package, "net")[0]) == count
+
+
+RETURNED = """
+    class Layer(nn.Module):
+        def __init__(self, d, act="silu"):
+            super().__init__()
+            self.act = act
+            self.proj = nn.Linear(d, d)
+
+        def activated(self, x):
+            if self.act == "silu":
+                return nn.silu(x)
+            return mx.tanh(x) * mx.sigmoid(x)
+
+        def __call__(self, x):
+            return self.activated(self.proj(x))
+
+
+    class Net(nn.Module):
+        def __init__(self, d, n, act="silu"):
+            super().__init__()
+            self.layers = [Layer(d, act=act) for _ in range(n)]
+
+        @staticmethod
+        def mask(x):
+            return x > 0
+
+        {make}
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(Net.mask(x) * x)
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "made", "count"),
+    [
+        ("kind = 1", "Net(8, 2)", 0),
+        ("kind = 1", "Net(8, 2, 'tanh')", 1),
+        ("kind = 1", "Net(8, 2, read())", 1),
+        ("@classmethod\n        def make(cls, d, act):\n            return cls(d, 2, act)", "Net(8, 2)", 1),
+    ],
+)
+def test_what_stands_behind_a_return_for_an_option(package: Path, make: str, made: str, count: int) -> None:
+    write(package, net=RETURNED.format(make=make))
+    write(package, user=f"from .net import Net\ndef run(x):\n    return {made}(x)\nready = run(mx.ones(8))\n")
     (package / "__init__.py").write_text("from . import user\n")
     assert len(told(package, "net")[0]) == count
