@@ -51,12 +51,14 @@ class HowOften:
     path: str
     modules: Modules
     on_metal: bool
+    sized: bool = False  # whether the user states sizes
 
     @classmethod
     def of(cls, file: FileText, modules: Modules, settings: Settings) -> HowOften:
         training = PHASE[settings.phase or "prefill"].training
         on_metal = chips.chosen(settings.chip)[0].backend == "metal" and not training
-        return cls(os.path.abspath(file.path), modules, on_metal)
+        sized = bool(settings.shape or settings.model_config)
+        return cls(os.path.abspath(file.path), modules, on_metal, sized)
 
     def at(self, graph: Graph, lines: tuple[int, int], code: str = "") -> Frequency:
         """How often these lines of a graph's function run, for the findings of a rule."""
@@ -78,6 +80,8 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
         return True
     if match.data.get("slower") and not graph.context.hot:
         return True  # MLX knows of the other way, and finds its own faster
+    if match.data.get("idle by default") and not graph.context.hot and not asked.sized:
+        return True  # by the package's own numbers
     if match.code in SMALL - LOOPS and not graph.context.hot and is_only_read_out(graph, match.root):
         return True
     if often.how == SELDOM and match.code == MASKS and not often.of_tokens:

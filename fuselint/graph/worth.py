@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import operator
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -17,13 +16,13 @@ from weakref import WeakKeyDictionary
 import libcst as cst
 
 from fuselint.graph.callers import given
-from fuselint.graph.fact import PURE, Default
+from fuselint.graph.fact import PURE
+from fuselint.graph.makers import is_overridden
 from fuselint.graph.model import Block, Graph, Node, Slice, Statement, operands, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.origins import ONE_BY_ONE, Origins
 from fuselint.graph.state import ASSIGNED
 from fuselint.source.function import walk
-from fuselint.source.modules import Definition
 
 if TYPE_CHECKING:
     from fuselint.graph.facts import Facts
@@ -198,8 +197,9 @@ def is_of_another_choice(graph: Graph, node: Node) -> bool:
     """
     at = node.top_stmt
     while at is not None:
-        before = [s.cst for s in graph.statements if s.block is at.block and s.end <= at.index]
-        if any(_is_other(graph, test, outcome) for n in before if isinstance(n, cst.If) for test, outcome in _passed(n)):
+        before = (s.cst for s in graph.statements if s.block is at.block and s.end <= at.index)
+        passed = (test for n in before if isinstance(n, cst.If) for test in _passed(n))
+        if any(_is_other(graph, test, outcome) for test, outcome in passed):
             return True
         owner, kind = at.block.owner, at.block.kind
         if owner is not None and isinstance(owner.cst, cst.If) and _is_other(graph, owner.cst.test, kind == "then"):
@@ -233,17 +233,8 @@ def _is_other(graph: Graph, test: cst.CSTNode, wanted: bool) -> bool:
     if node is None or node.op not in WORDS or not any(isinstance(graph.usual.const(n), str) for n in node.inputs):
         return False
     return graph.usual.truth(node) is (not wanted) and not any(
-        _is_given(graph, default) for n in node.inputs for default in graph.usual.of(n).rests
+        is_overridden(graph, default) for n in node.inputs for default in graph.usual.of(n).rests
     )
-
-
-def _is_given(graph: Graph, default: Default) -> bool:
-    """Whether the package gives a constructor something else than a default."""
-    if graph.program is None:
-        return False
-    path = os.path.abspath(default.place.path)
-    known = graph.program.elsewhere.modules.frequencies(path)
-    return known.is_given_otherwise(Definition(path, default.owner), default.name)
 
 
 WORDS = frozenset({"equal", "not_equal"})

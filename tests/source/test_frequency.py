@@ -1380,3 +1380,85 @@ def test_what_stands_behind_a_return_for_an_option(package: Path, make: str, mad
     write(package, user=f"from .net import Net\ndef run(x):\n    return {made}(x)\nready = run(mx.ones(8))\n")
     (package / "__init__.py").write_text("from . import user\n")
     assert len(told(package, "net")[0]) == count
+
+
+GROUPED = """
+    from dataclasses import dataclass
+
+
+    @dataclass
+    class Config:
+        heads: int = 8
+        kv_heads: {kv}
+        {post}
+
+
+    class Attention(nn.Module):
+        def __init__(self, {parameters}):
+            super().__init__()
+            {before}
+            self.heads, self.kv_heads, self.groups = None, None, None
+            self.heads = heads
+            self.kv_heads = kv_heads
+            self.groups = heads // kv_heads
+
+        def __call__(self, q, k, v):
+            if self.groups > 1:
+                k = mx.repeat(k, self.groups, axis=1)
+                v = mx.repeat(v, self.groups, axis=1)
+            return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0)
+
+
+    class Block(nn.Module):
+        def __init__(self, config: Config, kv_heads: int = 8):
+            super().__init__()
+            self.attention = {made}
+
+        def __call__(self, q, k, v):
+            return self.attention(q, k, v)
+
+
+    class Model(nn.Module):
+        def __init__(self, config: Config, n):
+            super().__init__()
+            self.blocks = [{block} for _ in range(n)]
+
+        def __call__(self, q, k, v):
+            for block in self.blocks:
+                q = block(q, k, v)
+            return q
+"""
+WHOLE = "config: Config", "heads, kv_heads = config.heads, config.kv_heads"
+NUMBERS = "heads: int, kv_heads: int", "pass"
+SAME = "def __post_init__(self): self.kv_heads = self.kv_heads or self.heads"
+
+
+@pytest.mark.parametrize(
+    ("kv", "post", "given", "made", "block", "count"),
+    [
+        ("int = 8", "", WHOLE, "Attention(config)", "Block(config)", 0),
+        ("int = 2", "", WHOLE, "Attention(config)", "Block(config)", 1),
+        ("int = None", SAME, WHOLE, "Attention(config)", "Block(config)", 1),  # nothing states it
+        ("int = 8", "", NUMBERS, "Attention(config.heads, config.kv_heads)", "Block(config)", 0),
+        ("int = 8", "", NUMBERS, "Attention(config.heads, kv_heads)", "Block(config)", 0),
+        ("int = 8", "", NUMBERS, "Attention(config.heads, kv_heads)", "Block(config, 2)", 1),
+        ("int = 8", "", NUMBERS, "Attention(config.heads, kv_heads)", "Block(config, read())", 1),
+        (
+            "int = 8",
+            "",
+            NUMBERS,
+            "Attention(config.heads, config.kv_heads) if kv_heads else Attention(*read())",
+            "Block(config)",
+            1,
+        ),
+    ],
+)
+def test_as_many_heads_of_keys_as_of_queries(
+    package: Path, kv: str, post: str, given: tuple[str, str], made: str, block: str, count: int
+) -> None:
+    parameters, before = given
+    text = GROUPED.format(kv=kv, post=post, parameters=parameters, before=before, made=made, block=block)
+    write(package, net=text, user="from .net import Model\n")
+    (package / "__init__.py").write_text("from . import user\n")
+    assert told(package, "net") == (["Attention.__call__"] * count, 1 - count)
+    assert told(package, "net", shape={"heads": 32}) == (["Attention.__call__"], 0)
