@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fuselint import chips
 from fuselint.config import Settings
 from fuselint.finding import Traffic
-from fuselint.graph.model import Graph
+from fuselint.graph.model import Frame, Graph
 from fuselint.graph.worth import is_of_another_choice, is_only_read_out
 from fuselint.rulebook import Match
 from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
@@ -78,6 +78,8 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
     """Whether a match is not worth telling of: it never runs, or seldom and saves little then."""
     if often.how == NEVER or (is_of_another_choice(graph, match.root) and not graph.context.hot):
         return True
+    if _is_in_cold(graph, match.root.frame) and not graph.context.hot:
+        return True
     if match.data.get("slower") and not graph.context.hot:
         return True  # MLX knows of the other way, and finds its own faster
     if match.data.get("idle by default") and not graph.context.hot and not asked.sized:
@@ -90,6 +92,16 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
         return True
     # A launch that writes zeros is of account only where each layer does it.
     return any(n.op == "zeros_like" for n in match.region) and asked.is_outside_layers(graph, often)
+
+
+def _is_in_cold(graph: Graph, frame: Frame | None) -> bool:
+    """Whether an expression lies in a cold function of the file, which another one calls."""
+    while frame is not None and frame.depth:
+        own = frame.source is not None and frame.source.file is graph.source.file
+        if own and frame.qualname in graph.module.cold:
+            return True
+        frame = frame.parent
+    return False
 
 
 def is_trifle(code: str, traffic: Traffic | None, settings: Settings) -> bool:

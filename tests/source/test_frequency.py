@@ -1462,3 +1462,26 @@ def test_as_many_heads_of_keys_as_of_queries(
     (package / "__init__.py").write_text("from . import user\n")
     assert told(package, "net") == (["Attention.__call__"] * count, 1 - count)
     assert told(package, "net", shape={"heads": 32}) == (["Attention.__call__"], 0)
+
+
+QUANTIZER = """
+    def quantize(model, w, steps):
+        for j in range(steps):
+            w = w - w @ w.T
+            w = w * mx.sigmoid(w) + mx.tanh(w)
+        {replace}
+        return w
+
+
+    def main(model):
+        w = quantize(model, mx.ones((64, 64)), 8)
+        return w @ w.T
+"""
+
+
+@pytest.mark.parametrize("replace", ["model.update_modules({'w': w})", "model.updated({'w': w})"])
+def test_what_only_a_quantizer_does(package: Path, replace: str) -> None:
+    write(package, quant=QUANTIZER.format(replace=replace), user="from .quant import main\n")
+    found = told(package, "quant")[0]
+    assert bool(found) is ("update_modules" not in replace)
+    assert told(package, "quant", hot=("*",))[0]
