@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fuselint import chips
 from fuselint.config import Settings
 from fuselint.finding import Traffic
-from fuselint.graph.model import Graph
+from fuselint.graph.model import Frame, Graph
 from fuselint.graph.worth import is_of_another_choice, is_only_read_out
 from fuselint.rulebook import Match
 from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
@@ -51,12 +51,14 @@ class HowOften:
     path: str
     modules: Modules
     on_metal: bool
+    sized: bool = False  # whether the user states sizes
 
     @classmethod
     def of(cls, file: FileText, modules: Modules, settings: Settings) -> HowOften:
         training = PHASE[settings.phase or "prefill"].training
         on_metal = chips.chosen(settings.chip)[0].backend == "metal" and not training
-        return cls(os.path.abspath(file.path), modules, on_metal)
+        sized = bool(settings.shape or settings.model_config)
+        return cls(os.path.abspath(file.path), modules, on_metal, sized)
 
     def at(self, graph: Graph, lines: tuple[int, int], code: str = "") -> Frequency:
         """How often these lines of a graph's function run, for the findings of a rule."""
@@ -76,8 +78,12 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
     """Whether a match is not worth telling of: it never runs, or seldom and saves little then."""
     if often.how == NEVER or (is_of_another_choice(graph, match.root) and not graph.context.hot):
         return True
+    if _is_in_cold(graph, match.root.frame) and not graph.context.hot:
+        return True
     if match.data.get("slower") and not graph.context.hot:
         return True  # MLX knows of the other way, and finds its own faster
+    if match.data.get("idle by default") and not graph.context.hot and not asked.sized:
+        return True  # by the package's own numbers
     if match.code in SMALL - LOOPS and not graph.context.hot and is_only_read_out(graph, match.root):
         return True
     if often.how == SELDOM and match.code == MASKS and not often.of_tokens:
@@ -86,6 +92,16 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
         return True
     # A launch that writes zeros is of account only where each layer does it.
     return any(n.op == "zeros_like" for n in match.region) and asked.is_outside_layers(graph, often)
+
+
+def _is_in_cold(graph: Graph, frame: Frame | None) -> bool:
+    """Whether an expression lies in a cold function of the file, which another one calls."""
+    while frame is not None and frame.depth:
+        own = frame.source is not None and frame.source.file is graph.source.file
+        if own and frame.qualname in graph.module.cold:
+            return True
+        frame = frame.parent
+    return False
 
 
 def is_trifle(code: str, traffic: Traffic | None, settings: Settings) -> bool:

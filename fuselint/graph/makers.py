@@ -7,13 +7,14 @@ call may come from the constructor that it stands in, and so on: each chain of c
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TypeVar
 
 from fuselint.graph.across import SELF, Inside, Instance, Reach, call_arguments
 from fuselint.graph.elsewhere import Elsewhere
-from fuselint.graph.fact import Place
+from fuselint.graph.fact import Default, Place
 from fuselint.graph.facts import Facts
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node
@@ -51,6 +52,39 @@ def as_made(graph: Graph, ask: Callable[[Facts], T | None]) -> Iterator[tuple[T,
         return ask(facts)
 
     yield from _ways(elsewhere, found, asked, (found,))
+
+
+def stated_quotient(graph: Graph, node: Node) -> int | None:
+    """The quotient of two sizes of a method's object that the package states, both: by numbers of the code, or by
+    defaults that are numbers, and that it gives nothing else for. It is the same one for each object that it makes."""
+
+    def ask(facts: Facts) -> int | None:
+        number, rests = facts.const(node), facts.of(node).rests
+        stated = len(rests) > 1 and all(type(r.value) is int and not is_overridden(graph, r) for r in rests)
+        return number if type(number) is int and stated else None
+
+    number = graph.facts.const(node)
+    if type(number) is int:
+        return number
+    name, program = graph.context.class_name, graph.program
+    if name is None or program is None:
+        return None
+    elsewhere = program.elsewhere
+    uses = list(islice(elsewhere.uses(Definition(elsewhere.path_of(graph), name)), MOST + 1))
+    uses = [use for use in uses if not elsewhere.is_test(use[0])]
+    made = list(as_made(graph, ask)) if len(uses) <= MOST else []
+    numbers = {number for number, _ in made}
+    known = {str(places[0]) for _, places in made}  # the line of each call
+    return numbers.pop() if len(numbers) == 1 and len(known) == len(uses) else None
+
+
+def is_overridden(graph: Graph, default: Default) -> bool:
+    """Whether the package gives a constructor something else than a default."""
+    if graph.program is None:
+        return False
+    path = os.path.abspath(default.place.path)
+    known = graph.program.elsewhere.modules.frequencies(path)
+    return known.is_given_otherwise(Definition(path, default.owner), default.name)
 
 
 def is_left_out(graph: Graph) -> bool:

@@ -17,6 +17,7 @@ import libcst as cst
 
 from fuselint.graph.callers import given
 from fuselint.graph.fact import PURE
+from fuselint.graph.makers import is_overridden
 from fuselint.graph.model import Block, Graph, Node, Slice, Statement, operands, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.origins import ONE_BY_ONE, Origins
@@ -194,16 +195,46 @@ def is_of_another_choice(graph: Graph, node: Node) -> bool:
 
     Switches and numbers say nothing: a configuration's file sets them, and their default is what turns them off.
     """
-    facts, block = graph.usual, None if node.top_stmt is None else node.top_stmt.block
-    while block is not None and block.kind != "function":
-        owner = None if block.owner is None else block.owner.cst
-        test = graph.values.get(owner.test) if isinstance(owner, cst.If) else None
-        if test is not None and test.op in WORDS and any(isinstance(facts.const(n), str) for n in test.inputs):
-            holds = facts.truth(test)
-            if holds is not None and holds is not (block.kind == "then"):
-                return True
-        block = block.parent
+    at = node.top_stmt
+    while at is not None:
+        before = (s.cst for s in graph.statements if s.block is at.block and s.end <= at.index)
+        passed = (test for n in before if isinstance(n, cst.If) for test in _passed(n))
+        if any(_is_other(graph, test, outcome) for test, outcome in passed):
+            return True
+        owner, kind = at.block.owner, at.block.kind
+        if owner is not None and isinstance(owner.cst, cst.If) and _is_other(graph, owner.cst.test, kind == "then"):
+            return True
+        at = owner
     return False
+
+
+def _passed(branch: cst.If) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """What the tests of an `if` must give for control to come to what stands behind it: one way of it may leave."""
+    at: cst.If | cst.Else | None = branch
+    while isinstance(at, cst.If):
+        if not _leaves(at.body):
+            if isinstance(at.orelse, cst.Else) and _leaves(at.orelse.body):
+                yield at.test, True
+            return
+        yield at.test, False
+        at = at.orelse
+
+
+def _leaves(suite: cst.BaseSuite) -> bool:
+    last = suite.body[-1] if suite.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, (cst.Return, cst.Raise, cst.Continue, cst.Break))
+
+
+def _is_other(graph: Graph, test: cst.CSTNode, wanted: bool) -> bool:
+    """Whether an option is one word by default, so that a test of it gives the other outcome than the wanted one."""
+    node = graph.values.get(test)
+    if node is None or node.op not in WORDS or not any(isinstance(graph.usual.const(n), str) for n in node.inputs):
+        return False
+    return graph.usual.truth(node) is (not wanted) and not any(
+        is_overridden(graph, default) for n in node.inputs for default in graph.usual.of(n).rests
+    )
 
 
 WORDS = frozenset({"equal", "not_equal"})

@@ -661,12 +661,43 @@ class Frequencies:
         """Whether nothing but itself names a private method, or one that takes no object, and no base that isn't known
         may call it. Another method is for users who have an object."""
         name = found.name.rpartition(".")[2]
-        if name.startswith("__") or self._decorated(function):
+        if not self._is_of_package(owner, function, name) or self._decorated(function):
             return False
-        if not name.startswith("_") and not (function.kind in FREE and self._is_used_otherwise(owner)):
-            return False
-        named = any(path != found.path or m.by != found.name for path, m in self.named(name))
+        others = ((path, m) for path, m in self.named(name) if path != found.path or m.by != found.name)
+        named = any(self._may_name(found, owner, path, m) for path, m in others)
         return not named and self.modules.lineage(owner)[1]
+
+    def _is_of_package(self, owner: Definition, function: FunctionSummary, name: str) -> bool:
+        """Whether none but the package calls a method: a private one, or one that takes no object of a class that the
+        package uses itself, and doesn't offer."""
+        private = name.startswith("_") and not name.startswith("__")
+        free = not name.startswith("_") and function.kind in FREE
+        return private or (free and self._is_used_otherwise(owner))
+
+    def _may_name(self, found: Definition, owner: Definition, path: str, m: Mention) -> bool:
+        """Whether a place may speak of a method, and not of a function, or another class's method, of that name."""
+        if m.role in ELSEWHERE:
+            return True
+        head, dot, _ = m.text.partition(".")
+        if m.role == "import":
+            return False
+        if not dot:
+            return path == found.path and m.by == MODULE  # in the class itself
+        if head in ("self", "cls", "super"):
+            around = self.owner(Definition(path, m.by)) if m.by != MODULE else None
+            if around is None or m.text != f"{head}.{m.name}" or self._is_of_line(around, owner):
+                return True
+            return self.modules.method(around, m.name) is None
+        summary = self.modules.summary(path)
+        name = summary.resolve(m.text, m.by) if summary is not None else None
+        if name is None:
+            return True
+        held = self.modules.resolve(path, name.rpartition(".")[0])
+        if held is None:  # of another package, or a value of this one
+            return name.startswith(".") or self.modules.module(name.partition(".")[0], path) is not None
+        if held.name and self.modules.class_(held) is None:
+            return True
+        return bool(held.name) and self.modules.method(held, m.name) in (None, found)
 
     def _is_entry(self, path: str) -> bool:
         """Whether a file that no other imports may be loaded by its name, or be meant for users.
@@ -920,10 +951,29 @@ class Frequencies:
             found = self.mentioned(by)
         elif name == "__init__":
             owner = Definition(by.path, function.class_name)
-            found = self.mentioned(owner)
+            makes = self._makes_itself(owner)
+            found = [(path, m) for path, m in self.mentioned(owner) if m.role != "through" or makes]
         else:
             return self._calls_of_method(by, function, name)
         return self._all_calls([(p, call) for p, m in found for call in self._by_local_name(p, m) or [m]])
+
+    def is_given_otherwise(self, owner: Definition, name: str) -> bool:
+        """Whether a place of the package that makes objects of a class may give an argument that isn't its default."""
+        init = self.modules.method(owner, "__init__")
+        function = self.modules.function(init) if init is not None else None
+        names = [p.name for p in function.parameters] if function is not None else []
+        if function is None or name not in names:
+            return False
+        index, default = names.index(name), function.parameters[names.index(name)].default
+        calls = [(path, m) for path, m in self.mentioned(owner) if m.role in CALLS and not self._is_off(path, m)]
+        return any(self._given(path, m, function, index, 1) != default for path, m in self._used(calls))
+
+    def _makes_itself(self, owner: Definition) -> bool:
+        """Whether `Class.method(...)` may make an object of the class."""
+        lineage, complete = self.modules.lineage(owner)
+        among = {at.path for at in lineage}
+        called = any(m.role in CALLS for _, m in self.named("cls", among))
+        return called or not complete or any(m.text == f"{owner.name}.__init__" for _, m in self.named("__init__"))
 
     def _all_calls(self, found: Sequence[tuple[str, Mention]]) -> Sequence[tuple[str, Mention]]:
         """The calls among the places that name a function or class; none where others may call it too."""
@@ -941,12 +991,23 @@ class Frequencies:
             if all(self._makes_nothing(owner, path, m) for path, m in found):
                 return list(self._calls_by_itself(owner))
             return list(self._calls_of_objects(owner)) if self._all_calls(found) else ()
-        if not name.startswith("_") or name.startswith("__"):
+        owner = Definition(by.path, function.class_name or "")
+        if not self._is_of_package(owner, function, name):
             return ()
-        named = list(self.named(name))
-        own = all(m.role in CALLS and m.text == f"self.{name}" and path == by.path for path, m in named)
-        same = all(m.by.startswith(f"{function.class_name}.") for _, m in named)
-        return named if own and same else ()
+        named = [(path, m) for path, m in self.named(name) if self._may_name(by, owner, path, m)]
+        return named if all(self._is_own_call(by, function, path, m) for path, m in named) else ()
+
+    def _is_own_call(self, by: Definition, function: FunctionSummary, path: str, m: Mention) -> bool:
+        """Whether a place calls a method on `self`, or one that takes no object on its class."""
+        head, _, rest = m.text.partition(".")
+        if m.role not in CALLS or m.by == MODULE:
+            return False
+        if rest == m.name and head in ("self", "super"):
+            return True
+        summary = self.modules.summary(path)
+        name = summary.resolve(m.text, m.by) if summary is not None else None
+        called = (rest == m.name and head == "cls") or (name is not None and self.modules.resolve(path, name) == by)
+        return function.kind in FREE and called
 
     def _makes_nothing(self, owner: Definition, path: str, m: Mention) -> bool:
         """Whether a place that names a class neither makes an object nor is given one from elsewhere."""
