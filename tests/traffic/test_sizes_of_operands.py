@@ -1095,3 +1095,18 @@ def test_attention_gives_back_rows_as_wide_as_the_values(tmp_path: Path) -> None
     out = mx.zeros((2, 5, 12), mx.bfloat16)
     sizes = {name: {"B": 2, "L": 5, "heads": 3, "value_dim": 4}[name] for name in t.symbols}
     assert evaluate(t.bytes_now, sizes) == moved((out, out), (out, out, out))
+
+
+SHARED = """
+def rotate(x: mx.array, cos: mx.array, sin: mx.array):
+    x1, x2 = mx.split(x, 2, axis=-1)
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    return x1 * cos - x2 * sin
+"""
+
+
+def test_a_table_that_all_heads_share_has_a_row_for_each_position(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", SHARED)
+    x, cos = mx.zeros((6, 4, 8), mx.bfloat16), mx.zeros((6, 1, 8), mx.bfloat16)
+    sizes = {name: {"T": 6 * 4, "L": 6, "D": 8, "N": 16}[name] for name in t.symbols}
+    assert evaluate(t.bytes_now, sizes) == moved((x, cos, x), (x, cos, x), (x, x, x))
