@@ -31,6 +31,7 @@ from fuselint.graph.symbols import Expr
 from fuselint.graph.trace import is_configured
 from fuselint.graph.unstated import from_outside, wide_weights
 from fuselint.source.modules import Definition
+from fuselint.source.project import Parameter
 
 if TYPE_CHECKING:
     from fuselint.graph.known import KnownFacts
@@ -91,9 +92,10 @@ class Callers:
         for caller, pairs in self.calls(graph):
             frame = self._frame(caller, depth + 1)
             outer, known = frame.facts, frame.symbols
-            for own, argument in pairs:
-                for symbol, path, dtype in _stated(facts, own, outer, argument):
-                    number = "weak float" if is_configured(argument, outer) else None
+            for own, given in pairs:
+                argument, element = _unpacked(own, given, pairs)
+                for symbol, path, dtype in _stated(facts, own, outer, argument, element):
+                    number = "weak float" if element is None and is_configured(argument, outer) else None
                     said = dtype.name or number or Supplied(self.elsewhere, self._facts).of(frame, argument, path)
                     said = said or _said(dtype.bound(known), partial(from_outside, argument, outer))
                     if said:
@@ -443,9 +445,23 @@ def _said(dtype: DType, free: Callable[[], frozenset[str]]) -> str | None:
     return MODEL if symbols and symbols - free() else None
 
 
-def _stated(facts: KnownFacts, own: Node, outer: KnownFacts, argument: Node) -> Iterator[tuple[str, Path, DType]]:
-    """The symbols of a value, or of the parts of a tuple, with which part it is, and their dtypes at the caller."""
+def _unpacked(own: Node, given: Node, pairs: Sequence[Given]) -> tuple[Node, int | None]:
+    """What a call gives a parameter: of `*rope`, the tuple and which of its elements."""
+    if given.op != "star":
+        return given, None
+    return given.inputs[0], [o for o, n in pairs if n is given].index(own)
+
+
+def _stated(
+    facts: KnownFacts, own: Node, outer: KnownFacts, argument: Node, element: int | None = None
+) -> Iterator[tuple[str, Path, DType]]:
+    """The symbols of a value, or of the parts of a tuple, with which part it is, and their dtypes at the caller.
+    element: which of a tuple the value is."""
     parts = outer.of(argument).parts
+    if element is not None:
+        part = UNKNOWN if parts is None or element >= len(parts) else parts[element].dtype
+        yield from ((symbol, (element,), part) for symbol in _symbol(facts, own))
+        return
     for item in facts.graph.nodes:
         index = item.attrs.get("index")
         if item.op == "item" and item.inputs[0] is own and isinstance(index, int) and index >= 0:
@@ -477,14 +493,27 @@ def _calls(
         if pairs:
             yield caller, pairs
         for node in caller.nodes:
-            given = (
-                call_arguments(node)
-                if node.op == "call" and _calls_it(elsewhere, facts(caller), node, found, graph)
-                else None
-            )
-            bound = None if given is None else bind(parameters, *given)
+            calls = node.op == "call" and _calls_it(elsewhere, facts(caller), node, found, graph)
+            bound = _bound(parameters, node) if calls else None
             if bound:
                 yield caller, [(graph.params[k], n) for k, n in bound.items() if k in graph.params]
+
+
+def _bound(parameters: Sequence[Parameter], call: Node) -> dict[str, Node] | None:
+    """Arguments by the names of parameters; of a last `*rope`, its node for each parameter that it may be for."""
+    given = call_arguments(call)
+    if given is not None:
+        return bind(parameters, *given)
+    keywords = call.attrs.get("keywords", ())
+    positional = list(call.inputs[: len(call.inputs) - len(keywords)])
+    if not positional or [i for i, n in enumerate(positional) if n.op == "star"] != [len(positional) - 1]:
+        return None
+    names = [p.name for p in parameters if p.kind in ("positional", "plain") and p.name not in keywords]
+    positional += positional[-1:] * (len(names) - len(positional))
+    return {
+        **dict(zip(names, positional, strict=False)),
+        **dict(zip(keywords, call.inputs[-len(keywords) :], strict=False)),
+    }
 
 
 def _inlined(graph: Graph, caller: Graph) -> list[Given]:

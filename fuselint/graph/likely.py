@@ -141,11 +141,26 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         found = _returned(node, facts, depth)
     elif node.op == "fast.scaled_dot_product_attention":
         found = likely(source, facts, depth + 1)
+        width = _width(node.inputs[2], facts, depth + 1) if len(node.inputs) > 2 else None
+        found = found.replace(-1, (width,)) if found is not None and width is not None else found
     elif node.op == "reshape":
         found = _reshaped(node.attrs.get("shape"), facts, depth)
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
         found = likely(source, facts, depth + 1)
     return found if found is not None else _by_rule(node, facts, depth)
+
+
+def _width(node: Node, facts: KnownFacts, depth: int) -> Expr | None:
+    """The last axis of the values that attention takes, and gives back, where something says it."""
+    if node in facts.arguments:
+        outer, argument = facts.arguments[node]
+        return _width(argument, outer, depth + 1) if depth <= DEEPEST else None
+    shape = likely(node, facts, depth + 1)
+    last = None if shape is None else shape.axis(-1)
+    if last is not None and not any(".shape[" in name for name in last.names):
+        return last
+    ways = node.inputs if node.op == "phi" and depth <= STEPS * 2 else ()
+    return next((w for n in ways[::-1] if n.id < node.id and (w := _width(n, facts, depth + 1)) is not None), None)
 
 
 LAYER_WEIGHTS = {

@@ -29,7 +29,7 @@ from fuselint.graph.trace import Trace, trace
 from fuselint.graph.unstated import counted, merged
 from fuselint.rates import Rates, rates_of, total
 from fuselint.rulebook import Synthesised
-from fuselint.traffic.apart import apart
+from fuselint.traffic.apart import apart, shapes_of_tables
 from fuselint.traffic.branches import one_way
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
@@ -219,8 +219,9 @@ def _count(
     equal = [(own.of(r).shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     spelled = {n: text for s in shapes if s is not None for n, text in _spelled(traced, s)}
     same, sums = met(traced.tracer.arrays), summed(traced.tracer.arrays)
+    tables = list(shapes_of_tables(traced))
     parts = dict(split(traced.tracer.arrays))
-    sizes = Sizes.of(shapes, equal, same, sums, own, spelled, _roles(graph, facts), _ranks(graph), parts)
+    sizes = Sizes.of(shapes, equal, same, sums, own, spelled, _roles(graph, facts), _ranks(graph), parts, tables)
     sizes.meanings.update(letters)
     sizes.renamed.update({**_parted(match, facts), **renamed})
     return Region(before, after, Bytes(sizes, DTYPES[settings.activation]), settings.activation), traced

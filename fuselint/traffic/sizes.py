@@ -58,6 +58,7 @@ class Sizes:
     split: dict[str, Expr] = field(
         default_factory=dict
     )  # last axes that the code parts into several, and their product
+    positions: frozenset[str] = frozenset()  # first axes of tables that all heads share: `cos[:, None, :]`
     contracted: frozenset[Expr] = frozenset()  # last axes that products sum over: another width than that of results
 
     @classmethod
@@ -72,11 +73,13 @@ class Sizes:
         roles: Mapping[str, str] | None = None,
         ranks: Mapping[str, int] | None = None,
         split: Mapping[str, Expr] | None = None,
+        tables: Iterable[Shape] = (),
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
         `spelled`: how the code spells sizes that it gives no name. `roles`: what sizes are for, where it is said
         elsewhere; `ranks`: how many axes arrays have there. `split`: last axes that are several in one, and those.
+        `tables`: shapes of tables of angles.
         """
         out = cls(same=list(same), apart=apart, ranks=dict(ranks or {}), split=dict(split or {}))
         out.renamed.update((name, Expr.name(text)) for name, text in (spelled or {}).items())
@@ -87,6 +90,8 @@ class Sizes:
             out._equate(operand, result)
         out._note_contracted(summed)
         listed = [None if s is None else out._renamed(s) for s in shapes]
+        positions = (s for s in map(out._renamed, tables) if s.rank == 3 and s.dims[1] == 1)
+        out.positions = frozenset(str(s.dims[0]) for s in positions)
         out._note_whole(listed)
         ordinary = [s for s in listed if out._apart(s) is None]
         free = [s for s in ordinary if s is None or s.lead is not None]
@@ -225,7 +230,7 @@ class Sizes:
         self.roles[ROWS] = "rows"
         if number is None:
             self.roles[FEATURES] = "features"
-            if self.ranks.get(self.rows, 0) >= HEADED_RANK:
+            if self.ranks.get(self.rows, 0) >= HEADED_RANK or self.positions:
                 self.roles |= {ROWS: "head rows", FEATURES: "head"}
                 if self.features is not None and self.features.bare is not None:
                     self.roles[self.features.bare] = "head"
@@ -245,7 +250,8 @@ class Sizes:
             deepest = max(*named, self.ranks.get(array, 0))
             for depth, name in named.items():
                 letter = LENGTH if depth == min(named) and depth < max(deepest, 3) else HEADS
-                is_batch = depth == max(deepest, 3) or name in firsts
+                is_batch = (depth == max(deepest, 3) or name in firsts) and name not in self.positions
+                letter = LENGTH if name in self.positions else letter
                 self.renamed.setdefault(name, Expr.name(BATCH if is_batch else letter))
 
     def _note_last_axes_of_heads(self) -> None:

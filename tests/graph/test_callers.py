@@ -141,3 +141,30 @@ def test_an_argument_is_given_through_layers_and_where_a_base_class_is_called(tm
 def test_an_argument_that_is_handed_on_and_left_out_is_not_given(tmp_path: Path) -> None:
     layers = ROTATING.replace(', positions=more.get("positions")', "")
     assert not is_given_positions(write(tmp_path, {"layers.py": layers, "own.py": OWN}))
+
+
+TABLES = """from .a import inner
+
+
+def tables(n):
+    angles = mx.arange(n)[:, None] * mx.array([1.0, 0.5])
+    return mx.cos(angles), mx.sin(angles)
+
+
+def outer(x):
+    return inner(x.astype(mx.bfloat16), tables(x.shape[0]))
+"""
+
+SPREAD = """def turn(x, cos, sin):
+    return x * cos + mx.flip(x, axis=-1) * sin
+
+
+def inner(x, rope):
+    return turn(x, *rope)
+"""
+
+
+def test_a_tuple_that_is_spread_gives_each_parameter_its_element(tmp_path: Path) -> None:
+    package = write(tmp_path, {"a.py": SPREAD, "b.py": TABLES})
+    given = given_dtypes(graph(package / "a.py", "turn"))
+    assert given["cos.dtype"] == given["sin.dtype"] == "float32"

@@ -1068,3 +1068,45 @@ def test_a_last_axis_that_a_reshape_splits_is_the_product_of_its_parts(tmp_path:
     sizes = {**at(t, T=6, D=8, normed=x.size), "count": 4}
     assert evaluate(t.bytes_now, sizes) == moved((x, x), (x, x, x))
     assert evaluate(t.bytes_fused, sizes) == moved((x, x, x))
+
+
+WIDE_VALUES = """
+class Attention(nn.Module):
+    def __init__(self, dims, heads, key_dim, value_dim):
+        super().__init__()
+        self.heads, self.key_dim, self.value_dim = heads, key_dim, value_dim
+        self.q = nn.Linear(dims, heads * key_dim)
+        self.k = nn.Linear(dims, heads * key_dim)
+        self.v = nn.Linear(dims, heads * value_dim)
+        self.gate = nn.Linear(dims, heads * value_dim)
+
+    def __call__(self, x: mx.array):
+        B, L, D = x.shape
+        q = self.q(x).reshape(B, L, self.heads, self.key_dim).transpose(0, 2, 1, 3)
+        k = self.k(x).reshape(B, L, self.heads, self.key_dim).transpose(0, 2, 1, 3)
+        v = self.v(x).reshape(B, L, self.heads, self.value_dim).transpose(0, 2, 1, 3)
+        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0)
+        return out.transpose(0, 2, 1, 3).reshape(B, L, -1) * mx.sigmoid(self.gate(x))
+"""
+
+
+def test_attention_gives_back_rows_as_wide_as_the_values(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "model.py", WIDE_VALUES)
+    out = mx.zeros((2, 5, 12), mx.bfloat16)
+    sizes = {name: {"B": 2, "L": 5, "heads": 3, "value_dim": 4}[name] for name in t.symbols}
+    assert evaluate(t.bytes_now, sizes) == moved((out, out), (out, out, out))
+
+
+SHARED = """
+def rotate(x: mx.array, cos: mx.array, sin: mx.array):
+    x1, x2 = mx.split(x, 2, axis=-1)
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    return x1 * cos - x2 * sin
+"""
+
+
+def test_a_table_that_all_heads_share_has_a_row_for_each_position(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", SHARED)
+    x, cos = mx.zeros((6, 4, 8), mx.bfloat16), mx.zeros((6, 1, 8), mx.bfloat16)
+    sizes = {name: {"T": 6 * 4, "L": 6, "D": 8, "N": 16}[name] for name in t.symbols}
+    assert evaluate(t.bytes_now, sizes) == moved((x, cos, x), (x, cos, x), (x, x, x))
