@@ -17,7 +17,7 @@ from functools import cached_property
 from fuselint.source.links import Expr
 from fuselint.source.mentions import Mention, Mentions
 from fuselint.source.modules import Definition, Modules
-from fuselint.source.notes import LINKS
+from fuselint.source.notes import LINKS, mentions_of
 from fuselint.source.project import MODULE, CompileInfo, ModuleSummary
 from fuselint.source.scopes import dotted
 from fuselint.source.switches import Switches
@@ -304,6 +304,7 @@ class Compiled:
         waiting, seen = [first], {first}
         while waiting:
             at, line = waiting.pop()
+            self.modules.note(mentions_of(at.path))  # its lines and loops matter
             held = self.modules.mentions(at.path)
             if not line or at.name == MODULE or held is None or len(seen) > MOST_ONCE:
                 return False
