@@ -9,7 +9,7 @@ from fuselint import chips
 from fuselint.config import Settings
 from fuselint.finding import Traffic
 from fuselint.graph.model import Frame, Graph
-from fuselint.graph.worth import is_of_another_choice, is_only_read_out
+from fuselint.graph.worth import decomposes, is_of_another_choice, is_only_read_out
 from fuselint.rulebook import Match
 from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
 from fuselint.source.modules import Definition, Modules
@@ -84,7 +84,8 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
         return True  # MLX knows of the other way, and finds its own faster
     if match.data.get("idle by default") and not graph.context.hot and not asked.sized:
         return True  # by the package's own numbers
-    if match.code in SMALL - LOOPS and not graph.context.hot and is_only_read_out(graph, match.root):
+    is_beside_waiting = is_only_read_out(graph, match.root) or decomposes(graph)
+    if match.code in SMALL - LOOPS and not graph.context.hot and is_beside_waiting:
         return True
     if often.how == SELDOM and match.code == MASKS and not often.of_tokens:
         return True

@@ -149,6 +149,12 @@ def is_read_out(graph: Graph, root: Node) -> bool:
     return False
 
 
+def decomposes(graph: Graph) -> bool:
+    """Whether a function decomposes a matrix or solves for one, which MLX does on the CPU alone: both processors wait
+    for each other, and beside that a few launches are nothing."""
+    return any(n.op in TABLE and TABLE[n.op].kind == "linalg" for n in graph.nodes)
+
+
 def is_only_read_out(graph: Graph, root: Node) -> bool:
     """Whether all that a function makes of a value are numbers for the host, which waits for them: beside that, a few
     launches are nothing. A function that is no layer's and returns a number makes nothing else."""

@@ -1228,6 +1228,9 @@ READ_OUT = """
         ("return self.proj(y) if mx.max(y).item() > 0 else x", 1),
         ("self.kept = y\n            return mx.max(y).item()", 1),
         ("return mx.max(y)", 1),
+        ("return y @ mx.linalg.inv(x.T @ x, stream=mx.cpu)", 0),  # on the CPU alone
+        ("return y @ mx.linalg.svd(x, stream=mx.cpu)[2]", 0),
+        ("return y / mx.linalg.norm(x)", 1),
     ],
 )
 def test_what_only_the_host_reads_is_silent(package: Path, after: str, count: int) -> None:
