@@ -24,6 +24,7 @@ from fuselint.source.text import FileText
 
 if TYPE_CHECKING:
     from fuselint.graph.callers import Callers
+    from fuselint.graph.known import KnownFacts
 
 Use = tuple[Graph, Node]
 """A call of a function or class, and where it stands."""
@@ -54,6 +55,7 @@ class Elsewhere:
         self.classes = cache(self._classes)
         self.graph = cache(self._graph)
         self.run_by = cache(self._run_by)
+        self.usual = cache(self._usual)
         leave(self)
 
     def take_apart(self) -> None:
@@ -89,6 +91,13 @@ class Elsewhere:
         program = self.program(found.path)
         graph = None if program is None else program.graph(found.name)
         return None if graph is None or graph.not_understood else graph
+
+    def _usual(self, graph: Graph) -> KnownFacts:
+        """The facts of a function as defaults have them."""
+        from fuselint.graph.across import Reach
+        from fuselint.graph.facts import Facts
+
+        return Facts(graph, Reach(usual=True, elsewhere=self))
 
     def entered(self, graph: Graph, call: Node) -> tuple[Graph, ...] | None:
         """The functions that a call may enter, by what is written alone; none where it enters nothing of the package,

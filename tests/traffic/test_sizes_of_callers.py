@@ -116,3 +116,88 @@ class Block(nn.Module):
 )
 def test_a_default_counts_where_the_package_gives_nothing_else(tmp_path: Path, made: str, width: int) -> None:
     assert costs(tmp_path / "a.py", f"{NORMED}\n\n{made}").at["D"] == width
+
+
+CONFIGURED = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    width: int
+    hidden: int
+
+
+class MLP(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.hidden)
+        self.up = nn.Linear(config.width, config.hidden)
+
+    def __call__(self, x):
+        return nn.silu(self.gate(x)) * self.up(x)
+
+
+class Model(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.mlp = MLP(config)
+"""
+
+
+def test_a_configuration_that_the_package_makes_says_what_its_fields_have_no_default_for(tmp_path: Path) -> None:
+    assert costs(tmp_path / "a.py", CONFIGURED).saved_at == 4 * 2048 * 14336  # typical, too
+    made = "\n\ndef small():\n    return Config(width=48, hidden=160)\n"
+    assert costs(tmp_path / "a.py", CONFIGURED + made).saved_at == 4 * 2048 * 160
+
+
+PARTED = """
+def turn(x, cos: mx.array, sin: mx.array):
+    return x * cos + mx.tanh(x) * sin
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(dim, dim)
+
+    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
+        return turn(self.q(x).reshape(x.shape[0], self.heads, -1), cos, sin)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention(96, 6)
+"""
+
+
+def test_a_width_of_heads_is_part_of_the_width(tmp_path: Path) -> None:
+    assert costs(tmp_path / "a.py", PARTED).numbers["D"] == 96 // 6
+
+
+LOOPED = """
+def act(x):
+    return 0.5 * x * (1 + mx.tanh(0.8 * (x + 0.04 * x**3)))
+
+
+class Model(nn.Module):
+    def __init__(self, dim: int = 80):
+        super().__init__()
+        self.first = nn.Linear(24, dim)
+        self.rest = [nn.Linear(dim, dim) for _ in range(3)]
+
+    def __call__(self, x):
+        h = self.first(x)
+        for layer in self.rest:
+            h = act(layer(h) + h)
+        return h
+"""
+
+
+def test_what_a_loop_carries_is_as_wide_as_it_starts(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(HEAD + LOOPED)
+    (result,) = check_paths([path], select=["FUS301"], cache=False)
+    assert {f.traffic.at.get("D", 80) for f in result.findings if f.traffic is not None} == {80}
