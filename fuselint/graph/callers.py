@@ -35,6 +35,8 @@ from fuselint.source.modules import Definition
 if TYPE_CHECKING:
     from fuselint.graph.known import KnownFacts
 
+FLOAT32 = DType({"float32"})
+
 DEEPEST = 4
 """Calls above one another that are looked at."""
 
@@ -73,6 +75,7 @@ class Callers:
         self._named_axes: dict[Graph, dict[str, Axis]] = {}
         self._absent: dict[Graph, frozenset[Node]] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
+        self._wrapping: dict[Definition, bool] = {}
         self._last_axes: dict[tuple[Graph, int], dict[Node, Axis]] = {}
         self._made_sizes: dict[KnownFacts, dict[str, int]] = {}
 
@@ -105,6 +108,8 @@ class Callers:
         for node in graph.nodes:
             if node.op == "attr" and facts.kind(node) == "unknown" and self._is_made_a_number(graph, node):
                 found.update((symbol, {"weak float"}) for symbol in _symbol(facts, node))
+            elif node.op == "attr" and facts.kind(node) == "array" and self._is_made_anew(graph, facts, node):
+                found.update((symbol, {"float32"}) for symbol in _symbol(facts, node))
         one = {symbol: next(iter(said)) for symbol, said in found.items() if len(said) == 1}
         return {**dict(documented(graph, facts)), **one}
 
@@ -124,6 +129,24 @@ class Callers:
             if argument is not None and not self.elsewhere.is_test(caller):
                 said.append(_is_number(argument, self._facts(caller)))
         return bool(said) and all(said)
+
+    def _is_made_anew(self, graph: Graph, facts: KnownFacts, attribute: Node) -> bool:
+        """Whether a weight is float32 as the constructor makes it, no checkpoint's: that of a layer which a method of
+        its class wraps around one that is there, `LoRALinear.from_base(linear)`."""
+        made, owner = attribute.attrs.get("init"), graph.context.class_name
+        if not isinstance(made, Node) or owner is None or facts.dtype(made) != FLOAT32:
+            return False
+        found = Definition(self.elsewhere.path_of(graph), owner)
+        if found not in self._wrapping:
+            calls = islice(self.elsewhere.uses(found), MOST)
+            self._wrapping[found] = any(
+                caller.context.class_name == owner
+                and self.elsewhere.path_of(caller) == found.path
+                and not caller.context.qualname.endswith(".__init__")
+                and any(_is_weight_of_a_parameter(n) for n in caller.nodes)
+                for caller, _ in calls
+            )
+        return self._wrapping[found]
 
     def shapes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[Node, Shape]:
         """By the parameter, where the function doesn't say its rank: a shape of as many axes as the package's calls
@@ -362,6 +385,11 @@ def _callers(graph: Graph) -> Callers | None:
     if elsewhere.callers is None:
         elsewhere.callers = Callers(elsewhere)
     return elsewhere.callers
+
+
+def _is_weight_of_a_parameter(node: Node) -> bool:
+    source = node.inputs[0] if node.op == "attr" and node.attrs.get("name") == "weight" else None
+    return source is not None and source.op == "param" and source.attrs.get("name") not in ("self", "cls")
 
 
 def _is_none(node: object) -> bool:

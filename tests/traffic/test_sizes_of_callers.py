@@ -8,6 +8,7 @@ import pytest
 
 from fuselint import check_paths
 from fuselint.finding import Traffic
+from fuselint.graph.symbols import evaluate
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
@@ -201,3 +202,33 @@ def test_what_a_loop_carries_is_as_wide_as_it_starts(tmp_path: Path) -> None:
     path.write_text(HEAD + LOOPED)
     (result,) = check_paths([path], select=["FUS301"], cache=False)
     assert {f.traffic.at.get("D", 80) for f in result.findings if f.traffic is not None} == {80}
+
+
+WRAPPED = """
+class Adapted(nn.Module):
+    @staticmethod
+    def from_base(linear: nn.Linear, rank: int = 4):
+        out, inner = linear.weight.shape
+        made = Adapted(inner, out, rank)
+        made.linear = linear
+        return made
+
+    def __init__(self, inner: int, out: int, rank: int):
+        super().__init__()
+        self.linear = nn.Linear(inner, out)
+        self.down = mx.random.uniform(-0.1, 0.1, (inner, rank))
+        self.up = mx.zeros((rank, out))
+
+    def __call__(self, x: mx.array):
+        y = x @ self.down
+        return mx.tanh(y) * mx.sigmoid(y)
+"""
+
+
+def test_what_a_wrapped_layer_is_given_besides_is_float32(tmp_path: Path) -> None:
+    t = costs(tmp_path / "a.py", WRAPPED)
+    assert evaluate(t.bytes_now, dict.fromkeys(t.symbols, 1)) == 4 * (2 + 2 + 3)
+    assert t.otherwise is None
+    loaded = WRAPPED.replace("linear.weight.shape", "sizes").replace("linear: nn.Linear", "sizes")
+    t = costs(tmp_path / "a.py", loaded.replace("        made.linear = linear\n", ""))
+    assert evaluate(t.bytes_now, dict.fromkeys(t.symbols, 1)) == 2 * (2 + 2 + 3)
