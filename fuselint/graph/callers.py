@@ -237,8 +237,8 @@ class Callers:
         if facts not in self._made_sizes:
             self._made_sizes[facts] = {}
             never = facts.graph.context.class_name if is_part(facts.graph) else None
-            numbers = facts.reach.numbers.items()
-            known = {name: n for name, (n, rests) in numbers if all(d.owner != never for d in rests)}
+            defaults = facts.reach.numbers.items()
+            known = {name: n for name, (n, rests) in defaults if all(d.owner != never for d in rests)}
             self._made_sizes[facts] = {**known, **made_sizes(facts, known)}
         numbers = self._made_sizes[facts]
         if any(".shape[" in name for name in size.names - numbers.keys()):
