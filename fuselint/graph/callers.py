@@ -22,7 +22,7 @@ from fuselint.graph.dtypes import UNKNOWN, DType
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.facts import Facts
 from fuselint.graph.likely import likely
-from fuselint.graph.makers import is_part, made_sizes
+from fuselint.graph.makers import is_part, made_sizes, rests_on
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import Shape
@@ -238,14 +238,15 @@ class Callers:
             self._made_sizes[facts] = {}
             never = facts.graph.context.class_name if is_part(facts.graph) else None
             defaults = facts.reach.numbers.items()
-            known = {name: n for name, (n, rests) in defaults if all(d.owner != never for d in rests)}
+            known = {name: n for name, (n, rests) in defaults if not rests_on(rests, never)}
             self._made_sizes[facts] = {**known, **made_sizes(facts, known)}
         numbers = self._made_sizes[facts]
         if any(".shape[" in name for name in size.names - numbers.keys()):
             lasts = self._lasts(facts.graph, depth)
             given = ((s.axis(-1), a.least) for p, a in lasts.items() if (s := facts.shape(p)) is not None)
             numbers = {**{d.bare: n for d, n in given if d is not None and d.bare and n}, **numbers}
-        return size.substitute(numbers).met().value()
+        found = size.substitute(numbers).met().value()
+        return number if found is None and not rests_on(rests, facts.graph.context.class_name) else found
 
     def absent(self, graph: Graph, depth: int = 0) -> frozenset[Node]:
         """Parameters that are None by default, and that no call in the package gives anything else."""

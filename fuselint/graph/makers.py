@@ -7,13 +7,13 @@ call may come from the constructor that it stands in, and so on: each chain of c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import TypeVar
 
 from fuselint.graph.across import SELF, Inside, Instance, Reach, call_arguments
 from fuselint.graph.elsewhere import Elsewhere
-from fuselint.graph.fact import Place
+from fuselint.graph.fact import Default, Place
 from fuselint.graph.facts import Facts
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node
@@ -198,8 +198,13 @@ def numbered(
             sizes += zip(reversed(dims), reversed(likely_shape.dims), strict=False)
         for size, likely_size in sizes:
             number, rests = likely_facts.usual(likely_size)
-            if size is not None and number is not None and number > 0 and all(d.owner != never for d in rests):
+            if size is not None and number is not None and number > 0 and not rests_on(rests, never):
                 yield size, number
+
+
+def rests_on(rests: Set[Default], owner: str | None) -> bool:
+    """Whether nothing says a number but the defaults of one constructor; of a configuration, they say more."""
+    return bool(rests) and all(d.owner == owner for d in rests)
 
 
 def solve(sizes: Sequence[tuple[Expr, int]], known: dict[str, int]) -> None:

@@ -18,7 +18,7 @@ from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
 from fuselint.graph.likely import likely
-from fuselint.graph.makers import is_part, made_sizes, numbered, solve
+from fuselint.graph.makers import is_part, made_sizes, numbered, rests_on, solve
 from fuselint.graph.model import PROPERTIES, Graph, Node, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import SCALAR, Shape
@@ -163,7 +163,7 @@ def by_default(graph: Graph) -> Mapping[str, int]:
         if size.bare is not None:
             found.setdefault(size.bare, set()).add(number)
     # A name of one word may be another value's where these facts are worked out in another order.
-    counted = ((k, n) for k, (n, rests) in usual.reach.numbers.items() if all(d.owner != never for d in rests))
+    counted = ((k, n) for k, (n, rests) in usual.reach.numbers.items() if not rests_on(rests, never))
     known = {name: n for name, n in counted if "." in name and n > 0}
     known |= {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
     solve(sizes, known)

@@ -232,3 +232,37 @@ def test_what_a_wrapped_layer_is_given_besides_is_float32(tmp_path: Path) -> Non
     loaded = WRAPPED.replace("linear.weight.shape", "sizes").replace("linear: nn.Linear", "sizes")
     t = costs(tmp_path / "a.py", loaded.replace("        made.linear = linear\n", ""))
     assert evaluate(t.bytes_now, dict.fromkeys(t.symbols, 1)) == 2 * (2 + 2 + 3)
+
+
+def test_a_default_that_only_chooses_a_branch_leaves_the_size(tmp_path: Path) -> None:
+    text = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    width: int = 48
+    hidden: int = 160
+
+
+def act(gate, x):
+    return mx.sigmoid(gate) * gate * x
+
+
+class MLP(nn.Module):
+    def __init__(self, config: Config, index: int = 0):
+        super().__init__()
+        hidden = config.hidden * (2 if index > 20 else 1)
+        self.gate = nn.Linear(config.width, hidden)
+        self.up = nn.Linear(config.width, hidden)
+
+    def __call__(self, x):
+        return act(self.gate(x), self.up(x))
+
+
+class Model(nn.Module):
+    def __init__(self, config: Config, layers: int):
+        super().__init__()
+        self.layers = [MLP(config, i) for i in range(layers)]
+"""
+    assert costs(tmp_path / "a.py", text).at["D"] == 160
