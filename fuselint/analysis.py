@@ -328,6 +328,8 @@ class Analysis:
             return False
         if fix is not None and fix.edits and traffic.saved_at < 0 and traffic.launches_fewer <= 0:
             return True  # where MLX falls back, a fix may cost
+        if _saves_nothing(traffic) and traffic.phase != "train":
+            return True  # casts to the dtype that it has, say; under a gradient other things count
         if traffic.assumes_sizes:  # an unknown size is never hidden, but where it could only be a few numbers a row
             return self.is_little(finding.code, traffic)
         return traffic.saved_at < self.settings.min_saving
@@ -641,6 +643,12 @@ def message(match: Match, traffic: Traffic | None) -> str:
 
 def _after(t: Traffic | InDtype) -> str:
     return f"{_kernels(t.kernels_fused)}, {t.bytes_fused}" if t.kernels_fused else "none"
+
+
+def _saves_nothing(traffic: Traffic) -> bool:
+    """Whether the fixed code runs as many kernels and moves as many bytes, whatever the sizes, in the only dtype."""
+    same = (traffic.kernels_now, traffic.bytes_now) == (traffic.kernels_fused, traffic.bytes_fused)
+    return same and traffic.otherwise is None and traffic.launches_fewer == 0
 
 
 def _is_like(traffic: Traffic, other: InDtype) -> bool:

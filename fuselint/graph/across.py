@@ -279,17 +279,34 @@ class Across:
         fields = self._fields(instance.found)
         if name not in fields:
             return None
-        at, stated = fields[name]
+        at, field = fields[name]
         given = self._arguments(instance, list(fields))
         if given is not None and name in given:
             facts, node = given[name]
             return facts.of(node)
         exact = given is not None
-        found = self._default(at, name, stated, exact) if exact or self.reach.usual else None
+        found = self._default(at, name, field, exact) if exact or self.reach.usual else None
         if found is not None and (exact or found.kind != "none"):
             return found
-        made = self._any_value(at, name, stated)  # an object that may be None is made when the configuration is read
+        if found is None and self.reach.usual and (stated := self._configured(at, instance.found, name)) is not None:
+            return stated
+        made = self._any_value(at, name, field)  # an object that may be None is made when the configuration is read
         return found if found is not None and (made is None or made.kind != "object") else made
+
+    def _configured(self, at: Definition, found: Definition, name: str) -> Fact | None:
+        """A field that has no default: the number that a call of the package gives it."""
+        for graph, call in self.elsewhere.uses(found):
+            if self.elsewhere.is_test(graph):
+                continue
+            facts = self.elsewhere.usual(graph)
+            given = self._arguments(Instance(found, maker=(facts, call)), list(self._fields(found)))
+            number = MISSING if given is None or name not in given else facts.const(given[name][1])
+            if type(number) in (int, float):
+                place = self.elsewhere.place_of(graph, call)
+                places = frozenset({place} if self.elsewhere.is_other(place) else ())
+                fact = replace(constant_fact(number), why=f"a {found.name} is made so", places=places)
+                return replace(fact, rests=frozenset({Default(name, number, at.name, place)}))
+        return None
 
     def _default(self, at: Definition, name: str, stated: Field, exact: bool) -> Fact | None:
         places, shown = self._places(at.path, stated.line), at.name

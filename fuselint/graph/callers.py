@@ -22,7 +22,7 @@ from fuselint.graph.dtypes import UNKNOWN, DType
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.facts import Facts
 from fuselint.graph.likely import likely
-from fuselint.graph.makers import is_part, made_sizes
+from fuselint.graph.makers import is_part, made_sizes, rests_on
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import Shape
@@ -35,6 +35,8 @@ from fuselint.source.project import Parameter
 
 if TYPE_CHECKING:
     from fuselint.graph.known import KnownFacts
+
+FLOAT32 = DType({"float32"})
 
 DEEPEST = 4
 """Calls above one another that are looked at."""
@@ -75,6 +77,7 @@ class Callers:
         self._absent: dict[Graph, frozenset[Node]] = {}
         self._is_given: dict[tuple[Graph, Node], bool] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
+        self._wrapping: dict[Definition, bool] = {}
         self._last_axes: dict[tuple[Graph, int], dict[Node, Axis]] = {}
         self._made_sizes: dict[KnownFacts, dict[str, int]] = {}
 
@@ -108,6 +111,8 @@ class Callers:
         for node in graph.nodes:
             if node.op == "attr" and facts.kind(node) == "unknown" and self._is_made_a_number(graph, node):
                 found.update((symbol, {"weak float"}) for symbol in _symbol(facts, node))
+            elif node.op == "attr" and facts.kind(node) == "array" and self._is_made_anew(graph, facts, node):
+                found.update((symbol, {"float32"}) for symbol in _symbol(facts, node))
         one = {symbol: next(iter(said)) for symbol, said in found.items() if len(said) == 1}
         return {**dict(documented(graph, facts)), **one}
 
@@ -127,6 +132,24 @@ class Callers:
             if argument is not None and not self.elsewhere.is_test(caller):
                 said.append(_is_number(argument, self._facts(caller)))
         return bool(said) and all(said)
+
+    def _is_made_anew(self, graph: Graph, facts: KnownFacts, attribute: Node) -> bool:
+        """Whether a weight is float32 as the constructor makes it, no checkpoint's: that of a layer which a method of
+        its class wraps around one that is there, `LoRALinear.from_base(linear)`."""
+        made, owner = attribute.attrs.get("init"), graph.context.class_name
+        if not isinstance(made, Node) or owner is None or facts.dtype(made) != FLOAT32:
+            return False
+        found = Definition(self.elsewhere.path_of(graph), owner)
+        if found not in self._wrapping:
+            calls = islice(self.elsewhere.uses(found), MOST)
+            self._wrapping[found] = any(
+                caller.context.class_name == owner
+                and self.elsewhere.path_of(caller) == found.path
+                and not caller.context.qualname.endswith(".__init__")
+                and any(_is_weight_of_a_parameter(n) for n in caller.nodes)
+                for caller, _ in calls
+            )
+        return self._wrapping[found]
 
     def shapes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[Node, Shape]:
         """By the parameter, where the function doesn't say its rank: a shape of as many axes as the package's calls
@@ -217,15 +240,16 @@ class Callers:
         if facts not in self._made_sizes:
             self._made_sizes[facts] = {}
             never = facts.graph.context.class_name if is_part(facts.graph) else None
-            numbers = facts.reach.numbers.items()
-            known = {name: n for name, (n, rests) in numbers if all(d.owner != never for d in rests)}
+            defaults = facts.reach.numbers.items()
+            known = {name: n for name, (n, rests) in defaults if not rests_on(rests, never)}
             self._made_sizes[facts] = {**known, **made_sizes(facts, known)}
         numbers = self._made_sizes[facts]
         if any(".shape[" in name for name in size.names - numbers.keys()):
             lasts = self._lasts(facts.graph, depth)
             given = ((s.axis(-1), a.least) for p, a in lasts.items() if (s := facts.shape(p)) is not None)
             numbers = {**{d.bare: n for d, n in given if d is not None and d.bare and n}, **numbers}
-        return size.substitute(numbers).met().value()
+        found = size.substitute(numbers).met().value()
+        return number if found is None and not rests_on(rests, facts.graph.context.class_name) else found
 
     def absent(self, graph: Graph, depth: int = 0) -> frozenset[Node]:
         """Parameters that are None by default, and that no call in the package gives anything else."""
@@ -402,6 +426,11 @@ def _callers(graph: Graph) -> Callers | None:
     if elsewhere.callers is None:
         elsewhere.callers = Callers(elsewhere)
     return elsewhere.callers
+
+
+def _is_weight_of_a_parameter(node: Node) -> bool:
+    source = node.inputs[0] if node.op == "attr" and node.attrs.get("name") == "weight" else None
+    return source is not None and source.op == "param" and source.attrs.get("name") not in ("self", "cls")
 
 
 def _is_none(node: object) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -24,12 +24,40 @@ from fuselint.source.text import FileText
 
 if TYPE_CHECKING:
     from fuselint.graph.callers import Callers
+    from fuselint.graph.known import KnownFacts
 
 Use = tuple[Graph, Node]
 """A call of a function or class, and where it stands."""
 
 SHARED = 16
 """Files whose graphs are kept for the next file that asks for them."""
+
+
+class _Uses:
+    """Calls that are looked for as far as somebody asks, and once."""
+
+    def __init__(self, more: Iterator[Use]) -> None:
+        self._known: list[Use] = []
+        self._more = more
+        self._looking = False
+
+    def __iter__(self) -> Iterator[Use]:
+        at = 0
+        while at < len(self._known) or self._find():
+            yield self._known[at]
+            at += 1
+
+    def _find(self) -> bool:
+        if self._looking:
+            return False  # asked for what it takes to find them
+        self._looking = True
+        try:
+            found = next(self._more, None)
+        finally:
+            self._looking = False
+        if found is not None:
+            self._known.append(found)
+        return found is not None
 
 
 class Elsewhere:
@@ -43,7 +71,7 @@ class Elsewhere:
             modules.know(root.file, root.summary)
         self.modules = modules
         self._paths: dict[Program, str] = {root: self.path}
-        self._uses: dict[Definition, tuple[list[Use], Generator[Use, None, None]]] = {}
+        self._uses: dict[Definition, _Uses] = {}
         self.callers: Callers | None = None  # made by whom asks for it: it goes with the file
         # What one file asks for, it asks for often.
         self.resolved = cache(self.modules.resolve)
@@ -54,6 +82,7 @@ class Elsewhere:
         self.classes = cache(self._classes)
         self.graph = cache(self._graph)
         self.run_by = cache(self._run_by)
+        self.usual = cache(self._usual)
         leave(self)
 
     def take_apart(self) -> None:
@@ -89,6 +118,13 @@ class Elsewhere:
         program = self.program(found.path)
         graph = None if program is None else program.graph(found.name)
         return None if graph is None or graph.not_understood else graph
+
+    def _usual(self, graph: Graph) -> KnownFacts:
+        """The facts of a function as defaults have them."""
+        from fuselint.graph.across import Reach
+        from fuselint.graph.facts import Facts
+
+        return Facts(graph, Reach(usual=True, elsewhere=self))
 
     def entered(self, graph: Graph, call: Node) -> tuple[Graph, ...] | None:
         """The functions that a call may enter, by what is written alone; none where it enters nothing of the package,
@@ -151,19 +187,10 @@ class Elsewhere:
     def uses(self, found: Definition) -> Iterator[Use]:
         """The calls of a class or function in the package: those of its own file first, then by the order of files."""
         if found not in self._uses:
-            self._uses[found] = ([], self._found_uses(found))
-        known, more = self._uses[found]
-        if more.gi_running:
-            yield from self._found_uses(found)
-            return
-        at = 0
-        while at < len(known) or (use := next(more, None)) is not None:
-            if at == len(known):
-                known.append(use)
-            yield known[at]
-            at += 1
+            self._uses[found] = _Uses(self._found_uses(found))
+        yield from self._uses[found]
 
-    def _found_uses(self, found: Definition) -> Generator[Use, None, None]:
+    def _found_uses(self, found: Definition) -> Iterator[Use]:
         for path in [found.path, *self.modules.users(found)]:
             program = self.program(path)
             for qualname in [] if program is None else _naming(program, found.name):

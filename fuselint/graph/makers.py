@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import TypeVar
 
@@ -232,8 +232,13 @@ def numbered(
             sizes += zip(reversed(dims), reversed(likely_shape.dims), strict=False)
         for size, likely_size in sizes:
             number, rests = likely_facts.usual(likely_size)
-            if size is not None and number is not None and number > 0 and all(d.owner != never for d in rests):
+            if size is not None and number is not None and number > 0 and not rests_on(rests, never):
                 yield size, number
+
+
+def rests_on(rests: Set[Default], owner: str | None) -> bool:
+    """Whether nothing says a number but the defaults of one constructor; of a configuration, they say more."""
+    return bool(rests) and all(d.owner == owner for d in rests)
 
 
 def solve(sizes: Sequence[tuple[Expr, int]], known: dict[str, int]) -> None:

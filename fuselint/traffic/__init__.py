@@ -19,10 +19,10 @@ from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
 from fuselint.graph.likely import likely
-from fuselint.graph.makers import is_part, made_sizes, numbered, solve
+from fuselint.graph.makers import is_part, made_sizes, numbered, rests_on, solve
 from fuselint.graph.model import PROPERTIES, Graph, Node, region
 from fuselint.graph.ops import TABLE
-from fuselint.graph.shapes import Shape
+from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr, product, readable
 from fuselint.graph.tape import ACTIVATION, FUSABLE, RESHAPES, Array
 from fuselint.graph.trace import Trace, trace
@@ -164,7 +164,7 @@ def by_default(graph: Graph) -> Mapping[str, int]:
         if size.bare is not None:
             found.setdefault(size.bare, set()).add(number)
     # A name of one word may be another value's where these facts are worked out in another order.
-    counted = ((k, n) for k, (n, rests) in usual.reach.numbers.items() if all(d.owner != never for d in rests))
+    counted = ((k, n) for k, (n, rests) in usual.reach.numbers.items() if not rests_on(rests, never))
     known = {name: n for name, n in counted if "." in name and n > 0}
     known |= {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
     solve(sizes, known)
@@ -321,6 +321,7 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
     if gates.training and match.fused and all(k.op.startswith(COMPILES) for k in match.fused):
         return before, before
     still = trace(needed, facts, eager=True, gates=gates)
+    before += _unread_tables(graph, match, traced, needed)
     return before, [*_fused(match, traced, places, absent_arguments(graph)), *launches(still)]
 
 
@@ -652,6 +653,31 @@ def _fused(match: Match, traced: Trace, places: Mapping[Array, Place], absent: C
             out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates, wide=k.wide, places=places))
             places = {a: p for a, p in places.items() if a is not writes}  # what is written lies in row order
     return out
+
+
+def _unread_tables(graph: Graph, match: Match, traced: Trace, needed: Collection[Node]) -> Iterator[Kernel]:
+    """The kernels that make the tables of a rotation here, where the fused kernels don't read them, nor anything else:
+    each as large as the table, up to the product that it begins with, and what is before that as good as nothing.
+    needed: what of the region is computed after the fix too."""
+    read = {n for k in match.fused for n in (*k.reads, *(r for m in k.made for r in m.reads))}
+    gone = match.region.difference(needed)
+    tables = (h for name, h in match.holes.items() if name.startswith("table") and isinstance(h, Node))
+    waiting = [(h, traced.array(h), True) for h in dict.fromkeys(tables)]
+    while waiting:
+        node, table, is_whole = waiting.pop()
+        op = TABLE.get(node.op)
+        computes = node.op == "index" or (op is not None and op.kind != "layer" and op.result == "array")
+        if table is None or not computes or node in gone | match.region or node in read:
+            continue
+        if node in graph.escaping or any(_needs(u, gone) for u in graph.users.get(node, ())):
+            continue
+        gone |= {node}
+        one = Array("", [], table.shape if is_whole else SCALAR, "float32")
+        kind = "view" if op is None else op.kind
+        if kind != "view":
+            yield Kernel(node.op, node, (one,) if is_whole and kind in ("unary", "cast", "copy") else (), (one,))
+        below = is_whole and kind in ("view", "unary", "cast")
+        waiting += [(n, table, below) for n in node.inputs]
 
 
 def _arrays(nodes: Sequence[Node], traced: Trace) -> list[Array]:

@@ -8,6 +8,7 @@ import pytest
 
 from fuselint import check_paths
 from fuselint.finding import Traffic
+from fuselint.graph.symbols import evaluate
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
@@ -116,3 +117,152 @@ class Block(nn.Module):
 )
 def test_a_default_counts_where_the_package_gives_nothing_else(tmp_path: Path, made: str, width: int) -> None:
     assert costs(tmp_path / "a.py", f"{NORMED}\n\n{made}").at["D"] == width
+
+
+CONFIGURED = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    width: int
+    hidden: int
+
+
+class MLP(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.hidden)
+        self.up = nn.Linear(config.width, config.hidden)
+
+    def __call__(self, x):
+        return nn.silu(self.gate(x)) * self.up(x)
+
+
+class Model(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.mlp = MLP(config)
+"""
+
+
+def test_a_configuration_that_the_package_makes_says_what_its_fields_have_no_default_for(tmp_path: Path) -> None:
+    assert costs(tmp_path / "a.py", CONFIGURED).saved_at == 4 * 2048 * 14336  # typical, too
+    made = "\n\ndef small():\n    return Config(width=48, hidden=160)\n"
+    assert costs(tmp_path / "a.py", CONFIGURED + made).saved_at == 4 * 2048 * 160
+
+
+PARTED = """
+def turn(x, cos: mx.array, sin: mx.array):
+    return x * cos + mx.tanh(x) * sin
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(dim, dim)
+
+    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
+        return turn(self.q(x).reshape(x.shape[0], self.heads, -1), cos, sin)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention(96, 6)
+"""
+
+
+def test_a_width_of_heads_is_part_of_the_width(tmp_path: Path) -> None:
+    assert costs(tmp_path / "a.py", PARTED).numbers["D"] == 96 // 6
+
+
+LOOPED = """
+def act(x):
+    return 0.5 * x * (1 + mx.tanh(0.8 * (x + 0.04 * x**3)))
+
+
+class Model(nn.Module):
+    def __init__(self, dim: int = 80):
+        super().__init__()
+        self.first = nn.Linear(24, dim)
+        self.rest = [nn.Linear(dim, dim) for _ in range(3)]
+
+    def __call__(self, x):
+        h = self.first(x)
+        for layer in self.rest:
+            h = act(layer(h) + h)
+        return h
+"""
+
+
+def test_what_a_loop_carries_is_as_wide_as_it_starts(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(HEAD + LOOPED)
+    (result,) = check_paths([path], select=["FUS301"], cache=False)
+    assert {f.traffic.at.get("D", 80) for f in result.findings if f.traffic is not None} == {80}
+
+
+WRAPPED = """
+class Adapted(nn.Module):
+    @staticmethod
+    def from_base(linear: nn.Linear, rank: int = 4):
+        out, inner = linear.weight.shape
+        made = Adapted(inner, out, rank)
+        made.linear = linear
+        return made
+
+    def __init__(self, inner: int, out: int, rank: int):
+        super().__init__()
+        self.linear = nn.Linear(inner, out)
+        self.down = mx.random.uniform(-0.1, 0.1, (inner, rank))
+        self.up = mx.zeros((rank, out))
+
+    def __call__(self, x: mx.array):
+        y = x @ self.down
+        return mx.tanh(y) * mx.sigmoid(y)
+"""
+
+
+def test_what_a_wrapped_layer_is_given_besides_is_float32(tmp_path: Path) -> None:
+    t = costs(tmp_path / "a.py", WRAPPED)
+    assert evaluate(t.bytes_now, dict.fromkeys(t.symbols, 1)) == 4 * (2 + 2 + 3)
+    assert t.otherwise is None
+    loaded = WRAPPED.replace("linear.weight.shape", "sizes").replace("linear: nn.Linear", "sizes")
+    t = costs(tmp_path / "a.py", loaded.replace("        made.linear = linear\n", ""))
+    assert evaluate(t.bytes_now, dict.fromkeys(t.symbols, 1)) == 2 * (2 + 2 + 3)
+
+
+def test_a_default_that_only_chooses_a_branch_leaves_the_size(tmp_path: Path) -> None:
+    text = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    width: int = 48
+    hidden: int = 160
+
+
+def act(gate, x):
+    return mx.sigmoid(gate) * gate * x
+
+
+class MLP(nn.Module):
+    def __init__(self, config: Config, index: int = 0):
+        super().__init__()
+        hidden = config.hidden * (2 if index > 20 else 1)
+        self.gate = nn.Linear(config.width, hidden)
+        self.up = nn.Linear(config.width, hidden)
+
+    def __call__(self, x):
+        return act(self.gate(x), self.up(x))
+
+
+class Model(nn.Module):
+    def __init__(self, config: Config, layers: int):
+        super().__init__()
+        self.layers = [MLP(config, i) for i in range(layers)]
+"""
+    assert costs(tmp_path / "a.py", text).at["D"] == 160
