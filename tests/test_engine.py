@@ -864,7 +864,7 @@ def test_one_launch_for_a_few_numbers_is_not_shown(width: str, shape: str, work:
     text = FEW_NUMBERS.format(width=width, shape=shape, work=work)
     asked = {"select": ("FUS301",), "min_kernels": 2}
     result = check_file(FileText("m.py", text), Settings(**asked))  # type: ignore[arg-type]
-    assert (len(result.findings), result.below_min_saving) == (shown, 1 - shown)
+    assert (len(result.findings), result.idle) == (shown, 1 - shown)
     for more in ({"hot": ("*",)}, {"phase": "decode"}):  # of one token all is little
         assert len(check_file(FileText("m.py", text), Settings(**asked, **more)).findings) == 1  # type: ignore[arg-type]
 
@@ -891,7 +891,7 @@ def test_one_launch_for_a_number_a_head_is_not_shown(size: str, work: str, shown
     result = check_file(
         FileText("m.py", VECTOR.format(size=size, work=work)), Settings(select=("FUS301",), min_kernels=2)
     )
-    assert (len(result.findings), result.below_min_saving) == (shown, 1 - shown)
+    assert (len(result.findings), result.idle) == (shown, 1 - shown)
 
 
 def test_sizes_that_may_be_anything_hide_nothing() -> None:

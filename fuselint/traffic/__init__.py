@@ -53,6 +53,9 @@ MLX_NAMES = {short: long for long, short in LONG_DTYPES.items()}
 
 HEADS = ({"heads"}, {"kv_heads"})
 
+PHASED = frozenset({"batch", "length", "rows"})
+"""What sizes are for that a phase says."""
+
 MOST_STATING = 50_000
 """Values whose facts are worked out once more with the names of rules, in one function."""
 
@@ -576,7 +579,20 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
         phase=settings.phase or "prefill",
         seconds=None if least is None else band(_seconds(region, known, at, chip, least, fewest)),
         otherwise=other,
+        most=max([(saved or 0, fewer), *((o.saved_at or 0, o.launches_fewer) for o in [other] if o is not None)]),
+        guessed=tuple(name for name in numbers if not _is_said(name, numbers[name], sizes, known)),
     )
+
+
+def _is_said(name: str, number: Number, sizes: Sizes, known: Known) -> bool:
+    """Whether a size is more than a guess: a user, the package or the phase says it."""
+    if number[1] != "assumed" or known.likely(name) is not None:
+        return True
+    meaning = sizes.meanings.get(name)
+    if meaning is not None and name not in meaning.names and all(known.likely(n) is not None for n in meaning.names):
+        return True
+    what = sizes.roles.get(name) or role(name)
+    return what in PHASED and known.of_role(what)[0] == number[0]
 
 
 def _seconds(
