@@ -9,7 +9,7 @@ from fuselint import chips
 from fuselint.config import Settings
 from fuselint.finding import Traffic
 from fuselint.graph.model import Graph
-from fuselint.graph.worth import is_of_another_choice, is_only_read_out
+from fuselint.graph.worth import is_of_another_choice, is_of_tables, is_only_read_out
 from fuselint.rulebook import Match
 from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
 from fuselint.source.modules import Definition, Modules
@@ -85,8 +85,10 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
         return True
     if match.data.get("slower") and not graph.context.hot:
         return True  # MLX knows of the other way, and finds its own faster
-    if match.code in SMALL - LOOPS and not graph.context.hot and is_only_read_out(graph, match.root):
-        return True
+    if match.code in SMALL - LOOPS and not graph.context.hot:
+        read = dict.fromkeys(k for n in sorted(match.region, key=lambda n: n.id) for k in n.inputs)
+        if is_only_read_out(graph, match.root) or is_of_tables(graph, [k for k in read if k not in match.region]):
+            return True
     if often.how == SELDOM and match.code == MASKS and not often.of_tokens:
         return True
     if often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match):
@@ -122,7 +124,9 @@ LIMITS = (
     Limit(ONCE, None, 4 << 20, KNOWN),  # nothing beside a pass
     Limit(OUTSIDE, 2, 100_000, codes=FEW),
     Limit(LAYERS, 2, 64 << 10, SAID, FEW),  # beside some thirty launches, in less time than one takes
-    Limit(ANYWHERE, 1, 1 << 20, ROWS, FEW - {"FUS302"}),  # in the time of one launch: one number for each head and token of a prompt
+    Limit(
+        ANYWHERE, 1, 1 << 20, ROWS, FEW - {"FUS302"}
+    ),  # in the time of one launch: one number for each head and token of a prompt
 )
 
 

@@ -340,6 +340,12 @@ def given(graph: Graph, parameter: Node) -> Iterator[tuple[Graph, Node]]:
         yield from ((caller, argument) for own, argument in pairs if own is parameter)
 
 
+def every_given(graph: Graph, parameter: Node) -> list[tuple[Graph, Node]]:
+    """See given; nothing where there are more calls than are looked at."""
+    callers = _callers(graph)
+    return list(given(graph, parameter)) if callers is not None and len(callers.calls(graph)) < MOST else []
+
+
 def _said(dtype: DType, free: Callable[[], frozenset[str]]) -> str | None:
     """A dtype by its name; MODEL for that of a weight, None where nothing is known."""
     if dtype.name is not None or dtype.weak:

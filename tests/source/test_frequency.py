@@ -939,7 +939,11 @@ def test_two_launches_on_a_few_numbers_in_each_layer(package: Path, heads: str, 
 def test_two_launches_in_each_round_of_a_loop_are_reported(package: Path) -> None:
     body = "    few = w.reshape(32)\n    for _ in range(9):\n        m = m @ (few * 0.5 * few + 1.0)\n    return m\n"
     layers = LAYERS.replace("x + self.mlp(self.norm(x))", "x + self.mlp(self.norm(x)) * scaled(self.norm.weight, x)[0]")
-    write(package, few=f"def scaled(w: mx.array, m: mx.array):\n{body}", layers="from .few import scaled\n" + textwrap.dedent(layers))
+    write(
+        package,
+        few=f"def scaled(w: mx.array, m: mx.array):\n{body}",
+        layers="from .few import scaled\n" + textwrap.dedent(layers),
+    )
     assert told(package, "few") == (["scaled"], 0)
 
 
