@@ -83,8 +83,8 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
     """Whether a match is not worth telling of: it never runs, or seldom and saves little then."""
     if often.how == NEVER or (is_of_another_choice(graph, match.root) and not graph.context.hot):
         return True
-    if match.data.get("slower") and not graph.context.hot:
-        return True  # MLX knows of the other way, and finds its own faster
+    if (match.data.get("slower") or match.data.get("few")) and not graph.context.hot:
+        return True  # MLX knows of the other way, and finds its own faster; or there is next to nothing to do
     if match.code in SMALL - LOOPS and not graph.context.hot:
         read = dict.fromkeys(k for n in sorted(match.region, key=lambda n: n.id) for k in n.inputs)
         if is_only_read_out(graph, match.root) or is_of_tables(graph, [k for k in read if k not in match.region]):

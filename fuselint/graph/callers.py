@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -51,10 +51,12 @@ Given = tuple[Node, Node]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What calls make of an axis: the number that it always is, and what they call it."""
+    """What calls make of an axis: the number that it always is, and what they call it. every: whether nothing is left
+    open of any call."""
 
     number: int | None
     sizes: frozenset[Expr]
+    every: bool = True
 
 
 class Callers:
@@ -162,15 +164,19 @@ class Callers:
     def _axes(self, graph: Graph, depth: int) -> Iterator[tuple[Node, list[Axis]]]:
         """The parameters to which all calls, as far as is known, give as many axes, and those."""
         found: dict[Node, list[list[tuple[Expr, int | None]]]] = {}
-        for caller, pairs in self.calls(graph):
+        calls, silent = self.calls(graph), set[Node]()
+        for caller, pairs in calls:
             outer = self._shaped(caller, depth + 1)
             for own, argument in pairs:
                 shape = likely(argument, outer) if own.op == "param" else None
                 if shape is not None and shape.lead is None and outer.kind(argument) != "scalar":
                     found.setdefault(own, []).append([(d, outer.usual(d)[0]) for d in shape.dims])
+                else:
+                    silent.add(own)
         for own, given in found.items():
             if len({len(axes) for axes in given}) == 1:
-                yield own, [_axis(sizes) for sizes in zip(*given, strict=True)]
+                every = own not in silent and len(calls) < MOST
+                yield own, [replace(_axis(sizes), every=every) for sizes in zip(*given, strict=True)]
 
     def absent(self, graph: Graph, depth: int = 0) -> frozenset[Node]:
         """Parameters that are None by default, and that no call in the package gives anything else."""

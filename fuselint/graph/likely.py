@@ -141,6 +141,8 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         found = _returned(node, facts, depth)
     elif node.op == "fast.scaled_dot_product_attention":
         found = likely(source, facts, depth + 1)
+    elif node.op == "take_along_axis" and node.attrs.get("axis") is not None:
+        found = likely(node.inputs[1], facts, depth + 1)  # as many axes, and what it isn't taken along meets
     elif node.op == "reshape":
         found = _reshaped(node.attrs.get("shape"), facts, depth)
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
