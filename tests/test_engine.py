@@ -869,6 +869,44 @@ def test_one_launch_for_a_few_numbers_is_not_shown(width: str, shape: str, work:
         assert len(check_file(FileText("m.py", text), Settings(**asked, **more)).findings) == 1  # type: ignore[arg-type]
 
 
+GATES = """from dataclasses import dataclass
+
+import mlx.core as mx
+import mlx.nn as nn
+
+
+@dataclass
+class Config:
+    width: int
+    heads: list[int]
+    gate: bool | str = {default}
+
+    def __post_init__(self):
+        if self.gate is True:
+            self.gate = "each"
+
+
+class Attention(nn.Module):
+    def __init__(self, config: Config, i: int):
+        super().__init__()
+        self.heads = config.heads[i]
+        size = self.heads if config.gate == "each" else config.width
+        self.gate = nn.Linear(config.width, size)
+
+    def __call__(self, x: mx.array):
+        B, L, _ = x.shape
+        return mx.softmax(mx.tanh(self.gate(x)) * 2, axis=-1)
+"""
+
+
+@pytest.mark.parametrize(("default", "shown"), [("True", 0), ("'each'", 0), ("'whole'", 1)])
+def test_a_size_is_what_it_is_by_the_default_of_a_switch(default: str, shown: int) -> None:
+    """A number for each head, though nothing says how many heads."""
+    settings = Settings(select=("FUS301",), min_kernels=2)
+    result = check_file(FileText("m.py", GATES.format(default=default)), settings)
+    assert (len(result.findings), result.idle) == (shown, 1 - shown)
+
+
 VECTOR = """import mlx.core as mx
 
 

@@ -67,8 +67,8 @@ def is_of_tables(graph: Graph, operands_: Sequence[Node]) -> bool:
     What a layer weighs them with is as small.
     """
     arrays = [k for k in operands_ if k.op != "const" and graph.facts.kind(k) in ("array", "unknown")]
-    own = _origins(graph)
-    if not any(own.of(k) & MAYBE for k in arrays) or any(own.of(k) - MAYBE - CONSTANT - {"weight"} for k in arrays):
+    own = [_own(graph)[k] for k in arrays]
+    if not any(o & MAYBE for o in own) or any(o - MAYBE - CONSTANT - {"weight"} for o in own):
         return False
     return _is_constant(graph, frozenset().union(*_as_called(graph, arrays, 0)))
 
@@ -79,14 +79,20 @@ CONSTANT: frozenset[Origin] = frozenset({"table", "number", "identity"})
 MAYBE: frozenset[Origin] = frozenset({"given", "unknown"})
 """What an argument is that the callers may know to be small."""
 
-_own_origins: WeakKeyDictionary[Graph, Origins] = WeakKeyDictionary()
-_given_origins: WeakKeyDictionary[Graph, dict[int, Origins]] = WeakKeyDictionary()
+_origins: WeakKeyDictionary[Graph, dict[int | None, Mapping[Node, frozenset[Origin]]]] = WeakKeyDictionary()
 
 
-def _origins(graph: Graph) -> Origins:
-    if graph not in _own_origins:
-        _own_origins[graph] = Origins(graph)
-    return _own_origins[graph]
+def _own(graph: Graph) -> Mapping[Node, frozenset[Origin]]:
+    """The origins of a graph's values as the function itself says them."""
+    known = _origins.setdefault(graph, {})
+    if None not in known:
+        known[None] = _all_origins(graph, {})
+    return known[None]
+
+
+def _all_origins(graph: Graph, given_: Mapping[Node, frozenset[Origin]]) -> Mapping[Node, frozenset[Origin]]:
+    origins = Origins(graph, given_)
+    return {n: origins.of(n) for n in graph.nodes}
 
 
 def _is_constant(graph: Graph, found: frozenset[Origin]) -> bool:
@@ -98,19 +104,20 @@ def _is_constant(graph: Graph, found: frozenset[Origin]) -> bool:
 
 def _as_called(graph: Graph, nodes: Sequence[Node], depth: int) -> list[frozenset[Origin]]:
     """The origins of values, with those of arguments that are constants wherever the function is called."""
-    own = _origins(graph)
-    if depth >= CALLS or not any(own.of(n) & MAYBE for n in nodes):
-        return [own.of(n) for n in nodes]
-    known = _given_origins.setdefault(graph, {})
+    own = _own(graph)
+    if depth >= CALLS or not any(own[n] & MAYBE for n in nodes):
+        return [own[n] for n in nodes]
+    known = _origins.setdefault(graph, {})
     if depth not in known:
         known[depth] = own  # of a function that calls itself
-        known[depth] = Origins(graph, _given_constants(graph, depth))
-    return [known[depth].of(n) for n in nodes]
+        known[depth] = _all_origins(graph, _given_constants(graph, depth))
+    return [known[depth][n] for n in nodes]
 
 
 def _given_constants(graph: Graph, depth: int) -> dict[Node, frozenset[Origin]]:
     """By the parameter: the origins of what all calls give it, where these are constants."""
-    arrays = [p for p in graph.params.values() if _origins(graph).of(p) & MAYBE and graph.users.get(p)]
+    own = _own(graph)
+    arrays = [p for p in graph.params.values() if own[p] & MAYBE and graph.users.get(p)]
     arrays = [p for p in arrays if not _is_the_object(graph, p)]
     found: dict[Node, frozenset[Origin]] = {}
     for p in arrays:
