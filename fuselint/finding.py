@@ -175,7 +175,8 @@ class Traffic:
     `assumed` those of them that nobody stated, and "dtype" for that of arrays.
     Where `dtype` is assumed, `otherwise` is the same region in the other width, and `saved_at`, `launches_fewer` and
     what is made of them are the smaller ones of both; `most` is bytes and launches in the width that saves more.
-    `guessed`: sizes that the saving depends on and neither a user, nor the package, nor the phase says.
+    `guessed`: sizes that the saving depends on and neither a user, nor the package, nor the phase says. `uses`: what
+    the sizes in `at` are for, in order: heads, rows.
     `seconds` is what the fix saves in one call on `chip`. `model` is there where the model's configuration is known,
     `calls` where a run was recorded.
     """
@@ -199,6 +200,7 @@ class Traffic:
     otherwise: InDtype | None = None
     most: tuple[int, int] = (0, 0)
     guessed: tuple[str, ...] = ()
+    uses: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> Mapping[str, int]:

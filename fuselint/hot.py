@@ -14,7 +14,7 @@ from fuselint.rulebook import Match
 from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
 from fuselint.source.modules import Definition, Modules
 from fuselint.source.text import FileText
-from fuselint.traffic.known import PHASE, role
+from fuselint.traffic.known import PHASE
 
 SMALL = frozenset(
     [
@@ -108,7 +108,8 @@ FEW = frozenset(["FUS106", "FUS301", "FUS302"])
 @dataclass(frozen=True, slots=True)
 class Limit:
     """What a finding spares at most to be nothing where it stands. launches: None for any number. said: what must be
-    known of the sizes, SAID (by a user, the package or the phase), ROWS (or a prompt's rows are among them) or nothing.
+    known of the sizes: SAID (by the package or the usual phase), KNOWN (all stated, or a prompt's rows are among them),
+    ROWS (these, or heads are all there is), or nothing.
     """
 
     where: str
@@ -149,10 +150,16 @@ def _is_said(wanted: str, traffic: Traffic) -> bool:
     """Whether sizes are known well enough: see Limit."""
     rows = PHASE["prefill"].length in traffic.at.values()
     if wanted == ROWS:
-        return rows or [role(name) for name in traffic.at] in (["heads"], ["kv_heads"])
+        return rows or traffic.uses in (("heads",), ("kv_heads",))
     if wanted == KNOWN:
         return rows or not traffic.assumes_sizes
-    return not traffic.guessed or not wanted
+    if wanted == SAID and not {*traffic.sources.values()} <= {"assumed", "phase"}:
+        return False  # a user may state those of one token
+    uses = dict(zip(traffic.at, traffic.uses, strict=True))
+    return not wanted or all(uses.get(name) in HEADS for name in traffic.guessed)  # of heads there are never many
+
+
+HEADS = frozenset({"heads", "kv_heads"})
 
 
 LARGEST = 200

@@ -932,6 +932,45 @@ def test_one_launch_for_a_number_a_head_is_not_shown(size: str, work: str, shown
     assert (len(result.findings), result.idle) == (shown, 1 - shown)
 
 
+HANDED_ON = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Mixer(nn.Module):
+    def __init__(self, {name}: int):
+        super().__init__()
+        self.{name} = {name}
+        self.decay = mx.zeros(({name}, 1))
+
+    def __call__(self, x: mx.array):
+        return update(x, self.decay)
+
+
+def update(x: mx.array, decay: mx.array):
+    for _ in range(x.shape[0]):
+        if x.shape[0] > 1:
+            return attend(x, decay)
+    return x
+
+
+def attend(x: mx.array, decay: mx.array):
+    for _ in range(x.shape[0]):
+        if x.shape[0] > 2:
+            return x
+    return mx.softmax(x, axis=-1) @ (-mx.exp(decay).astype(x.dtype))
+"""
+
+
+def test_a_size_is_called_what_the_callers_of_callers_call_it() -> None:
+    settings = Settings(select=("FUS301",), min_kernels=2, hot=("*",))
+    at = {}
+    for name in ("num_heads", "width"):
+        (finding,) = check_file(FileText("m.py", HANDED_ON.format(name=name)), settings).findings
+        assert finding.function == "attend" and finding.traffic is not None
+        at[name] = list(finding.traffic.at.values())
+    assert at == {"num_heads": [32], "width": [2048]}
+
+
 def test_sizes_that_may_be_anything_hide_nothing() -> None:
     """A convolution whose kernel counts as long as what it goes over leaves nothing, in the sizes that are assumed."""
     body = "    y = mx.tanh(mx.conv1d(x, w)) * 2\n    return mx.softmax(y)\n"

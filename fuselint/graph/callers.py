@@ -68,7 +68,7 @@ class Callers:
         self._given: dict[tuple[Graph, int], dict[str, str]] = {}
         self._calls: dict[Graph, list[tuple[Graph, list[Given]]]] = {}
         self._shapes: dict[tuple[Graph, int], dict[Node, Shape]] = {}
-        self._named_axes: dict[Graph, dict[str, Axis]] = {}
+        self._named_axes: dict[tuple[Graph, int], dict[str, Axis]] = {}
         self._absent: dict[Graph, frozenset[Node]] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
 
@@ -139,12 +139,12 @@ class Callers:
                     named = zip(numbers, _axes_of(own, len(numbers)), strict=True)
                     yield own, Shape(None, tuple(axis if n is None else Expr.of(n) for n, axis in named))
 
-    def axes(self, graph: Graph, facts: KnownFacts) -> dict[str, Axis]:
+    def axes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, Axis]:
         """By the name of a size of a parameter: what all of the package's calls make it."""
-        if graph in self._named_axes:
-            return self._named_axes[graph]
-        out = self._named_axes[graph] = {}
-        for own, axes in self._axes(graph, 0):
+        if (graph, depth) in self._named_axes:
+            return self._named_axes[graph, depth]
+        out = self._named_axes[graph, depth] = {}
+        for own, axes in self._axes(graph, depth):
             shape = facts.shape(own)
             ranked = shape is not None and shape.lead is None
             ways = (
@@ -157,20 +157,29 @@ class Callers:
                     out.update((d.bare, axis) for d, axis in zip(dims, axes, strict=True) if d.bare is not None)
         return out
 
+    def _called(self, size: Expr, caller: Graph, depth: int) -> frozenset[Expr]:
+        """What a size is called: of an argument that is handed on, what the caller's own calls call it."""
+        if size.bare is None or ".shape[" not in size.bare or depth >= DEEPEST:
+            return frozenset({size})
+        above = self.axes(caller, caller.facts, depth).get(size.bare)
+        return frozenset({size}) if above is None else above.sizes
+
     def ranks(self, graph: Graph) -> dict[Node, int]:
         """By the parameter: as many axes as all of the package's calls give it."""
         return {own: len(axes) for own, axes in self._axes(graph, 0)}
 
     def _axes(self, graph: Graph, depth: int) -> Iterator[tuple[Node, list[Axis]]]:
         """The parameters to which all calls, as far as is known, give as many axes, and those."""
-        found: dict[Node, list[list[tuple[Expr, int | None]]]] = {}
+        found: dict[Node, list[list[tuple[frozenset[Expr], int | None]]]] = {}
         calls, silent = self.calls(graph), set[Node]()
         for caller, pairs in calls:
             outer = self._shaped(caller, depth + 1)
             for own, argument in pairs:
                 shape = likely(argument, outer) if own.op == "param" else None
                 if shape is not None and shape.lead is None and outer.kind(argument) != "scalar":
-                    found.setdefault(own, []).append([(d, outer.usual(d)[0]) for d in shape.dims])
+                    found.setdefault(own, []).append(
+                        [(self._called(d, caller, depth + 1), outer.usual(d)[0]) for d in shape.dims]
+                    )
                 else:
                     silent.add(own)
         for own, given in found.items():
@@ -245,9 +254,9 @@ class Callers:
         return self._usual[graph]
 
 
-def _axis(given: Sequence[tuple[Expr, int | None]]) -> Axis:
+def _axis(given: Sequence[tuple[frozenset[Expr], int | None]]) -> Axis:
     numbers = {n for _, n in given}
-    return Axis(numbers.pop() if len(numbers) == 1 else None, frozenset(size for size, _ in given))
+    return Axis(numbers.pop() if len(numbers) == 1 else None, frozenset().union(*(sizes for sizes, _ in given)))
 
 
 def _axes_of(parameter: Node, count: int) -> tuple[Expr, ...]:

@@ -592,6 +592,7 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
         seconds=None if least is None else band(_seconds(region, known, at, chip, least, fewest)),
         otherwise=other,
         most=max([(saved or 0, fewer), *((o.saved_at or 0, o.launches_fewer) for o in [other] if o is not None)]),
+        uses=tuple(sizes.use(name) for name in numbers),
         guessed=tuple(name for name in numbers if not _is_said(name, numbers[name], sizes, known)),
     )
 
@@ -603,7 +604,7 @@ def _is_said(name: str, number: Number, sizes: Sizes, known: Known) -> bool:
     meaning = sizes.meanings.get(name)
     if meaning is not None and name not in meaning.names and all(known.likely(n) is not None for n in meaning.names):
         return True
-    what = sizes.roles.get(name) or role(name)
+    what = sizes.use(name)
     return what in PHASED and known.of_role(what)[0] == number[0]
 
 
