@@ -30,13 +30,13 @@ from fuselint.graph.gates import Version, newest_use, version_of
 from fuselint.graph.leftovers import leave
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
-from fuselint.hot import HowOften, is_idle, is_little_once, is_trifle
+from fuselint.hot import ANYWHERE, HowOften, is_idle, little_where
 from fuselint.recorded import loaded
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
 from fuselint.source.cold import overridden
 from fuselint.source.compiled import in_package
 from fuselint.source.edit import place
-from fuselint.source.frequency import SELDOM, Frequency
+from fuselint.source.frequency import Frequency
 from fuselint.source.modules import Modules, summary_of
 from fuselint.source.notes import READING
 from fuselint.source.project import ModuleSummary, summarise
@@ -45,7 +45,7 @@ from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saves_where_compiled, saving
-from fuselint.traffic.known import PHASE, Known, role
+from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.model import Model
 from fuselint.unused import unused
@@ -55,12 +55,6 @@ MOST_PLACING = 10_000
 TOO_MANY = "the function holds more than is fixed at once: fix the rest of it first, and look again"
 
 OTHER_FILES = "other files of the package stay as they are"
-
-LITTLE = 1 << 20
-"""Bytes that a chip moves in the time of one launch: one number for each head and token of a prompt."""
-
-ELEMENTWISE = frozenset({"FUS106", "FUS301"})
-"""Rules whose findings spare few launches each, of work that may be on few numbers."""
 
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
@@ -185,7 +179,7 @@ class Analysis:
         proposals = []
         for g, m in kept:
             proposed = self.proposal(g, m)
-            if proposed is not None and self.is_trifle(g, m, proposed.finding):
+            if proposed is not None and self.is_little(g, m, proposed.finding):
                 idle.add(m)
             elif proposed is not None:
                 proposals.append(proposed)
@@ -276,15 +270,12 @@ class Analysis:
         """Whether what a match finds never runs in the package, or too seldom for what it saves."""
         return self.asks_often(graph, match, partial(is_idle, graph, match))
 
-    def is_trifle(self, graph: Graph, match: Match, finding: Finding) -> bool:
-        """Whether what a match spares is too little for a place that is no part of a layer, or runs once a pass."""
-        trifle = is_trifle(finding.code, finding.traffic, self.settings)
-        once = is_little_once(finding.traffic, self.settings)
-        return (trifle or once) and self.asks_often(
-            graph,
-            match,
-            lambda often, asked: (once and often.how == SELDOM) or (trifle and asked.is_outside_layers(graph, often)),
-        )
+    def is_little(self, graph: Graph, match: Match, finding: Finding) -> bool:
+        """Whether what a match spares is too little for where it stands."""
+        where = set() if graph.context.hot else little_where(finding.code, finding.traffic, self.settings)
+        if ANYWHERE in where or not where:
+            return bool(where)
+        return self.asks_often(graph, match, lambda often, asked: not where.isdisjoint(asked.places(graph, often)))
 
     def asks_often(self, graph: Graph, match: Match, test: Callable[[Frequency, HowOften], bool]) -> bool:
         """The answer of a test to how often the lines of a match run; no where that isn't asked."""
@@ -330,18 +321,8 @@ class Analysis:
             return True  # where MLX falls back, a fix may cost
         if _saves_nothing(traffic) and traffic.phase != "train":
             return True  # casts to the dtype that it has, say; under a gradient other things count
-        if traffic.assumes_sizes:  # an unknown size is never hidden, but where it could only be a few numbers a row
-            return self.is_little(finding.code, traffic)
-        return traffic.saved_at < self.settings.min_saving
-
-    def is_little(self, code: str, traffic: Traffic) -> bool:
-        """Whether elementwise work spares one launch, and next to no bytes with a whole prompt or for all heads."""
-        asked = self.settings.hot or self.settings.model_config or self.settings.phase not in ("", "prefill")
-        rows = PHASE["prefill"].length in traffic.at.values()
-        few = [role(name) for name in traffic.at] in (["heads"], ["kv_heads"])
-        if code not in ELEMENTWISE or asked or not (rows or few):
-            return False  # nothing says that the rows of a prompt are among the sizes
-        return traffic.launches_fewer <= 1 and 0 < (traffic.saved_at or 0) < LITTLE
+        # an unknown size is never hidden
+        return not traffic.assumes_sizes and traffic.saved_at < self.settings.min_saving
 
     def is_fixed(self, graph: Graph, match: Match) -> bool:
         """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""

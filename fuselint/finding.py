@@ -200,7 +200,8 @@ class Traffic:
     `assumed` those of them that nobody stated, and "dtype" for that of arrays. Where one of them is typical, `saved_at`
     and `seconds` are for ranking alone, and `saves` is what can be said.
     Where `dtype` is assumed, `otherwise` is the same region in the other width, and `saved_at`, `launches_fewer` and
-    what is made of them are the smaller ones of both.
+    what is made of them are the smaller ones of both; `most` is bytes and launches in the width that saves more.
+    `uses`: what the sizes in `at` are for, in order: heads, rows.
     `seconds` is what the fix saves in one call on `chip`. `model` is there where the model's configuration is known,
     `calls` where a run was recorded.
     """
@@ -223,6 +224,8 @@ class Traffic:
     calls: int | None = None
     otherwise: InDtype | None = None
     saves: Saved | None = None
+    most: tuple[int, int] = (0, 0)
+    uses: tuple[str, ...] = ()
 
     @property
     def typical(self) -> tuple[str, ...]:

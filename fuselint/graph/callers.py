@@ -57,11 +57,12 @@ Given = tuple[Node, Node]
 @dataclass(frozen=True, slots=True)
 class Axis:
     """What calls make of an axis: the number that it always is, or in the call that gives the fewest elements, and
-    what they call it."""
+    what they call it. every: whether nothing is left open of any call."""
 
     number: int | None
     least: int | None
     sizes: frozenset[Expr]
+    every: bool = True
 
 
 class Callers:
@@ -73,7 +74,7 @@ class Callers:
         self._given: dict[tuple[Graph, int], dict[str, str]] = {}
         self._calls: dict[Graph, list[tuple[Graph, list[Given]]]] = {}
         self._shapes: dict[tuple[Graph, int], dict[Node, Shape]] = {}
-        self._named_axes: dict[Graph, dict[str, Axis]] = {}
+        self._named_axes: dict[tuple[Graph, int], dict[str, Axis]] = {}
         self._absent: dict[Graph, frozenset[Node]] = {}
         self._is_given: dict[tuple[Graph, Node], bool] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
@@ -172,12 +173,12 @@ class Callers:
             if facts.shape(own) is None and facts.kind(own) == "unknown":
                 yield own, Shape(own.attrs["name"], ())  # an array whose last axis the calls know
 
-    def axes(self, graph: Graph, facts: KnownFacts) -> dict[str, Axis]:
+    def axes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, Axis]:
         """By the name of a size of a parameter: what all of the package's calls make it."""
-        if graph in self._named_axes:
-            return self._named_axes[graph]
-        out = self._named_axes[graph] = {}
-        for own, axes in self._axes(graph, 0):
+        if (graph, depth) in self._named_axes:
+            return self._named_axes[graph, depth]
+        out = self._named_axes[graph, depth] = {}
+        for own, axes in self._axes(graph, depth):
             shape = facts.shape(own)
             ranked = shape is not None and shape.lead is None
             ways = (
@@ -188,12 +189,19 @@ class Callers:
             for dims in ways:
                 if len(dims) == len(axes):
                     out.update((d.bare, axis) for d, axis in zip(dims, axes, strict=True) if d.bare is not None)
-        for own, last in self._lasts(graph, 0).items():
+        for own, last in self._lasts(graph, depth).items():
             shape = facts.shape(own)
             named = last_axis(own) if shape is None else shape.axis(-1)
             if named is not None and named.bare is not None:
                 out.setdefault(named.bare, last)
         return out
+
+    def _called(self, size: Expr, caller: Graph, depth: int) -> frozenset[Expr]:
+        """What a size is called: of an argument that is handed on, what the caller's own calls call it."""
+        if size.bare is None or ".shape[" not in size.bare or depth >= DEEPEST:
+            return frozenset({size})
+        above = self.axes(caller, caller.facts, depth).get(size.bare)
+        return frozenset({size}) if above is None else above.sizes
 
     def ranks(self, graph: Graph) -> dict[Node, int]:
         """By the parameter: as many axes as all of the package's calls give it."""
@@ -201,18 +209,24 @@ class Callers:
 
     def _axes(self, graph: Graph, depth: int) -> Iterator[tuple[Node, list[Axis]]]:
         """The parameters to which all calls, as far as is known, give as many axes, and those."""
-        found: dict[Node, list[list[tuple[Expr, int | None]]]] = {}
-        for caller, pairs in self.calls(graph):
+        found: dict[Node, list[list[tuple[frozenset[Expr], int | None]]]] = {}
+        calls, silent = self.calls(graph), set[Node]()
+        for caller, pairs in calls:
             outer = self._shaped(caller, depth + 1)
             for own, argument in pairs:
                 shape = likely(argument, outer) if own.op == "param" else None
                 if shape is not None and shape.lead is None and outer.kind(argument) != "scalar":
-                    found.setdefault(own, []).append([(d, self._number(d, outer, depth + 1)) for d in shape.dims])
+                    dims = shape.dims
+                    axes = [(self._called(d, caller, depth + 1), self._number(d, outer, depth + 1)) for d in dims]
+                    found.setdefault(own, []).append(axes)
+                else:
+                    silent.add(own)
         for own, given in found.items():
             if len({len(axes) for axes in given}) == 1:
+                every = own not in silent and len(calls) < MOST
                 smallest = min(given, key=lambda axes: math.prod(n or 1 for _, n in axes))
                 sizes = zip(zip(*given, strict=True), smallest, strict=True)
-                yield own, [_axis(axis, least) for axis, (_, least) in sizes]
+                yield own, [_axis(axis, least, every) for axis, (_, least) in sizes]
 
     def _lasts(self, graph: Graph, depth: int) -> dict[Node, Axis]:
         """By the parameter: what the calls make its last axis, of those that say it, however many axes they give."""
@@ -220,7 +234,7 @@ class Callers:
             return {}
         if (graph, depth) not in self._last_axes:
             self._last_axes[graph, depth] = {}  # of a function that calls itself
-            found: dict[Node, list[tuple[Expr, int]]] = {}
+            found: dict[Node, list[tuple[frozenset[Expr], int | None]]] = {}
             for caller, pairs in self.calls(graph):
                 outer = self._shaped(caller, depth + 1)
                 for own, argument in pairs:
@@ -228,8 +242,8 @@ class Callers:
                     last = None if shape is None or shape.rank == 0 else shape.axis(-1)
                     number = None if last is None else self._number(last, outer, depth + 1)
                     if last is not None and number is not None:
-                        found.setdefault(own, []).append((last, number))
-            self._last_axes[graph, depth] = {own: _axis(s, min(n for _, n in s)) for own, s in found.items()}
+                        found.setdefault(own, []).append((self._called(last, caller, depth + 1), number))
+            self._last_axes[graph, depth] = {own: _axis(s, min(n for _, n in s if n)) for own, s in found.items()}
         return self._last_axes[graph, depth]
 
     def _number(self, size: Expr, facts: KnownFacts, depth: int) -> int | None:
@@ -349,9 +363,10 @@ class Callers:
         return self._usual[graph]
 
 
-def _axis(given: Sequence[tuple[Expr, int | None]], least: int | None) -> Axis:
+def _axis(given: Sequence[tuple[frozenset[Expr], int | None]], least: int | None, every: bool = True) -> Axis:
     numbers = {n for _, n in given}
-    return Axis(numbers.pop() if len(numbers) == 1 else None, least, frozenset(size for size, _ in given))
+    sizes = frozenset[Expr]().union(*(sizes for sizes, _ in given))
+    return Axis(numbers.pop() if len(numbers) == 1 else None, least, sizes, every)
 
 
 def last_axis(parameter: Node) -> Expr:
@@ -464,6 +479,12 @@ def given(graph: Graph, parameter: Node) -> Iterator[tuple[Graph, Node]]:
     elsewhere.callers = elsewhere.callers or Callers(elsewhere)
     for caller, pairs in elsewhere.callers.calls(graph):
         yield from ((caller, argument) for own, argument in pairs if own is parameter)
+
+
+def every_given(graph: Graph, parameter: Node) -> list[tuple[Graph, Node]]:
+    """See given; nothing where there are more calls than are looked at."""
+    callers = _callers(graph)
+    return list(given(graph, parameter)) if callers is not None and len(callers.calls(graph)) < MOST else []
 
 
 def _said(dtype: DType, free: Callable[[], frozenset[str]]) -> str | None:

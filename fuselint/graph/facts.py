@@ -536,7 +536,10 @@ class Facts(KnownFacts):
         test = node.attrs.get("test")
         known = self.truth(test) if isinstance(test, Node) else None
         if known is not None:
-            return self.of(node.inputs[0 if known else 1])
+            chosen = node.inputs[0 if known else 1]
+            fact = self.of(chosen)
+            size = self.size(chosen) if fact.size is None and fact.const is MISSING else None
+            return fact if size is None else replace(fact, size=size)  # what it is called there
         joined = self.joined([self.of(n) for n in node.inputs], node)
         return self._sized(node, replace(joined, why="a join of branches"))
 
@@ -561,6 +564,8 @@ class Facts(KnownFacts):
         if test in ("is", "is not") and right.kind == "none":
             none = True if left.kind == "none" else False if left.present else None
             return none if none is None or test == "is" else not none
+        if test in ("is", "is not") and isinstance(right.const, bool) and left.const is not MISSING:
+            return (left.const is right.const) is (test == "is")
         if test in ("in", "not in") and left.const is not MISSING and right.parts is not None:
             among = [p.const for p in right.parts]
             if MISSING not in among:

@@ -355,7 +355,10 @@ class KnownFacts:
         """The names that `__init__` gives its values."""
         program, name = self.graph.program, self.graph.context.class_name
         init = None if program is None or name is None else program.init(name)
-        return {} if init is None or init is self.graph else init.bound_names
+        if init is None or init is self.graph:
+            return {}
+        kept = {node: attribute for attribute, node in init.stored.items() if node.op == "item"}
+        return {**kept, **init.bound_names}
 
     @cached_property
     def _labels(self) -> dict[Node, str]:
@@ -363,7 +366,7 @@ class KnownFacts:
         out: dict[Node, str] = {}
         for node in self.graph.nodes:
             init = node.attrs.get("init") if node.op == "attr" else None
-            if isinstance(init, Node) and init.op in ("attr", "floor_divide", "or", "phi"):
+            if isinstance(init, Node) and init.op in ("attr", "floor_divide", "item", "or", "phi"):
                 out.setdefault(init, node.attrs.get("name") or "?")
         return out
 

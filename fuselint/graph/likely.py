@@ -143,6 +143,8 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         found = likely(source, facts, depth + 1)
         width = _width(node.inputs[2], facts, depth + 1) if len(node.inputs) > 2 else None
         found = found.replace(-1, (width,)) if found is not None and width is not None else found
+    elif node.op == "take_along_axis" and node.attrs.get("axis") is not None:
+        found = likely(node.inputs[1], facts, depth + 1)  # as many axes, and what it isn't taken along meets
     elif node.op == "reshape":
         found = _reshaped(node.attrs.get("shape"), facts, depth) or _parted(node, source, facts, depth)
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:

@@ -15,12 +15,12 @@ from weakref import WeakKeyDictionary
 
 import libcst as cst
 
-from fuselint.graph.callers import given
+from fuselint.graph.callers import every_given
 from fuselint.graph.fact import PURE
 from fuselint.graph.makers import is_overridden
 from fuselint.graph.model import Block, Graph, Node, Slice, Statement, operands, region
 from fuselint.graph.ops import TABLE
-from fuselint.graph.origins import ONE_BY_ONE, Origins
+from fuselint.graph.origins import ONE_BY_ONE, Origin, Origins
 from fuselint.graph.state import ASSIGNED
 from fuselint.source.function import walk
 
@@ -61,22 +61,80 @@ def is_few(graph: Graph, root: Node) -> bool:
     return _is_spread(graph, root) or root in _ends_in_integers(graph)
 
 
-def is_given_tables(graph: Graph, operands_: Sequence[Node]) -> bool:
-    """Whether all that a function computes with are arguments, and every call of it in the package gives single numbers
-    or tables of constants: the scale of a filter bank, the steps of a schedule."""
+def is_of_tables(graph: Graph, operands_: Sequence[Node]) -> bool:
+    """Whether all that is computed with are constants, and arguments to which every call in the package gives single
+    numbers or what is made of constants: the scale of a filter bank, the steps of a schedule, positions.
+
+    What a layer weighs them with is as small.
+    """
     arrays = [k for k in operands_ if k.op != "const" and graph.facts.kind(k) in ("array", "unknown")]
-    if not arrays or any(k.op != "param" for k in arrays) or graph.context.qualname.endswith(".__call__"):
+    own = [_own(graph)[k] for k in arrays]
+    if not any(o & MAYBE for o in own) or any(o - MAYBE - CONSTANT - {"weight"} for o in own):
         return False
-    for k in arrays:
-        calls = list(given(graph, k))
-        if not calls or not all(_is_a_table(caller, argument) for caller, argument in calls):
-            return False
-    return True
+    return _is_constant(graph, frozenset().union(*_as_called(graph, arrays, 0)))
 
 
-def _is_a_table(graph: Graph, node: Node) -> bool:
-    constant = {"table", "number", "identity"} | (set() if _is_a_layer(graph) else {"weight"})
-    return Origins(graph).of(node) <= constant or is_of_a_schedule(graph, node)
+CALLS = 3
+"""Calls above one another that are looked at for what is given."""
+CONSTANT: frozenset[Origin] = frozenset({"table", "number", "identity"})
+MAYBE: frozenset[Origin] = frozenset({"given", "unknown"})
+"""What an argument is that the callers may know to be small."""
+
+_origins: WeakKeyDictionary[Graph, dict[int | None, Mapping[Node, frozenset[Origin]]]] = WeakKeyDictionary()
+
+
+def _own(graph: Graph) -> Mapping[Node, frozenset[Origin]]:
+    """The origins of a graph's values as the function itself says them."""
+    known = _origins.setdefault(graph, {})
+    if None not in known:
+        known[None] = _all_origins(graph, {})
+    return known[None]
+
+
+def _all_origins(graph: Graph, given_: Mapping[Node, frozenset[Origin]]) -> Mapping[Node, frozenset[Origin]]:
+    origins = Origins(graph, given_)
+    return {n: origins.of(n) for n in graph.nodes}
+
+
+def _is_constant(graph: Graph, found: frozenset[Origin]) -> bool:
+    """Whether a value of that origin in a function is a constant, or handled once."""
+    if graph.context.cold:
+        return True
+    return found <= CONSTANT or (found <= {*CONSTANT, "weight"} and ("table" in found or not _is_a_layer(graph)))
+
+
+def _as_called(graph: Graph, nodes: Sequence[Node], depth: int) -> list[frozenset[Origin]]:
+    """The origins of values, with those of arguments that are constants wherever the function is called."""
+    own = _own(graph)
+    if depth >= CALLS or not any(own[n] & MAYBE for n in nodes):
+        return [own[n] for n in nodes]
+    known = _origins.setdefault(graph, {})
+    if depth not in known:
+        known[depth] = own  # of a function that calls itself
+        known[depth] = _all_origins(graph, _given_constants(graph, depth))
+    return [known[depth][n] for n in nodes]
+
+
+def _given_constants(graph: Graph, depth: int) -> dict[Node, frozenset[Origin]]:
+    """By the parameter: the origins of what all calls give it, where these are constants."""
+    own = _own(graph)
+    arrays = [p for p in graph.params.values() if own[p] & MAYBE and graph.users.get(p)]
+    arrays = [p for p in arrays if not _is_the_object(graph, p)]
+    found: dict[Node, frozenset[Origin]] = {}
+    for p in arrays:
+        calls = every_given(graph, p)
+        if calls and all(_is_constantly(caller, n, depth + 1) for caller, n in calls):
+            found[p] = frozenset({"table"})
+    # A layer may be called where that isn't seen: with an activation, unless it is given another one.
+    return {} if graph.context.qualname.endswith(".__call__") and len(found) == len(arrays) else found
+
+
+def _is_constantly(graph: Graph, node: Node, depth: int) -> bool:
+    return is_of_a_schedule(graph, node) or all(_is_constant(graph, o) for o in _as_called(graph, [node], depth))
+
+
+def _is_the_object(graph: Graph, parameter: Node) -> bool:
+    return graph.context.class_name is not None and parameter is next(iter(graph.params.values()))
 
 
 def counts(graph: Graph, nodes: Sequence[Node]) -> bool:

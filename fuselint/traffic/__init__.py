@@ -242,10 +242,22 @@ def _parted(match: Match, facts: KnownFacts) -> dict[str, Expr]:
 
 
 def _roles(graph: Graph, facts: KnownFacts) -> dict[str, str]:
-    """What sizes are for that have no name here: by what all calls call them, and by the steps of a recurrence."""
+    """What sizes are for that have no name here: by what all calls call them, and by the steps of a recurrence. And
+    what those are by default that are one of several."""
     called = {name: {role(s.bare or "") for s in axis.sizes} for name, axis in given_axes(graph).items()}
     heads = {name: next(iter(roles)) for name, roles in called.items() if ".shape[" in name and roles in HEADS}
-    return heads | dict.fromkeys(_batches(facts), "batch")
+    return heads | dict(_chosen(graph)) | dict.fromkeys(_batches(facts), "batch")
+
+
+def _chosen(graph: Graph) -> Iterator[tuple[str, str]]:
+    """By the name of a size of a layer that may be another by a switch: what it is for as defaults have that."""
+    for node in graph.nodes:
+        if node.op not in TABLE or TABLE[node.op].kind != "layer":
+            continue
+        here, there = graph.facts.shape(node), graph.usual.shape(node)
+        size, chosen = (None if s is None or not s.dims else s.dims[-1].bare for s in (here, there))
+        if size is not None and chosen is not None and size != chosen and role(chosen) != "other":
+            yield size, role(chosen)
 
 
 def _ranks(graph: Graph) -> dict[str, int]:
@@ -558,6 +570,8 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
         seconds=None if least is None else band(_seconds(region, known, at, chip, least, fewest)),
         otherwise=other,
         saves=_saves(now, fused, every),
+        most=max([(saved or 0, fewer), *((o.saved_at or 0, o.launches_fewer) for o in [other] if o is not None)]),
+        uses=tuple(sizes.use(name) for name in numbers),
     )
 
 

@@ -521,6 +521,11 @@ class Sizes:
     def _role(self, name: str) -> str:
         return self.roles.get(name) or role(name)
 
+    def use(self, name: str) -> str:
+        """What a size is for, by its own name or that of what it means."""
+        meaning = self.meanings.get(name)
+        return self._role(name if meaning is None or meaning.bare is None else meaning.bare)
+
     def _meant(self, meaning: Expr, known: Known, within: frozenset[str]) -> Number | None:
         """The number of what a name means, itself made of names."""
         if any(known.likely(n) is None and self._role(n) == "other" for n in meaning.names):

@@ -938,9 +938,31 @@ def test_two_launches_on_a_few_numbers_are_silent_where_no_layer_has_them(
     assert told(package, "few")[1] == silent
 
 
-def test_two_launches_on_a_few_numbers_are_reported_where_each_layer_has_them(package: Path) -> None:
-    layers = LAYERS.replace("x + self.mlp(self.norm(x))", "x + self.mlp(self.norm(x)) * scaled(self.norm.weight)[0]")
-    write(package, few=FEW.format(heads=32), layers="from .few import scaled\n" + textwrap.dedent(layers))
+@pytest.mark.parametrize(
+    ("heads", "of", "silent"),
+    [
+        ("32", "few * 0.5 * few + 1.0", 1),  # 512 bytes
+        ("2048", "few * 0.5 * few + 1.0", 1),  # 32 kB in float32
+        ("16384", "few * 0.5 * few + 1.0", 0),
+        ("32", "mx.tanh(few * 0.5) * few + 1.0", 0),  # three launches
+        ("x", "few * 0.5 * few + 1.0", 0),  # nothing says how many numbers
+    ],
+)
+def test_two_launches_on_a_few_numbers_in_each_layer(package: Path, heads: str, of: str, silent: int) -> None:
+    layers = LAYERS.replace("x + self.mlp(self.norm(x))", "x + self.mlp(self.norm(x)) * scaled(self.norm.weight, 3)[0]")
+    text = FEW.replace("weights: mx.array", "weights: mx.array, x: int").replace("few * 0.5 * few + 1.0", of)
+    write(package, few=text.format(heads=heads), layers="from .few import scaled\n" + textwrap.dedent(layers))
+    assert told(package, "few")[1] == silent
+
+
+def test_two_launches_in_each_round_of_a_loop_are_reported(package: Path) -> None:
+    body = "    few = w.reshape(32)\n    for _ in range(9):\n        m = m @ (few * 0.5 * few + 1.0)\n    return m\n"
+    layers = LAYERS.replace("x + self.mlp(self.norm(x))", "x + self.mlp(self.norm(x)) * scaled(self.norm.weight, x)[0]")
+    write(
+        package,
+        few=f"def scaled(w: mx.array, m: mx.array):\n{body}",
+        layers="from .few import scaled\n" + textwrap.dedent(layers),
+    )
     assert told(package, "few") == (["scaled"], 0)
 
 
