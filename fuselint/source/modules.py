@@ -34,6 +34,7 @@ from fuselint.source.notes import (
     OTHER_VERSION,
     OUTLINE,
     PACKAGE,
+    SOLVING,
     SUMMARY,
     USERS,
     Notes,
@@ -45,6 +46,7 @@ from fuselint.source.notes import (
 )
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
 from fuselint.source.screen import parse
+from fuselint.source.stepping import solver_loops
 from fuselint.source.text import FileText, content, read, slashed
 
 if TYPE_CHECKING:
@@ -131,7 +133,10 @@ class Modules:
         self._compiled: dict[str, tuple[Compiled, Trail]] = {}
         self._mentions: dict[str, Mentions | None] = {}
         self._frequencies: dict[tuple[str, bool], Frequencies] = {}
+        self._imports: Remembered[str, Mapping[str, frozenset[str]]] = {}
         self._imported: Remembered[str, frozenset[str]] = {}
+        self._solvers: Remembered[str, frozenset[str]] = {}
+        self._importers: Remembered[str, frozenset[str]] = {}
         self._notes: Notes | None = None
         self._trail: Trail | None = None
         self._by_outline = False  # whether no line of what is read matters
@@ -553,7 +558,42 @@ class Modules:
         """The files of a package that another one imports, or imports something from."""
         self.note(f"{IMPORTS}{folder}")
         self.note(f"{FILES}{folder}")
-        return self.remembered(self._imported, folder, lambda: self._index(folder).imported(self))
+        return self.remembered(self._imported, folder, lambda: frozenset().union(*self._importing(folder).values()))
+
+    def _importing(self, folder: str) -> Mapping[str, frozenset[str]]:
+        """The files of a package, tests apart, that import others, and which."""
+        self.note(f"{IMPORTS}{folder}")
+        self.note(f"{FILES}{folder}")
+        return self.remembered(self._imports, folder, lambda: self._index(folder).imported(self))
+
+    def solver_loops(self, path: str) -> tuple[int, ...]:
+        """The lines in which the rounds of a solver begin in a file."""
+        file = self.file(path)
+        return () if file is None else solver_loops(file.text.encode())
+
+    def solvers(self, folder: str) -> frozenset[str]:
+        """The files of a package that have the loop of a solver, or come to such a file by what they import."""
+        return self.remembered(self._solvers, folder, lambda: self._solvers_in(folder))
+
+    def _solvers_in(self, folder: str) -> frozenset[str]:
+        self.note(f"{SOLVING}{folder}")
+        return self._and_importers(folder, [p for p in self._index(folder).solving if not is_test(p, folder)])
+
+    def importers(self, folder: str, path: str) -> frozenset[str]:
+        """A file of a package, and those that come to it by what they import."""
+        return self.remembered(self._importers, path, lambda: self._and_importers(folder, [path]))
+
+    def _and_importers(self, folder: str, paths: Sequence[str]) -> frozenset[str]:
+        by: dict[str, list[str]] = {}
+        for importer, imported in self._importing(folder).items():
+            for one in imported:
+                by.setdefault(one, []).append(importer)
+        found, waiting = set(paths), list(paths)
+        while waiting:
+            new = set(by.get(waiting.pop(), ())) - found
+            found |= new
+            waiting += new
+        return frozenset(found)
 
     def frequency(
         self, found: Definition, first: int, last: int, *, beside_innermost: bool, on_metal: bool = False
@@ -670,23 +710,29 @@ class Index:
                 out.setdefault(word, []).append(path)
         return out
 
-    def imported(self, modules: Modules) -> frozenset[str]:
-        """The files that another one, tests apart, imports or imports something from."""
+    def imported(self, modules: Modules) -> dict[str, frozenset[str]]:
+        """The files, tests apart, that import others or something from them, and which."""
         stems = {os.path.splitext(os.path.basename(p))[0] for p in python_files(self._folder)}
-        out = set()
+        out: dict[str, set[str]] = {}
         for name, files in self._imports.items():
             for path, sources in files.items():
                 if is_test(path, self._folder):
                     continue
                 for source in sources:
                     inner = f"{source}{'' if source.endswith('.') else '.'}{name}" if name in stems else source
-                    out |= {f for f in (modules.module(source, path), modules.module(inner, path)) if f and f != path}
-        return frozenset(out)
+                    found = modules.module(source, path), modules.module(inner, path)
+                    out.setdefault(path, set()).update(f for f in found if f and f != path)
+        return {path: frozenset(found) for path, found in out.items()}
 
     @cached_property
     def compiling(self) -> list[str]:
         """The files that may compile something that leads to another file."""
         return [p for p in python_files(self._folder) if compiles_more(self._data(p))]
+
+    @cached_property
+    def solving(self) -> list[str]:
+        """The files that have the loop of a solver."""
+        return [p for p in python_files(self._folder) if solver_loops(self._data(p))]
 
     @cached_property
     def differentiating(self) -> list[str]:
