@@ -150,9 +150,19 @@ def mentions(tree: ast.Module) -> Mentions:
         by_name.setdefault(m.name, []).append(m)
         by_function.setdefault(m.by, []).append(m)
     suites = walker.loops, walker.branches, walker.handlers
-    stores = walker.stored, walker.assigned, walker.bound, walker.elements
     renamed = frozenset(m.kept for m in found if m.role == "alias" and m.kept)
-    return Mentions(found, *suites, by_name, by_function, *stores, renamed, walker.handed)
+    return Mentions(
+        found,
+        *suites,
+        by_name,
+        by_function,
+        walker.stored,
+        walker.assigned,
+        walker.bound,
+        walker.elements,
+        renamed,
+        walker.handed,
+    )
 
 
 def _repeated(found: list[Mention]) -> list[Mention]:

@@ -34,6 +34,7 @@ from fuselint.source.notes import (
     OTHER_VERSION,
     OUTLINE,
     PACKAGE,
+    PREPARING,
     SOLVING,
     SUMMARY,
     USERS,
@@ -244,6 +245,10 @@ class Modules:
             elif question.startswith(LAYERS):
                 where, _, named = question.partition(" of ")
                 self.is_of_layers(_definition(named), on_metal=where.endswith(ON_METAL))
+            elif question.startswith(PREPARING):
+                where, _, named = question[len(PREPARING) :].partition(" in ")
+                first, _, last = where.removesuffix(ON_METAL).partition(" to ")
+                self.prepares(_definition(named), int(first), int(last), on_metal=where.endswith(ON_METAL))
             elif question.startswith(FREQUENCY):
                 where, _, named = question[len(FREQUENCY) :].partition(" in ")
                 lines = where.removesuffix(ON_METAL)
@@ -571,13 +576,15 @@ class Modules:
         file = self.file(path)
         return () if file is None else solver_loops(file.text.encode())
 
-    def solvers(self, folder: str) -> frozenset[str]:
-        """The files of a package that have the loop of a solver, or come to such a file by what they import."""
-        return self.remembered(self._solvers, folder, lambda: self._solvers_in(folder))
-
-    def _solvers_in(self, folder: str) -> frozenset[str]:
+    def solving(self, folder: str) -> list[str]:
+        """The files of a package, tests apart, that have the loop of a solver."""
         self.note(f"{SOLVING}{folder}")
-        return self._and_importers(folder, [p for p in self._index(folder).solving if not is_test(p, folder)])
+        self.note(f"{FILES}{folder}")
+        return [p for p in self._index(folder).solving if not is_test(p, folder)]
+
+    def solvers(self, folder: str) -> frozenset[str]:
+        """Those files, and the files that come to one by what they import."""
+        return self.remembered(self._solvers, folder, lambda: self._and_importers(folder, self.solving(folder)))
 
     def importers(self, folder: str, path: str) -> frozenset[str]:
         """A file of a package, and those that come to it by what they import."""
@@ -617,6 +624,16 @@ class Modules:
 
         def make() -> str:
             return str(self.frequencies(found.path, on_metal).is_of_layers(found))
+
+        return self._ask_outlines(question, make) == str(True)
+
+    def prepares(self, found: Definition, first: int, last: int, on_metal: bool = False) -> bool:
+        """Whether lines of a function run once before the steps of a solver: see `Frequencies.prepares`."""
+        question = f"{PREPARING}{first} to {last}{ON_METAL if on_metal else ''} in {found}"
+
+        def make() -> str:
+            self.note(mentions_of(found.path))
+            return str(self.frequencies(found.path, on_metal).prepares(found, first, last))
 
         return self._ask_outlines(question, make) == str(True)
 

@@ -34,13 +34,14 @@ ANYTHING = "anything"
 """The leaf that any change is one of."""
 
 COMPILED, USERS, READING, PACKAGE = "compiled in ", "users of ", "reading ", "package of "
-FREQUENCY, LAYERS, OTHER_VERSION, HALF = "how often ", "layers", "another ", "half precision of "
+FREQUENCY, LAYERS, PREPARING = "how often ", "layers", "preparing "
+OTHER_VERSION, HALF = "another ", "half precision of "
 """How questions begin."""
 ON_METAL = " on Metal"
 """How the part of a question ends that says where code runs."""
 
 OF_FILES = (SUMMARY, OUTLINE, LINKS, CALLS, MENTIONS, NAMES)
-QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, OTHER_VERSION, HALF)
+QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, PREPARING, OTHER_VERSION, HALF)
 
 
 def kind_of(path: str, kind: str) -> str:

@@ -275,7 +275,8 @@ class Stages:
         return self._recall(self._solvers, found, lambda: list(self._loops_of(found)))
 
     def _loops_of(self, found: Definition) -> Iterator[Loop]:
-        lines = self.modules.solver_loops(found.path)
+        is_solving = found.path in self.modules.solving(self.known.top)
+        lines = self.modules.solver_loops(found.path) if is_solving else ()
         own = self._read(found) if lines else ()
         for loop in dict.fromkeys(loop for m, _ in own for loop in m.loops if loop.first in lines):
             run = self._all((m, reached) for m, reached in own if loop in m.loops)
