@@ -65,25 +65,44 @@ def takes_steps(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Whether a loop refines a value, as far as its own text says."""
     targets = _names(loop.target) if not isinstance(loop, ast.While) else frozenset()
     made = list(_assignments(loop.body, targets))
-    states = {name for m in made for name in m.names & m.reads}
-    if not states or any(isinstance(n, ast.Call) and _selects(n.func, targets) for s in loop.body for n in ast.walk(s)):
+    states = {name for m in made for name in m.names & m.reads} - targets
+    states -= {name for m in made for name in m.names - m.reads}  # what each round makes anew
+    if not states:
         return False
-    return any(_is_refined(name, made, made) for name in states)
+    own = frozenset(name for m in made for name in m.names)
+    inside = [n for s in loop.body for n in ast.walk(s)]
+    if any(isinstance(n, ast.Call) and _selects(n, targets, own) for n in inside):
+        return False
+    states -= {name for n in inside if isinstance(n, ast.Compare) for name in _ordered(n)}
+    return any(_is_refined(name, made) for name in sorted(states))
 
 
-def _selects(called: ast.expr, targets: frozenset[str]) -> bool:
-    """Whether each round calls another: `layer(x)`, `self.layers[i](x)`."""
+def _ordered(node: ast.Compare) -> frozenset[str]:
+    """What is less or more than something: a number."""
+    if not any(isinstance(op, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) for op in node.ops):
+        return frozenset()
+    return frozenset(n.id for n in (node.left, *node.comparators) if isinstance(n, ast.Name))
+
+
+def _selects(call: ast.Call, targets: frozenset[str], own: frozenset[str]) -> bool:
+    """Whether each round calls another: `layer(x)`, `self.layers[i](x)`, `layer.mlp(x)` of what is made in it."""
+    called = call.func
     if isinstance(called, ast.Name):
         return called.id in targets
-    return isinstance(called, ast.Subscript) and bool(_all_names(called.slice) & targets)
+    if isinstance(called, ast.Subscript):
+        return bool(_all_names(called.slice) & targets)
+    while isinstance(called, ast.Attribute):
+        called = called.value
+    given = (*call.args, *(k.value for k in call.keywords))
+    return isinstance(called, ast.Name) and called.id in targets and any(_all_names(a) & own for a in given)
 
 
 def _all_names(node: ast.AST) -> frozenset[str]:
     return frozenset(n.id for n in ast.walk(node) if isinstance(n, ast.Name))
 
 
-def _is_refined(state: str, made: Sequence[_Made], ends: Sequence[_Made]) -> bool:
-    """Whether one of `ends` is the next value of a name, and holds what a call made of this one, as `made` says."""
+def _is_refined(state: str, made: Sequence[_Made]) -> bool:
+    """Whether one of the assignments makes the next value of a name, of what a call made of this one."""
     of_state, of_calls = {state}, set[str]()
     before = (0, 0)
     while before != (len(of_state), len(of_calls)):
@@ -95,7 +114,7 @@ def _is_refined(state: str, made: Sequence[_Made], ends: Sequence[_Made]) -> boo
                 of_calls |= m.names - {state}
             if m.reads & of_state:
                 of_state |= m.names
-    return any(m.names == {state} and state in m.reads and not m.counts and _is_next(m, state, of_calls) for m in ends)
+    return any(m.names == {state} and state in m.reads and not m.counts and _is_next(m, state, of_calls) for m in made)
 
 
 def _is_next(made: _Made, state: str, of_calls: set[str]) -> bool:
