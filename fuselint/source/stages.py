@@ -142,7 +142,7 @@ class Stages:
             if answers[-1] is False:
                 return False
         if levels and not answers and found.name.endswith(".__init__"):
-            return self._is_used_once(self.known.owner(found), levels)
+            return self._is_used_once(self.known.owner(found), levels[-1])
         return any(answers) or (None if answers else False)
 
     def _of_class(self, owner: Definition, levels: tuple[Level, ...], seen: frozenset[Definition]) -> bool | None:
@@ -176,14 +176,12 @@ class Stages:
             return self._of_class(holder, levels, seen)
         return self._of_function(by, levels, seen)
 
-    def _is_used_once(self, top: Definition | None, levels: tuple[Level, ...]) -> bool | None:
+    def _is_used_once(self, top: Definition | None, level: Level) -> bool | None:
         """None where a class that comes to no solver's loop uses what it holds, and in no loop: that says nothing."""
         below = self._all(pair for f in self._methods(top) for pair in self._read(f)) if top is not None else Reach()
-        for f in below.functions:
-            for m, reached in self._read(f):
-                if m.loops and self._touches(reached, levels[-1]):
-                    return False
-        return None if below.functions else False
+        in_loops = (reached for f in below.functions for m, reached in self._read(f) if m.loops)
+        unknown = not below.functions or not below.whole
+        return False if unknown or any(self._touches(reached, level) for reached in in_loops) else None
 
     def _has_objects(self, owner: Definition) -> bool:
         held = self.modules.class_(owner)
