@@ -35,6 +35,7 @@ from fuselint.source.notes import (
     LINKS,
     NAMES,
     OUTLINE,
+    SOLVING,
     SUMMARY,
     WHOLE,
     file_of,
@@ -46,6 +47,7 @@ from fuselint.source.notes import (
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.screen import parse
 from fuselint.source.spans import FunctionSpan
+from fuselint.source.stepping import solver_loops
 from fuselint.source.text import FileText, read
 from fuselint.world import Changes
 
@@ -123,6 +125,8 @@ def words_changed(path: str, before: str, after: str) -> Iterator[str]:
         yield from (f"{IMPORTS}{folder}" for folder in folders)
     if (compiles_more(old), differentiates(old)) != (compiles_more(new), differentiates(new)):
         yield from (f"{COMPILING}{folder}" for folder in folders)
+    if bool(solver_loops(old)) != bool(solver_loops(new)):
+        yield from (f"{SOLVING}{folder}" for folder in folders)
 
 
 def seen(changes: Changes, texts: Mapping[str, str | None]) -> Leaves:
@@ -214,7 +218,7 @@ class _Placed(_Plain):
         """What a part of the mentions has by a key."""
         if name in ("by_name", "by_function"):
             return [self.of(m) for m in value]
-        if name == "stored":
+        if name in ("stored", "handed"):
             return [(by, self._from(by, getattr(held, "lineno", 0), held)) for by, held in value]
         if name == "elements":
             return [(by, element, line - self._start(by, line)) for by, element, line in value]

@@ -42,6 +42,9 @@ MASKS = "FUS102"
 LOOPS = frozenset(["FUS303"])
 """Rules that find a loop: what counts is how often that runs, not how many rounds it goes."""
 
+LARGER = frozenset(["FUS101", "FUS401"])
+"""Rules of which something is left in each layer of a text encoder beside the steps of a solver: attention."""
+
 
 @dataclass(frozen=True, slots=True)
 class HowOften:
@@ -51,6 +54,7 @@ class HowOften:
     path: str
     modules: Modules
     on_metal: bool
+    training: bool = False
     sized: bool = False  # whether the user states sizes
 
     @classmethod
@@ -58,7 +62,7 @@ class HowOften:
         training = PHASE[settings.phase or "prefill"].training
         on_metal = chips.chosen(settings.chip)[0].backend == "metal" and not training
         sized = bool(settings.shape or settings.model_config)
-        return cls(os.path.abspath(file.path), modules, on_metal, sized)
+        return cls(os.path.abspath(file.path), modules, on_metal, training, sized)
 
     def at(self, graph: Graph, lines: tuple[int, int], code: str = "") -> Frequency:
         """How often these lines of a graph's function run, for the findings of a rule."""
@@ -74,6 +78,12 @@ class HowOften:
             return {*found, OUTSIDE}
         return found if often.again else {*found, LAYERS}
 
+    def is_before_solver(self, graph: Graph, lines: tuple[int, int]) -> bool:
+        """Whether these lines of a graph's function only run once before the many steps of another model."""
+        if graph.context.hot or self.training:
+            return False
+        return self.modules.prepares(Definition(self.path, graph.context.qualname), *lines, on_metal=self.on_metal)
+
     def is_outside_layers(self, graph: Graph, often: Frequency) -> bool:
         """Whether what runs so often is neither part of a layer of which a model has many, nor in a loop."""
         if graph.context.hot or often.again or often.how == NEVER:
@@ -81,7 +91,7 @@ class HowOften:
         return not self.modules.is_of_layers(Definition(self.path, graph.context.qualname), self.on_metal)
 
 
-def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bool:
+def is_idle(graph: Graph, match: Match, lines: tuple[int, int], often: Frequency, asked: HowOften) -> bool:
     """Whether a match is not worth telling of: it never runs, or seldom and saves little then."""
     if often.how == NEVER or (is_of_another_choice(graph, match.root) and not graph.context.hot):
         return True
@@ -100,6 +110,8 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
     if often.how == SELDOM and match.code == MASKS and not often.of_tokens:
         return True
     if often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match):
+        return True
+    if match.code in SMALL - LOOPS - LARGER and asked.is_before_solver(graph, lines):
         return True
     # A launch that writes zeros is of account only where each layer does it.
     return any(n.op == "zeros_like" for n in match.region) and asked.is_outside_layers(graph, often)

@@ -23,6 +23,7 @@ from fuselint.source.modules import Definition, Modules, Remembered, is_test
 from fuselint.source.notes import FILES
 from fuselint.source.project import MISSING, MODULE, FunctionSummary
 from fuselint.source.scopes import dotted
+from fuselint.source.stages import Stages
 
 MOST = 300
 """Callers that are followed from one function, at most."""
@@ -127,12 +128,19 @@ class Frequencies:
         self._layered: Remembered[Definition, bool] = {}
         self._by_all: Remembered[tuple[Definition, str, int], object] = {}
         self._recall = modules.remembered
+        self._stages = Stages(self)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def of(self, found: Definition) -> Frequency:
         """How often a function runs."""
         return self._recall(self._known, found, lambda: self._of(found))
+
+    def prepares(self, found: Definition, first: int, last: int) -> bool:
+        """Whether lines of a function only run once before the steps of a solver, in no loop of its own."""
+        held = self.modules.mentions(found.path)
+        loops = [loop for loop in held.loops if _holds(loop, found, first, last)] if held is not None else []
+        return not any(self.repeats(found, loop) for loop in loops) and self._stages.prepares(found)
 
     def at(self, found: Definition, first: int, last: int, *, beside_innermost: bool = False) -> Frequency:
         """How often lines of a function run: as often as it does, but for loops, handlers and branches inside it.
@@ -395,7 +403,7 @@ class Frequencies:
     def _mentions_of(self, found: Definition) -> Iterator[tuple[str, Mention]]:
         last = found.name.rpartition(".")[2]
         importing = {found.path, *self.modules.users(found)}
-        for path, m in self.named(last, self._reaching(found)):
+        for path, m in self.named(last, self.reaching(found)):
             if path not in importing and m.role != "text" and not self._is_of_import(path, m):
                 continue
             summary = self.modules.summary(path)
@@ -432,7 +440,7 @@ class Frequencies:
                 if name and self.modules.resolve(path, name) == found:
                     yield path, m
 
-    def _reaching(self, found: Definition) -> set[str]:
+    def reaching(self, found: Definition) -> set[str]:
         """The files that may name a definition: its own, those that import it, and those that import its module."""
         stem = PurePath(found.path).stem
         stem = PurePath(found.path).parent.name if stem == "__init__" else stem
@@ -505,13 +513,13 @@ class Frequencies:
 
     def _method_edges(self, at: Definition, owner: Definition, name: str, passed: bool) -> Iterator[_Edge]:
         """The calls of a method, by its name: on `self`, only in its own class and those of its line."""
-        among = self._reaching(owner) if passed or name == "__call__" else None
+        among = self.reaching(owner) if passed or name == "__call__" else None
         for path, m in self.named(name, among):
             if m.role in PASSIVE or m.role == "base" or self._is_off(path, m):
                 continue
             if m.text in (f"self.{name}", f"cls.{name}", f"super.{name}"):
                 by = Definition(path, m.by)
-                if by != at and self._is_of_line(self.owner(by), owner):
+                if by != at and self.is_of_line(self.owner(by), owner):
                     yield self._edge(path, m, at, own=True)
             elif m.role == "text":
                 if name != "__call__":
@@ -531,10 +539,10 @@ class Frequencies:
         if parts[0] == "self" and len(parts) == 3:
             around = self.owner(Definition(path, m.by))
             made = [p for p in self.parts(around) if p.kept == parts[1]] if around is not None else []
-            return bool(made) and not any(p.made is None or self._is_of_line(p.made, owner) for p in made)
+            return bool(made) and not any(p.made is None or self.is_of_line(p.made, owner) for p in made)
         return False
 
-    def _is_of_line(self, one: Definition | None, other: Definition) -> bool:
+    def is_of_line(self, one: Definition | None, other: Definition) -> bool:
         """Whether one class derives from the other, or the other way round."""
         if one is None:
             return False
@@ -576,15 +584,11 @@ class Frequencies:
     def _reads_of_kept(self, path: str, made: Mention) -> Iterator[tuple[str, Mention]]:
         """The places that read what is kept in an attribute: methods of that class, and others of the same file."""
         holder = self.owner(Definition(path, made.by))
-        for at, m in self.named(made.kept, self._reaching(holder) if holder is not None else {path}):
+        for at, m in self.named(made.kept, self.reaching(holder) if holder is not None else {path}):
             if m.role in PASSIVE or m.role in ("base", "through", "text") or "." not in m.text:
                 continue
             if m.text == f"self.{made.kept}":
-                if (
-                    holder is not None
-                    and m.by != made.by
-                    and self._is_of_line(self.owner(Definition(at, m.by)), holder)
-                ):
+                if holder is not None and m.by != made.by and self.is_of_line(self.owner(Definition(at, m.by)), holder):
                     yield at, m
             elif at == path and not self._is_function(at, m) and not self._is_of_another(at, m, holder):
                 yield at, m
@@ -685,7 +689,7 @@ class Frequencies:
             return path == found.path and m.by == MODULE  # in the class itself
         if head in ("self", "cls", "super"):
             around = self.owner(Definition(path, m.by)) if m.by != MODULE else None
-            if around is None or m.text != f"{head}.{m.name}" or self._is_of_line(around, owner):
+            if around is None or m.text != f"{head}.{m.name}" or self.is_of_line(around, owner):
                 return True
             return self.modules.method(around, m.name) is None
         summary = self.modules.summary(path)
@@ -749,7 +753,7 @@ class Frequencies:
     def _naming(self, found: Definition) -> Iterator[tuple[str, Mention]]:
         """What may speak of a name of this file: its own names, attributes and texts that something is looked up by
         anywhere, and other texts of files that may name it."""
-        reaching = self._reaching(found)
+        reaching = self.reaching(found)
         for path, m in self.named(found.name):
             if path == found.path:
                 if m.text.partition(".")[0] not in ("self", "super"):

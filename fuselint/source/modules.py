@@ -34,6 +34,8 @@ from fuselint.source.notes import (
     OTHER_VERSION,
     OUTLINE,
     PACKAGE,
+    PREPARING,
+    SOLVING,
     SUMMARY,
     USERS,
     Notes,
@@ -45,6 +47,7 @@ from fuselint.source.notes import (
 )
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
 from fuselint.source.screen import parse
+from fuselint.source.stepping import solver_loops
 from fuselint.source.text import FileText, content, read, slashed
 
 if TYPE_CHECKING:
@@ -131,7 +134,10 @@ class Modules:
         self._compiled: dict[str, tuple[Compiled, Trail]] = {}
         self._mentions: dict[str, Mentions | None] = {}
         self._frequencies: dict[tuple[str, bool], Frequencies] = {}
+        self._imports: Remembered[str, Mapping[str, frozenset[str]]] = {}
         self._imported: Remembered[str, frozenset[str]] = {}
+        self._solvers: Remembered[str, frozenset[str]] = {}
+        self._importers: Remembered[str, frozenset[str]] = {}
         self._notes: Notes | None = None
         self._trail: Trail | None = None
         self._by_outline = False  # whether no line of what is read matters
@@ -239,6 +245,10 @@ class Modules:
             elif question.startswith(LAYERS):
                 where, _, named = question.partition(" of ")
                 self.is_of_layers(_definition(named), on_metal=where.endswith(ON_METAL))
+            elif question.startswith(PREPARING):
+                where, _, named = question[len(PREPARING) :].partition(" in ")
+                first, _, last = where.removesuffix(ON_METAL).partition(" to ")
+                self.prepares(_definition(named), int(first), int(last), on_metal=where.endswith(ON_METAL))
             elif question.startswith(FREQUENCY):
                 where, _, named = question[len(FREQUENCY) :].partition(" in ")
                 lines = where.removesuffix(ON_METAL)
@@ -553,7 +563,44 @@ class Modules:
         """The files of a package that another one imports, or imports something from."""
         self.note(f"{IMPORTS}{folder}")
         self.note(f"{FILES}{folder}")
-        return self.remembered(self._imported, folder, lambda: self._index(folder).imported(self))
+        return self.remembered(self._imported, folder, lambda: frozenset().union(*self._importing(folder).values()))
+
+    def _importing(self, folder: str) -> Mapping[str, frozenset[str]]:
+        """The files of a package, tests apart, that import others, and which."""
+        self.note(f"{IMPORTS}{folder}")
+        self.note(f"{FILES}{folder}")
+        return self.remembered(self._imports, folder, lambda: self._index(folder).imported(self))
+
+    def solver_loops(self, path: str) -> tuple[int, ...]:
+        """The lines in which the rounds of a solver begin in a file."""
+        file = self.file(path)
+        return () if file is None else solver_loops(file.text.encode())
+
+    def solving(self, folder: str) -> list[str]:
+        """The files of a package, tests apart, that have the loop of a solver."""
+        self.note(f"{SOLVING}{folder}")
+        self.note(f"{FILES}{folder}")
+        return [p for p in self._index(folder).solving if not is_test(p, folder)]
+
+    def solvers(self, folder: str) -> frozenset[str]:
+        """Those files, and the files that come to one by what they import."""
+        return self.remembered(self._solvers, folder, lambda: self._and_importers(folder, self.solving(folder)))
+
+    def importers(self, folder: str, path: str) -> frozenset[str]:
+        """A file of a package, and those that come to it by what they import."""
+        return self.remembered(self._importers, path, lambda: self._and_importers(folder, [path]))
+
+    def _and_importers(self, folder: str, paths: Sequence[str]) -> frozenset[str]:
+        by: dict[str, list[str]] = {}
+        for importer, imported in self._importing(folder).items():
+            for one in imported:
+                by.setdefault(one, []).append(importer)
+        found, waiting = set(paths), list(paths)
+        while waiting:
+            new = set(by.get(waiting.pop(), ())) - found
+            found |= new
+            waiting += new
+        return frozenset(found)
 
     def frequency(
         self, found: Definition, first: int, last: int, *, beside_innermost: bool, on_metal: bool = False
@@ -577,6 +624,16 @@ class Modules:
 
         def make() -> str:
             return str(self.frequencies(found.path, on_metal).is_of_layers(found))
+
+        return self._ask_outlines(question, make) == str(True)
+
+    def prepares(self, found: Definition, first: int, last: int, on_metal: bool = False) -> bool:
+        """Whether lines of a function run once before the steps of a solver: see `Frequencies.prepares`."""
+        question = f"{PREPARING}{first} to {last}{ON_METAL if on_metal else ''} in {found}"
+
+        def make() -> str:
+            self.note(mentions_of(found.path))
+            return str(self.frequencies(found.path, on_metal).prepares(found, first, last))
 
         return self._ask_outlines(question, make) == str(True)
 
@@ -670,23 +727,29 @@ class Index:
                 out.setdefault(word, []).append(path)
         return out
 
-    def imported(self, modules: Modules) -> frozenset[str]:
-        """The files that another one, tests apart, imports or imports something from."""
+    def imported(self, modules: Modules) -> dict[str, frozenset[str]]:
+        """The files, tests apart, that import others or something from them, and which."""
         stems = {os.path.splitext(os.path.basename(p))[0] for p in python_files(self._folder)}
-        out = set()
+        out: dict[str, set[str]] = {}
         for name, files in self._imports.items():
             for path, sources in files.items():
                 if is_test(path, self._folder):
                     continue
                 for source in sources:
                     inner = f"{source}{'' if source.endswith('.') else '.'}{name}" if name in stems else source
-                    out |= {f for f in (modules.module(source, path), modules.module(inner, path)) if f and f != path}
-        return frozenset(out)
+                    found = modules.module(source, path), modules.module(inner, path)
+                    out.setdefault(path, set()).update(f for f in found if f and f != path)
+        return {path: frozenset(found) for path, found in out.items()}
 
     @cached_property
     def compiling(self) -> list[str]:
         """The files that may compile something that leads to another file."""
         return [p for p in python_files(self._folder) if compiles_more(self._data(p))]
+
+    @cached_property
+    def solving(self) -> list[str]:
+        """The files that have the loop of a solver."""
+        return [p for p in python_files(self._folder) if solver_loops(self._data(p))]
 
     @cached_property
     def differentiating(self) -> list[str]:

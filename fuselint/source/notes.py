@@ -26,21 +26,22 @@ MENTIONS, WHOLE = "mentions ", "all"
 """How leaves begin that are about the places of a file that read names: all of them with their lines, or a part of
 them with the lines that they have in their function."""
 
-FILES, IMPORTS, COMPILING, WORD = "files of ", "imports in ", "compiling in ", "word "
+FILES, IMPORTS, COMPILING, SOLVING, WORD = "files of ", "imports in ", "compiling in ", "solving in ", "word "
 """How leaves begin that are about a package, named by its folder: which Python files it has, what they import, which
-may compile something, which hold a word."""
+may compile something, which have the loop of a solver, which hold a word."""
 
 ANYTHING = "anything"
 """The leaf that any change is one of."""
 
 COMPILED, USERS, READING, PACKAGE = "compiled in ", "users of ", "reading ", "package of "
-FREQUENCY, LAYERS, OTHER_VERSION, HALF = "how often ", "layers", "another ", "half precision of "
+FREQUENCY, LAYERS, PREPARING = "how often ", "layers", "preparing "
+OTHER_VERSION, HALF = "another ", "half precision of "
 """How questions begin."""
 ON_METAL = " on Metal"
 """How the part of a question ends that says where code runs."""
 
 OF_FILES = (SUMMARY, OUTLINE, LINKS, CALLS, MENTIONS, NAMES)
-QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, OTHER_VERSION, HALF)
+QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, PREPARING, OTHER_VERSION, HALF)
 
 
 def kind_of(path: str, kind: str) -> str:
@@ -72,12 +73,12 @@ def file_of(leaf: str) -> str | None:
     """The file whose text a leaf is about; None where it is about none."""
     if leaf.startswith(OF_FILES):
         return leaf.partition(" of ")[2]
-    return None if leaf.startswith((KIND, FILES, IMPORTS, COMPILING, WORD, ANYTHING)) else leaf
+    return None if leaf.startswith((KIND, FILES, IMPORTS, COMPILING, SOLVING, WORD, ANYTHING)) else leaf
 
 
 def folder_of(leaf: str) -> str | None:
     """The package that a leaf is about; None where it is about none."""
-    if leaf.startswith((IMPORTS, COMPILING, WORD)):
+    if leaf.startswith((IMPORTS, COMPILING, SOLVING, WORD)):
         return leaf.split(" in ", 1)[1]
     return leaf[len(FILES) :] if leaf.startswith(FILES) else None
 
