@@ -241,7 +241,7 @@ class Callers:
                     shape = likely(argument, outer) if own.op == "param" and outer.kind(argument) != "scalar" else None
                     last = None if shape is None or shape.rank == 0 else shape.axis(-1)
                     number = None if last is None else self._number(last, outer, depth + 1)
-                    if last is not None and number is not None:
+                    if last is not None and number:
                         found.setdefault(own, []).append((self._called(last, caller, depth + 1), number))
             self._last_axes[graph, depth] = {own: _axis(s, min(n for _, n in s if n)) for own, s in found.items()}
         return self._last_axes[graph, depth]

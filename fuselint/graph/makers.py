@@ -60,7 +60,7 @@ def stated_quotient(graph: Graph, node: Node) -> int | None:
 
     def ask(facts: Facts) -> int | None:
         number, rests = facts.const(node), facts.of(node).rests
-        stated = len(rests) > 1 and all(type(r.value) is int and not is_overridden(graph, r) for r in rests)
+        stated = bool(rests) and all(type(r.value) is int and not is_overridden(graph, r) for r in rests)
         return number if type(number) is int and stated else None
 
     number = graph.facts.const(node)

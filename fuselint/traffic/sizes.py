@@ -300,6 +300,8 @@ class Sizes:
             places = IMAGE
         if len(dims) == SPLIT and (shape.lead or "").endswith("[:-1]"):
             places = ("group", "features")  # the last axis of what had rows
+        if shape.lead is None and places[:1] == ("batch",) and _is_rest(dims):
+            self.roles.setdefault(str(dims[0]), "rows")
         places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
         for d, place in zip(dims, places, strict=True):
             size = d.substitute(self.renamed)
@@ -534,7 +536,9 @@ class Sizes:
         value = meaning.substitute({n: number for n, (number, _) in parts.items()}).value()
         if value is None or value < 1:
             return None
-        return value, least_sure(source for _, source in parts.values())
+        source = least_sure(source for _, source in parts.values())
+        guessed = _subtracts(meaning) and any(known.likely(n) is None for n in meaning.names)
+        return value, "typical" if guessed and source == "assumed" else source
 
     def _met(self, name: str, known: Known) -> Number | None:
         """The number of a size that it is equal to, because arrays meet there, or because both meet a third."""
@@ -593,6 +597,11 @@ def _times(size: Expr, part: Expr) -> Expr | None:
     others = sorted(size.names - part.names)
     times = product(map(Expr.name, others))
     return times if others and part * times == size else None
+
+
+def _is_rest(dims: Sequence[Expr]) -> bool:
+    """Whether a first axis that the code has no name for is what numbers leave of an array: `y.reshape(-1, 4, 64)`."""
+    return re.fullmatch(r"%\d+\.shape\[0\]", str(dims[0])) is not None and all(d.value() for d in dims[1:])
 
 
 def _is_image(dims: Sequence[Expr]) -> bool:
