@@ -122,7 +122,7 @@ UNKNOWN = Fact("unknown")
 def scalar_fact(dtype: str, *, const: Any = MISSING, size: Expr | None = None, why: str = "") -> Fact:
     if size is None and type(const) is int:
         size = Expr.of(const)
-    return Fact("scalar", SCALAR, DType({dtype}), const, size, why=why, present=const is not MISSING)
+    return Fact("scalar", SCALAR, dtypes.of(dtype), const, size, why=why, present=const is not MISSING)
 
 
 def constant_fact(value: Any, kind: str | None = None) -> Fact:

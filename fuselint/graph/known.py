@@ -336,11 +336,11 @@ class KnownFacts:
             self.reach.numbers.setdefault(self._name(node), (int(fact.const), rests))
         return fact
 
-    @property
+    @cached_property
     def _usage(self) -> Usage:
         return self.graph.usage
 
-    @property
+    @cached_property
     def _bound_names(self) -> Mapping[Node, str]:
         return self.graph.bound_names
 
@@ -363,6 +363,12 @@ class KnownFacts:
 
     def _name(self, node: Node) -> str:
         """A name for a value that is like no other value's: as in the code, where the code names it."""
+        found = self._names.get(node)
+        if found is None:
+            found = self._names[node] = self._new_name(node)
+        return found
+
+    def _new_name(self, node: Node) -> str:
         key: Any = node
         text = self._bound_names.get(node, "") or self._labels.get(node, "") or self._init_names.get(node, "")
         if node.op == "param":
@@ -400,7 +406,7 @@ class KnownFacts:
         if fact.kind not in ("array", "unknown"):
             return fact
         if not fact.dtype:
-            fact = fact.typed(fact.shape, DType({f"{self._name(node)}.dtype"}), fact.assumed | {FLOATING})
+            fact = fact.typed(fact.shape, dtypes.of(f"{self._name(node)}.dtype"), fact.assumed | {FLOATING})
         if fact.kind == "unknown":
             return fact
         shape = fact.shape if fact.shape is not None else Shape(self._name(node), ())
