@@ -14,7 +14,7 @@ from typing import Any
 from fuselint.graph import dtypes
 from fuselint.graph.across import MARK, Across, Inside, Instance, Reach
 from fuselint.graph.dtypes import DType
-from fuselint.graph.fact import FLOATING, MISSING, Default, Fact, Kind, scalar_fact
+from fuselint.graph.fact import FLOATING, MISSING, Default, Fact, Kind, constant_fact, scalar_fact
 from fuselint.graph.leftovers import forget, leave
 from fuselint.graph.model import FOREIGN, Graph, Node, operands
 from fuselint.graph.op import Call, Op
@@ -278,32 +278,36 @@ class KnownFacts:
 
     def of(self, node: Node) -> Fact:
         """The fact of a value of this graph, or of the `__init__` graph that its attributes come from."""
-        known = self._facts.get(node)
+        facts = self._facts
+        known = facts.get(node)
         if known is not None:
             return known
         stack = [node]
         while stack:
             top = stack[-1]
-            if top in self._facts:
+            if top in facts:
                 stack.pop()
+                continue
+            if top.op == "const":  # nothing else says anything of it
+                facts[top] = constant_fact(top.attrs.get("value"), top.attrs.get("kind"))
                 continue
             if top in self._open:  # a call that is followed needs the very value that it is worked out for
                 why = "a value that is made of itself"
-                self._facts[top] = Fact("unknown", size=Expr.name(self._name(top)), why=why)
+                facts[top] = Fact("unknown", size=Expr.name(self._name(top)), why=why)
                 continue
             if self.init is not None and not self._owns(top):
-                self._facts[top] = self.init.of(top)
+                facts[top] = self.init.of(top)
                 continue
-            waiting = [n for n in self._needs(top) if n not in self._facts]
+            waiting = [n for n in self._needs(top) if n not in facts]
             if waiting:
                 stack.extend(waiting)
                 continue
             self._open.add(top)
             fact = self._refine(top, self._evaluate(top))
             self._open.discard(top)
-            self._facts[top] = self._inherit(top, fact)
+            facts[top] = self._inherit(top, fact)
             stack.pop()
-        return self._facts[node]
+        return facts[node]
 
     def _needs(self, node: Node) -> tuple[Node, ...]:
         """What must be known before a node: its operands, and those that belong to other graphs."""
