@@ -323,8 +323,9 @@ class KnownFacts:
     def _inherit(self, node: Node, fact: Fact) -> Fact:
         """A fact with what those that it is made of rest on."""
         assumed, places, rests = fact.assumed, fact.places, fact.rests
+        facts = self._facts
         for n in self._needs(node):
-            f = self._facts[n]
+            f = facts[n]
             assumed = assumed if f.assumed <= assumed else assumed | f.assumed
             places = places if f.places <= places else places | f.places
             if f.rests and fact.const is not MISSING:

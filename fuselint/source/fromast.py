@@ -90,11 +90,14 @@ _ASSIGNING: dict[type[ast.AST], type[cst.CSTNode]] = {
 _NUMBERS: dict[type, type[Any]] = {int: cst.Integer, float: cst.Float, complex: cst.Imaginary}
 
 
+_new, _set = object.__new__, object.__setattr__
+
+
 def _made(kind: type[T], **fields: Any) -> T:
     """A node with some of its fields: neither defaults for the others, nor LibCST's checks."""
-    node = kind.__new__(kind)
+    node = _new(kind)
     for name, value in fields.items():
-        object.__setattr__(node, name, value)
+        _set(node, name, value)
     return node
 
 
