@@ -309,9 +309,6 @@ class Facts(KnownFacts):
                 return Fact(d.kind, dtype=DType({self._name(node)}) if d.kind == "dtype" else dtypes.UNKNOWN, why=why)
         return Fact("unknown", size=Expr.name(self._name(node)), why=f"parameter {name}")
 
-    def _const(self, node: Node) -> Fact:
-        return constant_fact(node.attrs.get("value"), node.attrs.get("kind"))
-
     def _usual_argument(self, node: Node) -> Fact | None:
         """An argument of a constructor that is left out, where defaults count."""
         default = node.attrs.get("default")
@@ -820,7 +817,7 @@ _SIZE_RULES: dict[str, tuple[int, Callable[..., Expr | None]]] = {
 }  # fmt: skip
 
 _RULES: dict[str, Callable[[Facts, Node], Fact]] = {
-    "param": Facts._param, "const": Facts._const, "attr": Facts._attr, "shape": Facts._shape, "dim": Facts._dim,
+    "param": Facts._param, "attr": Facts._attr, "shape": Facts._shape, "dim": Facts._dim,
     "ndim": Facts._ndim, "size": Facts._elements, "dtype": Facts._dtype, "tuple": Facts._tuple, "list": Facts._tuple,
     "item": Facts._item, "index": Facts._index, "index_update": Facts._updated, "phi": Facts._phi,
     "loop": Facts._loop, "call": Facts._called,

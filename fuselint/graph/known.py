@@ -14,7 +14,7 @@ from typing import Any
 from fuselint.graph import dtypes
 from fuselint.graph.across import MARK, Across, Inside, Instance, Reach
 from fuselint.graph.dtypes import DType
-from fuselint.graph.fact import FLOATING, MISSING, Default, Fact, Kind, scalar_fact
+from fuselint.graph.fact import FLOATING, MISSING, Default, Fact, Kind, constant_fact, scalar_fact
 from fuselint.graph.leftovers import forget, leave
 from fuselint.graph.model import FOREIGN, Graph, Node, operands
 from fuselint.graph.op import Call, Op
@@ -284,32 +284,36 @@ class KnownFacts:
 
     def of(self, node: Node) -> Fact:
         """The fact of a value of this graph, or of the `__init__` graph that its attributes come from."""
-        known = self._facts.get(node)
+        facts = self._facts
+        known = facts.get(node)
         if known is not None:
             return known
         stack = [node]
         while stack:
             top = stack[-1]
-            if top in self._facts:
+            if top in facts:
                 stack.pop()
+                continue
+            if top.op == "const":  # nothing else says anything of it
+                facts[top] = constant_fact(top.attrs.get("value"), top.attrs.get("kind"))
                 continue
             if top in self._open:  # a call that is followed needs the very value that it is worked out for
                 why = "a value that is made of itself"
-                self._facts[top] = Fact("unknown", size=Expr.name(self._name(top)), why=why)
+                facts[top] = Fact("unknown", size=Expr.name(self._name(top)), why=why)
                 continue
             if self.init is not None and not self._owns(top):
-                self._facts[top] = self.init.of(top)
+                facts[top] = self.init.of(top)
                 continue
-            waiting = [n for n in self._needs(top) if n not in self._facts]
+            waiting = [n for n in self._needs(top) if n not in facts]
             if waiting:
                 stack.extend(waiting)
                 continue
             self._open.add(top)
             fact = self._refine(top, self._evaluate(top))
             self._open.discard(top)
-            self._facts[top] = self._inherit(top, fact)
+            facts[top] = self._inherit(top, fact)
             stack.pop()
-        return self._facts[node]
+        return facts[node]
 
     def _needs(self, node: Node) -> tuple[Node, ...]:
         """What must be known before a node: its operands, and those that belong to other graphs."""
@@ -325,8 +329,9 @@ class KnownFacts:
     def _inherit(self, node: Node, fact: Fact) -> Fact:
         """A fact with what those that it is made of rest on."""
         assumed, places, rests = fact.assumed, fact.places, fact.rests
+        facts = self._facts
         for n in self._needs(node):
-            f = self._facts[n]
+            f = facts[n]
             assumed = assumed if f.assumed <= assumed else assumed | f.assumed
             places = places if f.places <= places else places | f.places
             if f.rests and fact.const is not MISSING:
@@ -342,11 +347,11 @@ class KnownFacts:
             self.reach.numbers.setdefault(self._name(node), (int(fact.const), rests))
         return fact
 
-    @property
+    @cached_property
     def _usage(self) -> Usage:
         return self.graph.usage
 
-    @property
+    @cached_property
     def _bound_names(self) -> Mapping[Node, str]:
         return self.graph.bound_names
 
@@ -372,6 +377,12 @@ class KnownFacts:
 
     def _name(self, node: Node) -> str:
         """A name for a value that is like no other value's: as in the code, where the code names it."""
+        found = self._names.get(node)
+        if found is None:
+            found = self._names[node] = self._new_name(node)
+        return found
+
+    def _new_name(self, node: Node) -> str:
         key: Any = node
         text = self._bound_names.get(node, "") or self._labels.get(node, "") or self._init_names.get(node, "")
         if node.op == "param":
@@ -409,7 +420,7 @@ class KnownFacts:
         if fact.kind not in ("array", "unknown"):
             return fact
         if not fact.dtype:
-            fact = fact.typed(fact.shape, DType({f"{self._name(node)}.dtype"}), fact.assumed | {FLOATING})
+            fact = fact.typed(fact.shape, dtypes.of(f"{self._name(node)}.dtype"), fact.assumed | {FLOATING})
         if fact.kind == "unknown":
             return fact
         shape = fact.shape if fact.shape is not None else Shape(self._name(node), ())
