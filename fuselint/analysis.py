@@ -268,7 +268,7 @@ class Analysis:
 
     def is_idle(self, graph: Graph, match: Match) -> bool:
         """Whether what a match finds never runs in the package, or too seldom for what it saves."""
-        return self.asks_often(graph, match, partial(is_idle, graph, match, self.span_lines(graph, match)))
+        return self.asks_often(graph, match, partial(is_idle, graph, match))
 
     def is_little(self, graph: Graph, match: Match, finding: Finding) -> bool:
         """Whether what a match spares is too little for where it stands."""
@@ -281,15 +281,13 @@ class Analysis:
         """The answer of a test to how often the lines of a match run; no where that isn't asked."""
         if self.often is None:
             return False
+        start, end = span_of(graph, match.root)
+        lines = self.file.position(start)[0], self.file.position(end)[0]
         try:
-            return test(self.often.at(graph, self.span_lines(graph, match), match.code), self.often)
+            return test(self.often.at(graph, lines, match.code), self.often)
         except Exception as e:
             self.fault(f"asking how often {graph.context.qualname} runs", e)
             return False
-
-    def span_lines(self, graph: Graph, match: Match) -> tuple[int, int]:
-        start, end = span_of(graph, match.root)
-        return self.file.position(start)[0], self.file.position(end)[0]
 
     def lines_not_understood(self) -> list[range]:
         """The lines of functions whose findings are not known."""

@@ -78,11 +78,11 @@ class HowOften:
             return {*found, OUTSIDE}
         return found if often.again else {*found, LAYERS}
 
-    def is_before_solver(self, graph: Graph, lines: tuple[int, int]) -> bool:
-        """Whether these lines of a graph's function only run once before the many steps of another model."""
-        if graph.context.hot or self.training:
+    def is_before_solver(self, graph: Graph, often: Frequency) -> bool:
+        """Whether what runs so often does so before the many steps of another model, once for all of them."""
+        if graph.context.hot or self.training or often.again or often.how == NEVER:
             return False
-        return self.modules.prepares(Definition(self.path, graph.context.qualname), *lines, on_metal=self.on_metal)
+        return self.modules.prepares(Definition(self.path, graph.context.qualname), self.on_metal)
 
     def is_outside_layers(self, graph: Graph, often: Frequency) -> bool:
         """Whether what runs so often is neither part of a layer of which a model has many, nor in a loop."""
@@ -91,7 +91,7 @@ class HowOften:
         return not self.modules.is_of_layers(Definition(self.path, graph.context.qualname), self.on_metal)
 
 
-def is_idle(graph: Graph, match: Match, lines: tuple[int, int], often: Frequency, asked: HowOften) -> bool:
+def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bool:
     """Whether a match is not worth telling of: it never runs, or seldom and saves little then."""
     if often.how == NEVER or (is_of_another_choice(graph, match.root) and not graph.context.hot):
         return True
@@ -111,7 +111,7 @@ def is_idle(graph: Graph, match: Match, lines: tuple[int, int], often: Frequency
         return True
     if often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match):
         return True
-    if match.code in SMALL - LOOPS - LARGER and asked.is_before_solver(graph, lines):
+    if match.code in SMALL - LOOPS - LARGER and asked.is_before_solver(graph, often):
         return True
     # A launch that writes zeros is of account only where each layer does it.
     return any(n.op == "zeros_like" for n in match.region) and asked.is_outside_layers(graph, often)

@@ -128,19 +128,13 @@ class Frequencies:
         self._layered: Remembered[Definition, bool] = {}
         self._by_all: Remembered[tuple[Definition, str, int], object] = {}
         self._recall = modules.remembered
-        self._stages = Stages(self)
+        self.stages = Stages(self)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def of(self, found: Definition) -> Frequency:
         """How often a function runs."""
         return self._recall(self._known, found, lambda: self._of(found))
-
-    def prepares(self, found: Definition, first: int, last: int) -> bool:
-        """Whether lines of a function only run once before the steps of a solver, in no loop of its own."""
-        held = self.modules.mentions(found.path)
-        loops = [loop for loop in held.loops if _holds(loop, found, first, last)] if held is not None else []
-        return not any(self.repeats(found, loop) for loop in loops) and self._stages.prepares(found)
 
     def at(self, found: Definition, first: int, last: int, *, beside_innermost: bool = False) -> Frequency:
         """How often lines of a function run: as often as it does, but for loops, handlers and branches inside it.

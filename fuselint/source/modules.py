@@ -246,9 +246,8 @@ class Modules:
                 where, _, named = question.partition(" of ")
                 self.is_of_layers(_definition(named), on_metal=where.endswith(ON_METAL))
             elif question.startswith(PREPARING):
-                where, _, named = question[len(PREPARING) :].partition(" in ")
-                first, _, last = where.removesuffix(ON_METAL).partition(" to ")
-                self.prepares(_definition(named), int(first), int(last), on_metal=where.endswith(ON_METAL))
+                where, _, named = question.partition(" of ")
+                self.prepares(_definition(named), on_metal=where.endswith(ON_METAL))
             elif question.startswith(FREQUENCY):
                 where, _, named = question[len(FREQUENCY) :].partition(" in ")
                 lines = where.removesuffix(ON_METAL)
@@ -627,13 +626,13 @@ class Modules:
 
         return self._ask_outlines(question, make) == str(True)
 
-    def prepares(self, found: Definition, first: int, last: int, on_metal: bool = False) -> bool:
-        """Whether lines of a function run once before the steps of a solver: see `Frequencies.prepares`."""
-        question = f"{PREPARING}{first} to {last}{ON_METAL if on_metal else ''} in {found}"
+    def prepares(self, found: Definition, on_metal: bool = False) -> bool:
+        """Whether a function only runs once before the steps of a solver: see `Stages`."""
+        found = Definition(found.path, found.name.partition(".<locals>.")[0])
+        question = f"{PREPARING}{ON_METAL if on_metal else ''} of {found}"
 
         def make() -> str:
-            self.note(mentions_of(found.path))
-            return str(self.frequencies(found.path, on_metal).prepares(found, first, last))
+            return str(self.frequencies(found.path, on_metal).stages.prepares(found))
 
         return self._ask_outlines(question, make) == str(True)
 

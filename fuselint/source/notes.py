@@ -34,7 +34,7 @@ ANYTHING = "anything"
 """The leaf that any change is one of."""
 
 COMPILED, USERS, READING, PACKAGE = "compiled in ", "users of ", "reading ", "package of "
-FREQUENCY, LAYERS, PREPARING = "how often ", "layers", "preparing "
+FREQUENCY, LAYERS, PREPARING = "how often ", "layers", "preparing"
 OTHER_VERSION, HALF = "another ", "half precision of "
 """How questions begin."""
 ON_METAL = " on Metal"

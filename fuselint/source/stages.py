@@ -86,8 +86,7 @@ class Stages:
         self._left = 0
 
     def prepares(self, found: Definition) -> bool:
-        """Whether a function runs only before the steps of a solver, once for all of them."""
-        found = Definition(found.path, found.name.partition(".<locals>.")[0])
+        """Whether a function, with those inside it, runs only before the steps of a solver, once for all of them."""
         return self._recall(self._prepares, found, lambda: self._is_preparing(found))
 
     def _is_preparing(self, found: Definition) -> bool:
@@ -363,6 +362,8 @@ class Stages:
         out = Reach()
         parts = [p for p in m.text.split(".") if p not in ("self", "cls", "super", "?", "")]
         out.names.update(parts)
+        if m.role == "through":
+            return out
         summary = self.modules.summary(by.path)
         name = summary.resolve(m.text, by.name) if summary is not None else None
         if name is not None:
@@ -380,7 +381,7 @@ class Stages:
             holders = [owner] if owner is not None else []
         else:
             holders = list(dict.fromkeys(self._of_name(by, head)))
-            if not rest and m.role != "through":
+            if not rest:
                 for h in holders:
                     self._object(h, out, "__call__")
                 for n in self._bound(by, m):
@@ -393,7 +394,7 @@ class Stages:
                 out.functions[method] = None
                 if head != "self" or len(rest) > 1:
                     out.classes[h] = None
-            for c in self._kept(h, rest[-1]) if m.role != "through" else ():
+            for c in self._kept(h, rest[-1]):
                 self._object(c, out, "__call__")
         return out
 

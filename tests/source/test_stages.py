@@ -91,7 +91,7 @@ def pipeline(folder: Path, step: str = STEP, end: str = "x") -> None:
 
 def prepares(folder: Path, name: str = "encoder", qualname: str = "EncoderMLP.__call__") -> bool:
     path = str(folder / f"{name}.py")
-    return Modules().prepares(Definition(path, qualname), 1, 1)
+    return Modules().prepares(Definition(path, qualname))
 
 
 def told(folder: Path, name: str, **settings: Any) -> tuple[list[str], int]:
