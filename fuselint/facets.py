@@ -23,6 +23,7 @@ from fuselint.source.modules import (
     imports_of,
     links_of,
     mentions_in,
+    modules_of,
     summary_in,
     words_of,
 )
@@ -121,7 +122,7 @@ def words_changed(path: str, before: str, after: str) -> Iterator[str]:
     folders = list(_above(path))
     for word in words_of(old) ^ words_of(new):
         yield from (word_in(folder, word) for folder in folders)
-    if imports_of(old) != imports_of(new):
+    if (imports_of(old), modules_of(old)) != (imports_of(new), modules_of(new)):
         yield from (f"{IMPORTS}{folder}" for folder in folders)
     if (compiles_more(old), differentiates(old)) != (compiles_more(new), differentiates(new)):
         yield from (f"{COMPILING}{folder}" for folder in folders)

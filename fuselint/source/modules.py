@@ -138,6 +138,7 @@ class Modules:
         self._imported: Remembered[str, frozenset[str]] = {}
         self._solvers: Remembered[str, frozenset[str]] = {}
         self._importers: Remembered[str, frozenset[str]] = {}
+        self._importers_of: Remembered[str, Mapping[str, Sequence[str]]] = {}
         self._notes: Notes | None = None
         self._trail: Trail | None = None
         self._by_outline = False  # whether no line of what is read matters
@@ -583,17 +584,24 @@ class Modules:
 
     def solvers(self, folder: str) -> frozenset[str]:
         """Those files, and the files that come to one by what they import."""
-        return self.remembered(self._solvers, folder, lambda: self._and_importers(folder, self.solving(folder)))
+        return self.remembered(self._solvers, folder, lambda: self.and_importers(folder, self.solving(folder)))
 
     def importers(self, folder: str, path: str) -> frozenset[str]:
         """A file of a package, and those that come to it by what they import."""
-        return self.remembered(self._importers, path, lambda: self._and_importers(folder, [path]))
+        return self.remembered(self._importers, path, lambda: self.and_importers(folder, [path]))
 
-    def _and_importers(self, folder: str, paths: Sequence[str]) -> frozenset[str]:
+    def _importers_in(self, folder: str) -> Mapping[str, Sequence[str]]:
+        """By each file of a package, those that import it or something from it."""
         by: dict[str, list[str]] = {}
-        for importer, imported in self._importing(folder).items():
+        index = self._index(folder)
+        for importer, imported in (*self._importing(folder).items(), *index.imported_whole(self).items()):
             for one in imported:
                 by.setdefault(one, []).append(importer)
+        return by
+
+    def and_importers(self, folder: str, paths: Sequence[str]) -> frozenset[str]:
+        """Files of a package, and those that come to one of them by what they import."""
+        by = self.remembered(self._importers_of, folder, lambda: self._importers_in(folder))
         found, waiting = set(paths), list(paths)
         while waiting:
             new = set(by.get(waiting.pop(), ())) - found
@@ -693,6 +701,7 @@ class Modules:
 
 
 _FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^()]*\)|[^\n]*)", re.MULTILINE)
+_IMPORT = re.compile(rb"^[ \t]*import[ \t]+([\w., \t]+)", re.MULTILINE)
 _COMMENT = re.compile(rb"#[^\n]*")
 _COMPILE = re.compile(rb"(?<!\bre\.)(?<!\w)compile\b")
 _DECORATED = re.compile(rb"@[^\n]*\n(?:@[^\n]*\n){0,50}def [^\n]*\n(?:\)[^\n]*\n|[ \t][^\n]*\n|[ \t]*\n)*")
@@ -740,6 +749,12 @@ class Index:
                     out.setdefault(path, set()).update(f for f in found if f and f != path)
         return {path: frozenset(found) for path, found in out.items()}
 
+    def imported_whole(self, modules: Modules) -> dict[str, list[str]]:
+        """The files that import other modules as such, and which."""
+        wholes = ((path, modules_of(self._data(path))) for path in python_files(self._folder))
+        found = ((path, [f for name in names if (f := modules.module(name, path))]) for path, names in wholes)
+        return {path: files for path, files in found if files}
+
     @cached_property
     def compiling(self) -> list[str]:
         """The files that may compile something that leads to another file."""
@@ -781,6 +796,12 @@ def imports_of(data: bytes) -> dict[str, list[str]]:
             if words:
                 out.setdefault(words[0], []).append(m[1].decode())
     return out
+
+
+def modules_of(data: bytes) -> list[str]:
+    """The modules that a file imports as such."""
+    names = (part.split()[0].decode() for m in _IMPORT.finditer(data) for part in m[1].split(b",") if part.strip())
+    return [name for name in names if name.partition(".")[0] not in _OTHERS]
 
 
 def words_of(data: bytes) -> set[str]:

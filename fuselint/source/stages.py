@@ -9,8 +9,9 @@ followed count by the names that they speak of; where nothing is known, a functi
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fuselint.source.mentions import Loop, Mention
@@ -60,15 +61,17 @@ class Level:
     kept: frozenset[str]
 
 
+Places = list[tuple[Mention, Reach]]
+
+
 @dataclass
 class Course:
-    """What functions run before the loops of solvers that they come to, in each round of one, and afterwards; and what
-    of it loops call, by its classes and names."""
+    """What functions do that come to the loops of solvers: in each round of one, before them, and afterwards."""
 
-    inside: list[Reach] = field(default_factory=list)
-    before: Reach = field(default_factory=Reach)
-    after: Reach = field(default_factory=Reach)
-    looped: Reach = field(default_factory=Reach)
+    spine: Sequence[Definition]
+    inside: list[Places] = field(default_factory=list)
+    before: Places = field(default_factory=list)
+    after: Places = field(default_factory=list)
 
 
 class Stages:
@@ -83,6 +86,8 @@ class Stages:
         self._reads: Remembered[Definition, Sequence[tuple[Mention, Reach]]] = {}
         self._solvers: Remembered[Definition, Sequence[Loop]] = {}
         self._coming: Remembered[Definition, bool] = {}
+        self._uses: Remembered[tuple[tuple[Definition, ...], Level], bool | None] = {}
+        self._among: Remembered[Level, frozenset[str]] = {}
         self._left = 0
 
     def prepares(self, found: Definition) -> bool:
@@ -177,10 +182,13 @@ class Stages:
 
     def _is_used_once(self, top: Definition | None, level: Level) -> bool | None:
         """None where a class that comes to no solver's loop uses what it holds, and in no loop: that says nothing."""
-        below = self._all(pair for f in self._methods(top) for pair in self._read(f)) if top is not None else Reach()
-        in_loops = (reached for f in below.functions for m, reached in self._read(f) if m.loops)
-        unknown = not below.functions or not below.whole
-        return False if unknown or any(self._touches(reached, level) for reached in in_loops) else None
+        methods = self._methods(top) if top is not None else ()
+        below = self._all((pair for f in methods for pair in self._read(f)), self._files(level))
+        in_loops = (
+            reached for f in {**dict.fromkeys(methods), **below.functions} for m, reached in self._read(f) if m.loops
+        )
+        is_used = any(self._touches(reached, level) for reached in in_loops)
+        return False if not methods or not below.whole or is_used else None
 
     def _has_objects(self, owner: Definition) -> bool:
         held = self.modules.class_(owner)
@@ -276,64 +284,77 @@ class Stages:
         lines = self.modules.solver_loops(found.path) if is_solving else ()
         own = self._read(found) if lines else ()
         for loop in dict.fromkeys(loop for m, _ in own for loop in m.loops if loop.first in lines):
-            run = self._all((m, reached) for m, reached in own if loop in m.loops)
-            if any(map(self.known.is_model, run.classes)):
+            body = [(m, reached) for m, reached in own if loop in m.loops]
+            direct = any(self.known.is_model(c) for _, reached in body for c in reached.classes)
+            if direct or any(map(self.known.is_model, self._all(body).classes)):
                 yield loop
 
     def _course(self, functions: tuple[Definition, ...]) -> Course:
         return self._recall(self._courses, functions, lambda: self._course_of(functions))
 
     def _course_of(self, functions: tuple[Definition, ...]) -> Course:
-        out, spine = Course(), self._spine(functions)
-        before: list[tuple[Mention, Reach]] = []
-        after: list[tuple[Mention, Reach]] = []
-        for f in spine:
+        out = Course(self._spine(functions))
+        for f in out.spine:
             own, loops = self._read(f), self._loops(f)
-            out.inside += [self._all((m, r) for m, r in own if loop in m.loops) for loop in loops]
-            ways = [pair for pair in own if any(g in pair[1].functions for g in spine)]
-            first = min([m.line for m, _ in ways] + [loop.first for loop in loops])
-            for pair in own:
-                m = pair[0]
-                if pair not in ways:
+            out.inside += [[(m, reached) for m, reached in own if loop in m.loops] for loop in loops]
+            ways = [not reached.functions.keys().isdisjoint(out.spine) for _, reached in own]
+            lines = [m.line for (m, _), is_way in zip(own, ways, strict=True) if is_way]
+            first = min(lines + [loop.first for loop in loops])
+            for (m, reached), is_way in zip(own, ways, strict=True):
+                if not is_way:
                     again = m.line > first or any(not loop.later for loop in m.loops)
-                    (after if again else before).append(pair)
-        out.before, out.after = self._all(before), self._all(after)
-        for f in {**dict.fromkeys(spine), **out.before.functions}:
-            for m, reached in self._read(f):
-                if m.loops and m.role == "call":
-                    out.looped.classes.update(reached.classes)
-                    out.looped.names.add(m.text.rpartition(".")[2])
+                    (out.after if again else out.before).append((m, reached))
         return out
 
     def _is_before(self, functions: tuple[Definition, ...], levels: tuple[Level, ...]) -> bool | None:
         """Whether something that is kept below is used before a loop of a solver, and not in it, nor after it; None
         where no use of it is seen."""
         course = self._course(functions)
-        if not all(r.whole for r in (course.before, course.after, *course.inside)):
-            return False
         for level in reversed(levels):
-            if not any(self._touches(r, level) for r in course.inside):
-                if self._touches(course.after, level) or self._touches(course.looped, level):
-                    return False  # it may be run as often: a model that writes the prompt anew
-                return self._touches(course.before, level) or None
-            if not all(level.owner in r.classes or not self._touches(r, level) for r in course.inside):
+            inside = [self._all(places, self._files(level)) for places in course.inside]
+            if not all(reached.whole for reached in inside):
+                return False
+            if not any(self._touches(reached, level) for reached in inside):
+                return self._recall(self._uses, (functions, level), partial(self._is_used_before, course, level))
+            if not all(level.owner in r.classes or not self._touches(r, level) for r in inside):
                 return False  # what of it is called in the loop can't be told
         return False
 
+    def _is_used_before(self, course: Course, level: Level) -> bool | None:
+        before, after = (self._all(places, self._files(level)) for places in (course.before, course.after))
+        if self._touches(after, level) or not (before.whole and after.whole):
+            return False
+        for f in {**dict.fromkeys(course.spine), **before.functions}:
+            for m, reached in self._read(f) if f in course.spine or f.path in self._files(level) else ():
+                named = m.text.rpartition(".")[2] in level.kept
+                if m.loops and m.role == "call" and (named or level.owner in reached.classes):
+                    return False  # it may be run as often there: a model that writes the prompt anew
+        return self._touches(before, level) or None
+
     def _is_called_before(self, by: Definition, found: Definition) -> bool:
         """Whether a function that comes to a loop of a solver calls another before that alone."""
-        course = self._course((by,))
-        beside = [*course.inside, course.after]
-        return found in course.before.functions and not any(found in r.functions or not r.whole for r in beside)
+        course, files = self._course((by,)), self._files(Level(found, frozenset()))
+        beside = [self._all(places, files) for places in (*course.inside, course.after)]
+        is_before = found in self._all(course.before, files).functions
+        return is_before and not any(found in r.functions or not r.whole for r in beside)
+
+    def _files(self, level: Level) -> frozenset[str]:
+        """The files from which one is come to that may name a class, or what its objects are kept under."""
+        return self._recall(self._among, level, lambda: self._files_of(level))
+
+    def _files_of(self, level: Level) -> frozenset[str]:
+        top = self.known.top
+        naming = [path for word in sorted(level.kept) for path in self.modules.with_word(top, word)]
+        return self.modules.and_importers(top, [level.owner.path, *naming])
 
     def _touches(self, reached: Reach, level: Level) -> bool:
         return level.owner in reached.classes or not level.kept.isdisjoint(reached.names)
 
     # -- downwards ----------------------------------------------------------------------------------------------------
 
-    def _all(self, places: Iterable[tuple[Mention, Reach]]) -> Reach:
-        """What places may come to."""
-        out, waiting = Reach(), []
+    def _all(self, places: Iterable[tuple[Mention, Reach]], among: Container[str] | None = None) -> Reach:
+        """What places may come to. among: the only files of which what they do matters; None for all."""
+        out = Reach()
         for _, reached in places:
             out.add(reached)
         waiting = list(out.functions)
@@ -341,7 +362,8 @@ class Stages:
             if len(out.functions) > MOST:
                 out.whole = False
                 break
-            for _, reached in self._read(waiting.pop()):
+            at = waiting.pop()
+            for _, reached in self._read(at) if among is None or at.path in among else ():
                 waiting += [f for f in reached.functions if f not in out.functions]
                 out.add(reached)
         return out

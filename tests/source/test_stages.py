@@ -11,6 +11,7 @@ import pytest
 from fuselint import cache
 from fuselint.config import Settings
 from fuselint.engine import check_paths
+from fuselint.explain import explain
 from fuselint.source.modules import Definition, Modules
 from fuselint.source.stepping import solver_loops
 
@@ -103,6 +104,13 @@ def told(folder: Path, name: str, **settings: Any) -> tuple[list[str], int]:
 def test_the_layers_of_what_encodes_a_prompt_are_silent_beside_the_steps(package: Path) -> None:
     assert prepares(package)
     assert told(package, "encoder") == ([], 1)
+
+
+def test_explain_says_so(package: Path) -> None:
+    path = package / "encoder.py"
+    line = next(i for i, text in enumerate(path.read_text().split("\n"), 1) if "nn.silu" in text)
+    said = [text.strip() for text in explain(str(path), line, Settings()).split("\n")]
+    assert f"line {line} runs before the steps of a solver, once for all of them" in said
 
 
 def test_the_model_that_takes_the_steps_is_reported(package: Path) -> None:
