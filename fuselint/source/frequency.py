@@ -221,15 +221,21 @@ class Frequencies:
     def _are_called_by_layers(self, found: Definition) -> bool:
         if not self._is_package():
             return True
-        waiting, seen = [found], {found}
+        waiting, seen = [(found, False)], {(found, False)}
         while waiting:
-            at = waiting.pop()
+            at, passed = waiting.pop()
             owner = self.owner(at)
             if len(seen) > MOST_OUTSIDE or (owner is not None and self.is_many(owner)):
                 return True
-            new = {e.by for e in self._edges(at, owner, False) if e.by is not None} - seen
-            seen |= new
-            waiting += new
+            if passed and owner is not None:
+                continue
+            whole = owner is not None and self.is_model(owner)
+            for edge in self._edges(at, owner, False):
+                # A pass of the model begins where others call it: what calls these in turn is no layer around it.
+                new = None if edge.by is None else (edge.by, passed or (whole and not edge.own))
+                if new is not None and new not in seen:
+                    seen.add(new)
+                    waiting.append(new)
         return False
 
     # -- classes ------------------------------------------------------------------------------------------------------
