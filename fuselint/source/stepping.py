@@ -101,7 +101,8 @@ def _put_back(value: ast.expr, names: frozenset[str], bound: Mapping[str, ast.ex
     the part that stood there; else the value itself."""
     match value:
         case ast.Call(
-            func=ast.Attribute(attr="concatenate"), args=[ast.List(elts=[one, other]) | ast.Tuple(elts=[one, other]), *_]
+            func=ast.Attribute(attr="concatenate"),
+            args=[ast.List(elts=[one, other]) | ast.Tuple(elts=[one, other]), *_],
         ):
             for kept, new in ((one, _bound(other, bound)), (other, _bound(one, bound))):
                 rest = _rest_of(kept)
