@@ -215,15 +215,21 @@ class Frequencies:
     def _are_called_by_layers(self, found: Definition) -> bool:
         if not self._is_package():
             return True
-        waiting, seen = [found], {found}
+        waiting, seen = [(found, False)], {(found, False)}
         while waiting:
-            at = waiting.pop()
+            at, passed = waiting.pop()
             owner = self.owner(at)
             if len(seen) > MOST_OUTSIDE or (owner is not None and self.is_many(owner)):
                 return True
-            new = {e.by for e in self._edges(at, owner, False) if e.by is not None} - seen
-            seen |= new
-            waiting += new
+            if passed and owner is not None:
+                continue
+            whole = owner is not None and self.is_model(owner)
+            for edge in self._edges(at, owner, False):
+                # A pass of the model begins where others call it: what calls these in turn is no layer around it.
+                new = None if edge.by is None else (edge.by, passed or (whole and not edge.own))
+                if new is not None and new not in seen:
+                    seen.add(new)
+                    waiting.append(new)
         return False
 
     # -- classes ------------------------------------------------------------------------------------------------------
@@ -359,7 +365,7 @@ class Frequencies:
                     return True
             elif m.role in PASSIVE or m.role in ("text", "through") or self._is_off(path, m):
                 continue
-            elif m.role == "named" or (m.loops and not self._is_main(m)):
+            elif m.role == "named" or (m.loops and not self._is_main(m) and not self._is_made_once(path, m)):
                 return True
             elif m.by != MODULE:
                 by = Definition(path, m.by)
@@ -370,6 +376,12 @@ class Frequencies:
                 elif holder != owner and self.is_many(holder):
                     return True
         return False
+
+    def _is_made_once(self, path: str, m: Mention) -> bool:
+        """Whether the loops around what makes an object have one round, by what the package gives for their number:
+        `[Layer(d) for _ in range(n)]` of `n=1`."""
+        by = Definition(path, m.by)
+        return all(loop.rounds is not None and self._value(by, loop.rounds) == 1 for loop in m.loops)
 
     def _is_main(self, m: Mention) -> bool:
         return m.by == MODULE and m.role == "call"
@@ -563,7 +575,8 @@ class Frequencies:
         for at, m in self._reads_of_kept(path, made):
             if not self._is_off(at, m):
                 found = True
-                for call in self._once_each(at, m) if made.inside == "many" else [m]:
+                each = made.inside == "many" or (made.loops and self._is_made_once(path, made))
+                for call in self._once_each(at, m) if each else [m]:
                     yield self._edge(at, call, Definition(path, made.by))
         if not found:
             yield UNKNOWN

@@ -37,13 +37,15 @@ Test = tuple[ast.expr, bool]
 @dataclass(frozen=True, slots=True)
 class Loop:
     """A loop of a function: the lines that run once a round. sizes: it goes through the sizes of inputs, one a round:
-    `for t, h, w in grid.tolist()`, once an image. later: a lambda, which may run at any time."""
+    `for t, h, w in grid.tolist()`, once an image. later: a lambda, which may run at any time. rounds: of
+    `range(rounds)`, the outline of how many."""
 
     by: str
     first: int
     last: int
     sizes: bool = False
     later: bool = False
+    rounds: ast.expr | None = field(default=None, compare=False)
 
 
 @record(frozen=True, slots=True)
@@ -221,8 +223,16 @@ class _Walker:
         for node in nodes:
             self.visit(node, at)
 
-    def _loop(self, at: _At, first: ast.AST, last: ast.AST, sizes: bool = False, later: bool = False) -> _At:
-        loop = Loop(at.by, first.lineno, last.end_lineno or 0, sizes, later)  # type: ignore[attr-defined]
+    def _loop(
+        self,
+        at: _At,
+        first: ast.AST,
+        last: ast.AST,
+        sizes: bool = False,
+        later: bool = False,
+        rounds: ast.expr | None = None,
+    ) -> _At:
+        loop = Loop(at.by, first.lineno, last.end_lineno or 0, sizes, later, rounds)  # type: ignore[attr-defined]
         self.loops.append(loop)
         return replace(at, loops=(*at.loops, loop))
 
@@ -285,7 +295,7 @@ class _Walker:
         self._all([node.iter, node.target], at)
         for attribute, name in _elements(node.target, node.iter):
             self.elements.setdefault(attribute, []).append((at.by, name, node.iter.lineno))
-        self._body(node.body, self._loop(at, node.body[0], node.body[-1], _are_sizes(node)))
+        self._body(node.body, self._loop(at, node.body[0], node.body[-1], _are_sizes(node), rounds=_rounds(node.iter)))
         self._body(node.orelse, at)
 
     _AsyncFor = _For
@@ -350,7 +360,7 @@ class _Walker:
     def _comprehension(self, node: ast.AST, at: _At) -> None:
         generators: list[ast.comprehension] = node.generators  # type: ignore[attr-defined]
         self.visit(generators[0].iter, at.plain())
-        inner = self._loop(at, node, node)
+        inner = self._loop(at, node, node, rounds=_rounds(generators[0].iter) if len(generators) == 1 else None)
         parts = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]  # type: ignore[attr-defined]
         self._all(parts, inner)
         rest = [g.iter for g in generators[1:]] + [test for g in generators for test in g.ifs]
@@ -495,6 +505,14 @@ def _are_sizes(loop: ast.For | ast.AsyncFor) -> bool:
     if not isinstance(over, ast.Call) or not isinstance(over.func, ast.Attribute) or over.func.attr != "tolist":
         return False
     return isinstance(target, ast.Tuple) or any(_reads_shape(n, target) for s in loop.body for n in ast.walk(s))
+
+
+def _rounds(over: ast.expr) -> ast.expr | None:
+    """How many rounds a loop has that goes through a range."""
+    match over:
+        case ast.Call(func=ast.Name(id="range"), args=[count], keywords=[]):
+            return outline(count)
+    return None
 
 
 def _reads_shape(node: ast.AST, row: ast.expr) -> bool:

@@ -12,7 +12,8 @@ import contextlib
 import re
 import textwrap
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
@@ -31,8 +32,9 @@ _LOOP = re.compile(
 """A loop with its body, as it is indented."""
 _REFINED = re.compile(
     rb"\.step\(|\w [-+*/]= |\b(\w+) = [^=]{0,300}?\b\1\b\)?\s+[-+*/]\s|\b(\w+) = [^=]{0,300}?\s[-+*/]\s+\(?\2\b"
+    rb"|\n[ \t]+\w+ = [A-Za-z_]\w*\r?\n|\n[ \t]+(\w+) = \w+\.concatenate\([^=]{0,300}?\b\3\["
 )
-"""`x = x + ...`, `x = ... - x`, and what else may refine a value."""
+"""`x = x + ...`, `x = ... - x`, `x = y`, `x = mx.concatenate([x[:n], ...`, and what else may refine a value."""
 
 
 def solver_loops(data: bytes) -> tuple[int, ...]:
@@ -64,7 +66,7 @@ class _Made:
 def takes_steps(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Whether a loop refines a value, as far as its own text says."""
     targets = _names(loop.target) if not isinstance(loop, ast.While) else frozenset()
-    made = list(_assignments(loop.body, targets))
+    made = list(_in_place_of_names(list(_assignments(loop.body, targets)), targets))
     states = {name for m in made for name in m.names & m.reads} - targets
     states -= {name for m in made for name in m.names - m.reads}  # what each round makes anew
     if not states:
@@ -75,6 +77,50 @@ def takes_steps(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
         return False
     states -= {name for n in inside if isinstance(n, ast.Compare) for name in _ordered(n)}
     return any(_is_refined(name, made) for name in sorted(states))
+
+
+def _in_place_of_names(made: Sequence[_Made], targets: frozenset[str]) -> Iterator[_Made]:
+    """Assignments, in which a name that a round binds once before stands for its value: `x = y`, and what is put back
+    beside the rest of an array, `x = mx.concatenate([x[:n], y])`."""
+    bound: dict[str, ast.expr] = {}
+    times = Counter(name for m in made for name in m.names)
+    for m in made:
+        value = _bound(m.value, bound)
+        put = _put_back(value, m.names, bound)
+        yield m if put is m.value else _made(m.names, put, targets)
+        if len(m.names) == 1 and times[one := next(iter(m.names))] == 1 and one not in m.reads:
+            bound[one] = value
+
+
+def _bound(value: ast.expr, bound: Mapping[str, ast.expr]) -> ast.expr:
+    return bound.get(value.id, value) if isinstance(value, ast.Name) else value
+
+
+def _put_back(value: ast.expr, names: frozenset[str], bound: Mapping[str, ast.expr]) -> ast.expr:
+    """Of parts of a value before and behind a place, of which one is as it was, the other one, where that is made of
+    the part that stood there; else the value itself."""
+    match value:
+        case ast.Call(
+            func=ast.Attribute(attr="concatenate"),
+            args=[ast.List(elts=[one, other]) | ast.Tuple(elts=[one, other]), *_],
+        ):
+            for kept, new in ((one, _bound(other, bound)), (other, _bound(one, bound))):
+                rest = _rest_of(kept)
+                if rest is not None and _names(kept) == names and any(ast.dump(n) == rest for n in ast.walk(new)):
+                    return new
+    return value
+
+
+def _rest_of(part: ast.expr) -> str | None:
+    """What is left of an array beside a first or last part of it, as a dump: `x[n:]` of `x[:n]`."""
+    match part:
+        case ast.Subscript(value=ast.Name(), slice=ast.Slice(lower=None, upper=ast.expr() as at, step=None)):
+            rest = ast.Slice(lower=at)
+        case ast.Subscript(value=ast.Name(), slice=ast.Slice(lower=ast.expr() as at, upper=None, step=None)):
+            rest = ast.Slice(upper=at)
+        case _:
+            return None
+    return ast.dump(ast.Subscript(value=part.value, slice=rest, ctx=ast.Load()))
 
 
 def _ordered(node: ast.Compare) -> frozenset[str]:

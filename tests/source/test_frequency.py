@@ -916,9 +916,128 @@ def test_zeros_that_each_layer_writes_are_reported(package: Path) -> None:
     assert told(package, "fill") == (["kept_of"], 0)
 
 
+ENCODER = """
+    from .layers import Block
+    from .fill import kept_of
+
+
+    class Encoder(nn.Module):
+        def __init__(self, d, n):
+            super().__init__()
+            self.layers = [Block(d) for _ in range(n)]
+
+        def read(self, x):
+            return kept_of(x > 0, x)
+"""
+READER = """
+    class Reader:
+        def __init__(self, encoder):
+            self.encoder = encoder
+
+        def open(self, x):
+            return self.encoder.read(x)
+"""
+ROWS = """
+    from .encoder import Encoder
+
+
+    class Row(nn.Module):
+        def __init__(self, d, shared):
+            super().__init__()
+            self.norm = nn.RMSNorm(d)
+            self.shared = shared
+
+        def __call__(self, x):
+            return self.shared.{method}(self.norm(x))
+
+
+    class Rows(nn.Module):
+        def __init__(self, d, n):
+            super().__init__()
+            shared = {made}
+            self.rows = [Row(d, shared) for _ in range(n)]
+
+        def __call__(self, x):
+            for row in self.rows:
+                x = row(x)
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "made", "expected"),
+    [
+        ("open", "load(d)", False),  # anything may have this name: that of the reader calls a model
+        ("read", "Encoder(d, n)", True),  # each layer is given the model
+    ],
+)
+def test_layers_around_what_calls_a_model(package: Path, method: str, made: str, expected: bool) -> None:
+    write(package, fill=FILL, encoder=ENCODER, reader=READER, rows=ROWS.format(method=method, made=made))
+    path = str(package / "fill.py")
+    assert Modules().is_of_layers(Definition(path, "kept_of")) is expected
+
+
 def test_zeros_in_a_file_of_no_package_are_reported(tmp_path: Path) -> None:
     write(tmp_path, fill=FILL)
     assert told(tmp_path, "fill") == (["kept_of"], 0)
+
+
+LAYERED = """
+    class Layer(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.gate = nn.Linear(d, d)
+            self.up = nn.Linear(d, d)
+
+        def __call__(self, x):
+            return nn.silu(self.gate(x)) * self.up(x)
+
+
+    class Projector(nn.Module):
+        def __init__(self, d, n=1):
+            super().__init__()
+            {layers}
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("layers", "made", "expected"),
+    [
+        ("self.layers = [Layer(d) for _ in range(n)]", "Projector(d)", "seldom"),
+        ("self.layers = [Layer(d) for _ in range(n)]", "Projector(d, n=1)", "seldom"),
+        (
+            "self.layers = []\n            for _ in range(n):\n                self.layers.append(Layer(d))",
+            "Projector(d)",
+            "seldom",
+        ),
+        ("self.layers = [Layer(d) for _ in range(n)]", "Projector(d, 2)", "often"),
+        ("self.layers = [Layer(d) for _ in range(n)]", "Projector(d, n)", "often"),
+        ("self.layers = [Layer(d) for _ in range(n)]", "[Projector(d), Projector(d, 3)][0]", "often"),
+        ("self.layers = [Layer(d) for _ in range(n + 1)]", "Projector(d)", "often"),
+        ("self.layers = [Layer(d) for _ in range(1, n)]", "Projector(d)", "often"),
+        ("self.layers = [Layer(d) for _ in range(n) for _ in d]", "Projector(d)", "often"),
+    ],
+)
+def test_layers_of_which_the_package_makes_one(package: Path, layers: str, made: str, expected: str) -> None:
+    write(package, projector=LAYERED.format(layers=layers))
+    model(package, made)
+    assert how(package, "projector", "Layer.__call__") == expected
+    assert told(package, "projector")[1] == (expected == "seldom")
+
+
+def test_one_layer_of_what_each_layer_has_is_one_of_many(package: Path) -> None:
+    write(package, projector=LAYERED.format(layers="self.layers = [Layer(d) for _ in range(n)]"))
+    write(
+        package,
+        layers="from .projector import Projector\n" + textwrap.dedent(LAYERS.replace("= MLP(d)", "= Projector(d)")),
+    )
+    model(package, "nn.Linear(d, d)")
+    assert how(package, "projector", "Layer.__call__") == "often"
 
 
 FEW = """

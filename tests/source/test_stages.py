@@ -303,6 +303,24 @@ def test_what_is_of_use_without_a_solver_is_reported(package: Path, body: str) -
         ("for t in times:\n    y = model(n)\n    n = n - y\n    if n <= 0:\n        break", False),
         ("for i in times:\n    y = model(token)\n    y = y + scale * (y - model(y))\n    token = sample(y)", False),
         ("for name, w in weights:\n    w = w * scale(w)", False),
+        ("for t in times:\n    v = model(x, t)\n    y = s.step(v, t, x)\n    x = y", True),
+        ("for t in times:\n    v = model(x, t)\n    y = s.step(v, t, x[n:])\n    x = mx.concatenate([x[:n], y])", True),
+        ("for t in times:\n    y = x[:n] + model(x, t)\n    x = mx.concatenate([y, x[n:]], axis=0)", True),
+        # one more entry, a window that moves on, and the step of another part
+        ("for t in times:\n    v = model(x, t)\n    y = s.step(v, t, x[-1])\n    x = mx.concatenate([x, y])", False),
+        (
+            "for t in times:\n    v = model(x, t)\n    y = s.step(v, t, x[1:])\n    x = mx.concatenate([x[1:], y])",
+            False,
+        ),
+        (
+            "for t in times:\n    v = model(x, t)\n    y = s.step(v, t, x[m:])\n    x = mx.concatenate([x[:n], y])",
+            False,
+        ),
+        # of the round before, and of one of two
+        ("for t in times:\n    x = y\n    y = s.step(model(x), t, x)", False),
+        ("for t in times:\n    y = s.step(model(x), t, x)\n    y = look(y)\n    x = y", False),
+        ("for t in times:\n    y = x + dt * model(x, t)\n    x = y", True),
+        ("for i in range(n):\n    h = layers[i](x)\n    y = x + h\n    x = y", False),
     ],
 )
 def test_loops_that_refine_a_value(text: str, expected: bool) -> None:
