@@ -276,9 +276,12 @@ class _Reading:
         return bool(self.origins.of(kernel.node) & ACTIVATIONS)
 
     def saves_passes(self) -> bool:
-        """Whether several kernels are as large as the result: else the others are as small as a gate of channels."""
+        """Whether several operations are as large as the result: else the others are as small as a gate of channels.
+
+        One alone, such as a clip, may be several kernels too. It is no chain, whatever its limits are made of.
+        """
         result = next((k.writes[0].shape for k in self.launches if k.node is self.chain.root), None)
-        return sum(same_shape(k.writes[0].shape, result) for k in self.launches) > 1
+        return len({k.node for k in self.launches if same_shape(k.writes[0].shape, result)}) > 1
 
     # -- worth --------------------------------------------------------------------------------------------------------
 

@@ -763,3 +763,33 @@ def resized(x: mx.array, size):
 )
 def test_zeros_in_tables_are_small(cached: str, more: str, count: int) -> None:
     assert len(told(CUBIC.format(cached=cached, more=more), code="FUS106", function="cubic")) == count
+
+
+LIMITED = f"""from dataclasses import dataclass
+
+{HEAD}@dataclass
+class Config:
+    limit: float = 1e4
+
+
+class Limited(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self._limit = mx.array(config.limit)  # no parameter: it stays in float32, and x is cast
+
+    def __call__(self, x: mx.array, y: mx.array) -> mx.array:
+        return {{}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        ("mx.clip(x, -self._limit, self._limit)", 0),  # as with limits that are Python numbers
+        ("mx.clip(x, -(self._limit + 1) * 2, self._limit)", 0),
+        ("mx.clip(x * y, -self._limit, self._limit)", 1),
+        ("mx.clip(x, -y, y) * self._limit", 1),
+    ],
+)
+def test_a_clip_alone_is_no_chain_whatever_its_limits_are_made_of(value: str, count: int) -> None:
+    assert len(reported(LIMITED.format(value), "Limited.__call__")) == count
