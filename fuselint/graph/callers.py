@@ -311,6 +311,36 @@ class Callers:
             if above is not None and above is not graph:
                 yield above
 
+    def arguments(self, graph: Graph, parameter: Node) -> list[tuple[KnownFacts, Node]]:
+        """See arguments."""
+        out: list[tuple[KnownFacts, Node]] = []
+        at = next((i for i, p in enumerate(graph.params.values()) if p is parameter), None)
+        for version in (graph, *self._overridden(graph)):
+            own = None if at is None else next(islice(version.params.values(), at, None), None)
+            calls = [c for c in self.calls(version) if version is graph or self._runs(graph, c[0])]
+            if len(calls) >= MOST:
+                return []
+            for caller, pairs in calls:
+                given = next((n for p, n in pairs if p is own), None)  # an inlined one is read more than once
+                if given is not None:
+                    out.append((self._shaped(caller, 1), given))
+        return out
+
+    def _runs(self, graph: Graph, caller: Graph) -> bool:
+        """Whether an object with a method runs a method of one of its bases: nothing stands in the place of that."""
+        owner, around = graph.context.class_name, caller.context.class_name
+        name = caller.context.qualname.rpartition(".")[2]
+        if owner is None or around is None or caller.context.qualname != f"{around}.{name}":
+            return False
+        above = Definition(self.elsewhere.path_of(caller), around)
+        for at in self.elsewhere.lineage(Definition(self.elsewhere.path_of(graph), owner))[0]:
+            if at == above:
+                return True
+            held = self.elsewhere.class_(at)
+            if held is not None and not self.elsewhere.modules.runs(at, held, name):
+                return False
+        return False
+
     def always_array(self, graph: Graph, parameter: Node, depth: int = 0) -> bool:
         """Whether every call in the package gives an array for a parameter, or what its own callers give so."""
         calls = self.calls(graph) if depth < DEEPEST else []
@@ -479,6 +509,13 @@ def given(graph: Graph, parameter: Node) -> Iterator[tuple[Graph, Node]]:
     elsewhere.callers = elsewhere.callers or Callers(elsewhere)
     for caller, pairs in elsewhere.callers.calls(graph):
         yield from ((caller, argument) for own, argument in pairs if own is parameter)
+
+
+def arguments(graph: Graph, parameter: Node) -> list[tuple[KnownFacts, Node]]:
+    """What the package's calls give an argument, also those that name the method of a base class in whose place this
+    one stands, with the caller's facts; nothing where there are more than are looked at."""
+    callers = _callers(graph)
+    return [] if callers is None else callers.arguments(graph, parameter)
 
 
 def every_given(graph: Graph, parameter: Node) -> list[tuple[Graph, Node]]:
