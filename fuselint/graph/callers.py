@@ -581,7 +581,8 @@ def _calls(
             yield caller, pairs
         for node in caller.nodes:
             calls = node.op == "call" and _calls_it(elsewhere, facts(caller), node, found, graph)
-            bound = _bound(parameters, node) if calls else None
+            whole = summary.kind == "method" and _names_it(elsewhere, caller, node, found)
+            bound = _bound(summary.parameters if whole else parameters, node) if calls else None
             if bound:
                 yield caller, [(graph.params[k], n) for k, n in bound.items() if k in graph.params]
 
@@ -635,6 +636,8 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
     target, name = node.attrs.get("target"), found.name.rpartition(".")[2]
     if isinstance(target, str) and elsewhere.resolve(facts.graph, target) == found:
         return True
+    if _names_it(elsewhere, facts.graph, node, found):
+        return True
     if _may_be(elsewhere, facts.graph, node.attrs.get("callee"), found):
         return True
     if graph.context.class_name is None:
@@ -645,6 +648,11 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
         return False
     objects = [c.found for c in facts.callees(node) if c.found is not None]
     return any(elsewhere.method(o, name) == found for o in objects)
+
+
+def _names_it(elsewhere: Elsewhere, caller: Graph, node: Node, found: Definition) -> bool:
+    """Whether a call names a method of its file by the class, and gives it the object: so is `self.method(x)` lowered."""
+    return node.attrs.get("target") == found.name and elsewhere.path_of(caller) == found.path
 
 
 def _may_be(elsewhere: Elsewhere, caller: Graph, callee: object, found: Definition) -> bool:
