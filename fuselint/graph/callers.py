@@ -581,7 +581,8 @@ def _calls(
             yield caller, pairs
         for node in caller.nodes:
             calls = node.op == "call" and _calls_it(elsewhere, facts(caller), node, found, graph)
-            whole = summary.kind == "method" and _names_it(elsewhere, caller, node, found)
+            whole = summary.kind == "method" and node.attrs.get("callee") is None and "path" not in node.attrs
+            whole = whole and _names_it(elsewhere, caller, node, found)
             bound = _bound(summary.parameters if whole else parameters, node) if calls else None
             if bound:
                 yield caller, [(graph.params[k], n) for k, n in bound.items() if k in graph.params]
@@ -651,7 +652,7 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
 
 
 def _names_it(elsewhere: Elsewhere, caller: Graph, node: Node, found: Definition) -> bool:
-    """Whether a call names a method of its file by the class, and gives it the object: so is `self.method(x)` lowered."""
+    """Whether a call names a method of its file by the class, and gives it the object: as `self.method(x)` is lowered."""
     return node.attrs.get("target") == found.name and elsewhere.path_of(caller) == found.path
 
 
