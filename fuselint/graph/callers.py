@@ -311,6 +311,36 @@ class Callers:
             if above is not None and above is not graph:
                 yield above
 
+    def arguments(self, graph: Graph, parameter: Node) -> list[tuple[KnownFacts, Node]]:
+        """See arguments."""
+        out: list[tuple[KnownFacts, Node]] = []
+        at = next((i for i, p in enumerate(graph.params.values()) if p is parameter), None)
+        for version in (graph, *self._overridden(graph)):
+            own = None if at is None else next(islice(version.params.values(), at, None), None)
+            calls = [c for c in self.calls(version) if version is graph or self._runs(graph, c[0])]
+            if len(calls) >= MOST:
+                return []
+            for caller, pairs in calls:
+                given = next((n for p, n in pairs if p is own), None)  # an inlined one is read more than once
+                if given is not None:
+                    out.append((self._shaped(caller, 1), given))
+        return out
+
+    def _runs(self, graph: Graph, caller: Graph) -> bool:
+        """Whether an object with a method runs a method of one of its bases: nothing stands in the place of that."""
+        owner, around = graph.context.class_name, caller.context.class_name
+        name = caller.context.qualname.rpartition(".")[2]
+        if owner is None or around is None or caller.context.qualname != f"{around}.{name}":
+            return False
+        above = Definition(self.elsewhere.path_of(caller), around)
+        for at in self.elsewhere.lineage(Definition(self.elsewhere.path_of(graph), owner))[0]:
+            if at == above:
+                return True
+            held = self.elsewhere.class_(at)
+            if held is not None and not self.elsewhere.modules.runs(at, held, name):
+                return False
+        return False
+
     def always_array(self, graph: Graph, parameter: Node, depth: int = 0) -> bool:
         """Whether every call in the package gives an array for a parameter, or what its own callers give so."""
         calls = self.calls(graph) if depth < DEEPEST else []
@@ -481,6 +511,13 @@ def given(graph: Graph, parameter: Node) -> Iterator[tuple[Graph, Node]]:
         yield from ((caller, argument) for own, argument in pairs if own is parameter)
 
 
+def arguments(graph: Graph, parameter: Node) -> list[tuple[KnownFacts, Node]]:
+    """What the package's calls give an argument, also those that name the method of a base class in whose place this
+    one stands, with the caller's facts; nothing where there are more than are looked at."""
+    callers = _callers(graph)
+    return [] if callers is None else callers.arguments(graph, parameter)
+
+
 def every_given(graph: Graph, parameter: Node) -> list[tuple[Graph, Node]]:
     """See given; nothing where there are more calls than are looked at."""
     callers = _callers(graph)
@@ -544,7 +581,9 @@ def _calls(
             yield caller, pairs
         for node in caller.nodes:
             calls = node.op == "call" and _calls_it(elsewhere, facts(caller), node, found, graph)
-            bound = _bound(parameters, node) if calls else None
+            whole = summary.kind == "method" and node.attrs.get("callee") is None and "path" not in node.attrs
+            whole = whole and _names_it(elsewhere, caller, node, found)
+            bound = _bound(summary.parameters if whole else parameters, node) if calls else None
             if bound:
                 yield caller, [(graph.params[k], n) for k, n in bound.items() if k in graph.params]
 
@@ -598,6 +637,8 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
     target, name = node.attrs.get("target"), found.name.rpartition(".")[2]
     if isinstance(target, str) and elsewhere.resolve(facts.graph, target) == found:
         return True
+    if _names_it(elsewhere, facts.graph, node, found):
+        return True
     if _may_be(elsewhere, facts.graph, node.attrs.get("callee"), found):
         return True
     if graph.context.class_name is None:
@@ -608,6 +649,11 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
         return False
     objects = [c.found for c in facts.callees(node) if c.found is not None]
     return any(elsewhere.method(o, name) == found for o in objects)
+
+
+def _names_it(elsewhere: Elsewhere, caller: Graph, node: Node, found: Definition) -> bool:
+    """Whether a call names a method of its file by the class, and gives it the object: as `self.method(x)` is lowered."""
+    return node.attrs.get("target") == found.name and elsewhere.path_of(caller) == found.path
 
 
 def _may_be(elsewhere: Elsewhere, caller: Graph, callee: object, found: Definition) -> bool:

@@ -184,6 +184,10 @@ class Trace:
         index = node.attrs.get("index")
         if isinstance(source, tuple) and isinstance(index, int) and -len(source) <= index < len(source):
             return source[index]
+        whole = source[0] if isinstance(source, tuple) and source else source
+        if isinstance(whole, Array) and whole.primitive == "Split" and node.inputs[0].op == "split":
+            key = (self.key(node.inputs[0]), index)  # one of unknown length, or whichever a step takes
+            return self.tracer.make("Split", whole.inputs, self.shape(node), self.dtype(node), key)
         arrays = [x for n in operands(node) if isinstance(x := self.operand(n), Array)]
         if isinstance(source, tuple):
             arrays = [source[0]]

@@ -669,11 +669,11 @@ class Modules:
                 waiting.append(found)
                 own = {name for name in names if name in held.methods or name in held.fields}
                 own |= {n for n in names if any(by.startswith(f"{found.name}.") for by, _ in stored.stored.get(n, ()))}
-                if own and self._runs(found, held, function):
+                if own and self.runs(found, held, function):
                     shown = slashed(os.path.relpath(found.path))
                     yield f"{found.name}.{min(own)} ({shown}:{held.line})"
 
-    def _runs(self, found: Definition, held: ClassSummary, function: str) -> bool:
+    def runs(self, found: Definition, held: ClassSummary, function: str) -> bool:
         """Whether objects of a class run their base's function: they have none of their own, or it calls the base's."""
         own = self.function(Definition(found.path, held.methods.get(function, "")))
         file = self.file(found.path)

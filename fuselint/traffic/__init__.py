@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -39,7 +39,7 @@ from fuselint.traffic.layout import Place
 from fuselint.traffic.loads import loads
 from fuselint.traffic.rewritten import kernels_around, small_array
 from fuselint.traffic.sizes import HEADED_RANK, Pair, Sizes, aligned, is_obscure, reduced
-from fuselint.traffic.views import places_of_views
+from fuselint.traffic.views import COPYING, Arguments, places_of_arguments, places_of_views
 
 if TYPE_CHECKING:
     from fuselint.graph.known import KnownFacts
@@ -212,7 +212,7 @@ def _count(
     absent = absent_arguments(graph)
     traced = trace(one_way(graph, match, absent), facts, eager=True, gates=gates)
     traced.gates = replace(gates, ones=ones(traced, known))
-    before, after = _kernels(graph, match, facts, traced)
+    before, after = _kernels(graph, match, facts, traced, known)
     others = (a for k in (*before, *after) for a in k.reads)
     own = apart(traced, match.region, (match.root, *match.also), others)
     shapes = [a.shape for k in (*before, *after) for a in (*k.reads, *k.writes) if a.shape or own.of(a).own is None]
@@ -318,17 +318,22 @@ def _meets_wide(traced: Trace, match: Match) -> bool:
     return any(believed & traced.facts.dtype(n).symbols for n in arrays)
 
 
-def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[list[Kernel], list[Kernel]]:
+def _kernels(
+    graph: Graph, match: Match, facts: Facts, traced: Trace, known: Known
+) -> tuple[list[Kernel], list[Kernel]]:
     gates = traced.gates
     if match.launches is not None:
         own = match.launches
         now, after = own.wide() if own.wide is not None and gates.dtype == "float32" else (own.now, own.after)
         return list(now), list(after)
     needed = _still_needed(graph, match)
+    copies = any(k.op in COPYING for k in match.fused) or any(n.op in COPYING for n in match.region)
+    arguments = Arguments(lambda t: ones(t, known)) if copies else None
     if graph.context.compiled:
-        return kernels_around(graph, match, facts, gates, needed)
+        given = partial(places_of_arguments, arguments=arguments)
+        return kernels_around(graph, match, facts, gates, needed, given)
     outputs = list(dict.fromkeys([*_written(match), *_read_elsewhere(graph, match)]))
-    places = places_of_views(traced, match.region)
+    places = places_of_views(traced, match.region, arguments)
     before = launches(traced, outputs, places)
     if gates.training and match.fused and all(k.op.startswith(COMPILES) for k in match.fused):
         return before, before

@@ -96,14 +96,14 @@ def of_tape(
     return [k for a in arrays if a.first is None and is_kernel(a, layout) for k in _launched(a, layout)]
 
 
-def _launched(a: Array, layout: Layout) -> Iterator[Kernel]:
+def _launched(a: Array, layout: Layout, inputs: Sequence[Array] | None = None, name: str = "") -> Iterator[Kernel]:
     """A primitive, and the copy that it makes of its operand first."""
-    inputs = a.inputs
+    inputs = a.inputs if inputs is None else inputs
     if a in layout.copies and a.primitive not in RESHAPES:
         copy = Array("", [], inputs[0].shape, inputs[0].dtype, a.node)
         yield _kernel("Copy", inputs[:1], (copy,), layout)
         inputs = [copy, *inputs[1:]]
-    yield _kernel(a.primitive, inputs, (a, *a.others), layout)
+    yield _kernel(name or a.primitive, inputs, (a, *a.others), layout)
 
 
 def _needed(arrays: Sequence[Array], outputs: Iterable[Array]) -> list[Array]:
@@ -125,23 +125,29 @@ def compiled_kernels(
     return group_kernels(compiled(roots, shapeless=shapeless), traced.gates.backend)
 
 
-def group_kernels(groups: Sequence[Group], backend: Backend = "metal", without: Collection[Group] = ()) -> list[Kernel]:
-    """The launches of compiled code, those of some groups left out."""
-    layout = Layout((), backend)
+def group_kernels(
+    groups: Sequence[Group],
+    backend: Backend = "metal",
+    without: Collection[Group] = (),
+    places: Mapping[Array, Place] | None = None,
+) -> list[Kernel]:
+    """The launches of compiled code, those of some groups left out. places: of arrays that come from outside."""
+    layout = Layout((), backend, places)
     out = []
     ran: set[Array] = set()
     for g in groups:
-        made = None
+        made: list[Kernel] = []
         first = g.root.first or g.root
         if g.fused:
             for a in g.outputs:
                 layout.places[a] = layout.kernel(g.root, g.inputs) if a is g.root else layout.kernel(a, g.inputs)
-            made = _kernel(g.name, g.inputs, g.outputs, layout, g.root.node)
+            made = [_kernel(g.name, g.inputs, g.outputs, layout, g.root.node)]
         elif is_kernel(g.root, layout) and first not in ran:
             ran.add(first)
-            made = _kernel(g.name, g.inputs, (first, *first.others), layout)
-        if made is not None and g not in without:
-            out.append(made)
+            layout.of(first)
+            made = list(_launched(first, layout, g.inputs, g.name))
+        if g not in without:
+            out.extend(made)
     return out
 
 

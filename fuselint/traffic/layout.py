@@ -15,13 +15,16 @@ from fuselint.graph.gates import FEW_QUERIES, Backend
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr, product
 from fuselint.graph.tape import FUSABLE, RESHAPES, Array
-from fuselint.traffic.sizes import reduced
+from fuselint.traffic.sizes import HEADED_RANK, reduced
 
 ONE, ZERO = Expr.of(1), Expr.of(0)
 
 ATTENTION = "ScaledDotProductAttention"
 """Also the key of what stands for the result of a function that returns attention."""
 Sizes = tuple[Expr, ...]
+
+SOME_STEP = Expr.name("from row to row")
+"""Where nothing is known of the rows of an array but that a part of each is taken."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +34,8 @@ class Place:
     base: the array that owns the memory. shape: of the elements in memory, where an axis that is broadcast is 1.
     strides: None where the rank isn't known. offset: of the first element, or the cuts that led there.
     contiguous: without holes; row, col: in row or column order. scalar: one element in memory.
-    step: where the rank isn't known, and each row is dense, from one to the next: parts of the last axis of an array.
+    step: where the rank isn't known, and each row is dense, from one to the next: parts of the last axis of an array;
+    without holes, rows in another order.
     """
 
     base: Array
@@ -94,6 +98,11 @@ class Layout:
 
     def without_copies(self, arrays: Iterable[Array], ones: frozenset[str]) -> None:
         """Where these sizes are 1, fewer copy."""
+        small, fewer = self.at_ones(arrays, ones)
+        self.copies = {a for a in self.copies if small[a] in fewer.copies}
+
+    def at_ones(self, arrays: Iterable[Array], ones: frozenset[str]) -> tuple[dict[Array, Array], Layout]:
+        """What the arrays are where these sizes are 1, and how those lie."""
         sizes = {name: 1 for name in ones}
         small: dict[Array, Array] = {}
 
@@ -107,8 +116,7 @@ class Layout:
 
         tape = [at_one(a) for a in arrays]
         given = {small[a]: _with(p, sizes) for a, p in self.given.items() if a in small}
-        fewer = Layout(tape, self.backend, given).copies
-        self.copies = {a for a in self.copies if small[a] in fewer}
+        return small, Layout(tape, self.backend, given)
 
     def of(self, a: Array) -> Place:
         found = self.places.get(a)
@@ -335,7 +343,7 @@ def _split(a: Array, p: Place) -> Place:
         return found
     source = a.inputs[0].shape
     step = p.step if p.step is not None else None if source is None else source.axis(-1)
-    return replace(found, step=step)
+    return replace(found, step=SOME_STEP if step is None else step)
 
 
 def _axis_of(key: Hashable) -> int | None:
@@ -349,6 +357,8 @@ def _axis_of(key: Hashable) -> int | None:
 def _parted(a: Array, p: Place) -> Place:
     key = a.key
     if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[0], tuple) and isinstance(key[0][0], tuple)):
+        if p.strides is not None and a.shape is not None and a.shape.lead is None:
+            return replace(_cut(a, p, p.strides, ZERO), offset=(p.offset, key))
         return replace(p, shape=a.shape, strides=None, offset=(p.offset, key), contiguous=False, row=False, col=False)
     (ends, axis), part = key
     if p.strides is None or not isinstance(p.offset, Expr) or a.shape is None or p.shape is None:
@@ -405,6 +415,8 @@ def _split_rows(new: Shape, old: Shape, p: Place, step: Expr) -> Place | None:
     """Rows that each become some axes, and whatever axes they stand in."""
     row, dims = old.axis(-1), new.dims
     cut = next((i for i in range(len(dims)) if reduced(product(dims[i:])) == row), None)
+    if cut is None and old.lead is not None and not old.dims and new.lead is None and len(dims) >= HEADED_RANK:
+        cut = len(dims) - 2  # nothing is known of any axis: (B, L, C) becomes (B, L, heads, width)
     if cut is None:
         return None
     inner = contiguous(Shape(None, dims[cut:])) or ()
@@ -430,7 +442,7 @@ def viewed(old: Sequence[Expr], strides: Sequence[Expr], new: Sequence[Expr]) ->
             at += sizes[at] == 1
         elif d == 1:
             out.append(out[-1])
-        elif at < len(sizes) and (count := _filling(sizes[at], new[i:])):
+        elif at < len(sizes) and (count := _filling(sizes[at], new[i:]) or _rest(sizes, at, new[i:])):
             out.extend(product(new[j + 1 : i + count]) * steps[at] for j in range(i, i + count))
             at += 1
         else:
@@ -441,6 +453,11 @@ def viewed(old: Sequence[Expr], strides: Sequence[Expr], new: Sequence[Expr]) ->
 def _filling(size: Expr, new: Sequence[Expr]) -> int:
     """How many of the sizes are the parts of one axis: `n` and `m // n` are those of m."""
     return next((n for n in range(2, len(new) + 1) if reduced(product(new[:n])) == size), 0)
+
+
+def _rest(sizes: Sequence[Expr], at: int, new: Sequence[Expr]) -> int:
+    """How many sizes the last axis is made into: all that are left, since both shapes hold as many elements."""
+    return len(new) if at == len(sizes) - 1 and -1 not in new else 0
 
 
 def _collapsed(sizes: Sequence[Expr], strides: Sequence[Expr]) -> tuple[list[Expr], list[Expr]]:
@@ -489,6 +506,8 @@ def _is_copied(a: Array, p: Place) -> bool:
     """Whether the operand of a norm or of softmax is known to have holes, or rows that aren't dense or in order."""
     if p.row or not p.contiguous:
         return not p.row
+    if p.strides is None and p.step is not None:
+        return a.primitive != "Softmax"
     if not p.strides or p.shape is None or p.shape.lead is not None:
         return False
     dims = p.shape.dims

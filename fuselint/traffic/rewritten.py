@@ -5,7 +5,7 @@ as it is, and again with the fused op in the region's place, and what differs is
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from fuselint.graph.trace import Trace, trace
 from fuselint.graph.unstated import is_made_of
 from fuselint.traffic.fused import computed
 from fuselint.traffic.kernels import Kernel, group_kernels
+from fuselint.traffic.layout import Place
 from fuselint.traffic.sizes import FEATURES
 
 if TYPE_CHECKING:
@@ -28,11 +29,16 @@ if TYPE_CHECKING:
 
 
 def kernels_around(
-    graph: Graph, match: Match, facts: Facts, gates: Gates, needed: Collection[Node]
+    graph: Graph,
+    match: Match,
+    facts: Facts,
+    gates: Gates,
+    needed: Collection[Node],
+    places: Callable[[Trace], Mapping[Array, Place]],
 ) -> tuple[list[Kernel], list[Kernel]]:
     """The kernels that a fix takes from a compiled function, and those that it puts there.
 
-    needed: what of the region is computed after the fix too.
+    needed: what of the region is computed after the fix too. places: of arrays of a trace that come from outside.
     """
     shapeless = graph.context.shapeless
     taken = _branches_taken(graph) if match.fused else {}  # what only goes is joined with what it is made of
@@ -40,7 +46,7 @@ def kernels_around(
     replaced = _Replaced(match, before, match.region - set(needed), taken)
     after = trace(graph.nodes, facts, shapeless=shapeless, gates=gates, made=replaced.made)
     outputs = [*leaving(graph), *(n for n in graph.nodes if n.op == "call")]
-    now, then = _kernels(before, outputs, shapeless), _kernels(after, outputs, shapeless)
+    now, then = (_kernels(t, outputs, shapeless, places(t)) for t in (before, after))
     return _without(now, then), _without(then, now)
 
 
@@ -97,9 +103,10 @@ def small_array(made: Made, traced: Trace) -> Array:
     return traced.tracer.make(made.op, given, Shape(None, (size or Expr.name(FEATURES),)), traced.dtype(made.like))
 
 
-def _kernels(traced: Trace, outputs: Sequence[Node], shapeless: bool) -> list[Kernel]:
+def _kernels(traced: Trace, outputs: Sequence[Node], shapeless: bool, places: Mapping[Array, Place]) -> list[Kernel]:
     roots = [a for n in outputs for a in traced.results(n)]
-    return group_kernels(compiled(list(dict.fromkeys(roots)), shapeless=shapeless), traced.gates.backend)
+    groups = compiled(list(dict.fromkeys(roots)), shapeless=shapeless)
+    return group_kernels(groups, traced.gates.backend, places=places)
 
 
 def _without(kernels: Sequence[Kernel], others: Sequence[Kernel]) -> list[Kernel]:
