@@ -29,7 +29,7 @@ from fuselint.graph.trace import Trace, trace
 from fuselint.graph.unstated import counted, merged
 from fuselint.rates import Rates, rates_of, total
 from fuselint.rulebook import Synthesised
-from fuselint.traffic.apart import apart, shapes_of_tables
+from fuselint.traffic.apart import apart, shapes_of_tables, unbroadcast
 from fuselint.traffic.branches import one_way
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
@@ -220,8 +220,11 @@ def _count(
     spelled = {n: text for s in shapes if s is not None for n, text in _spelled(traced, s)}
     same, sums = met(traced.tracer.arrays), summed(traced.tracer.arrays)
     tables = list(shapes_of_tables(traced))
+    masks = [
+        (unbroadcast(w.inputs[0]).shape, w.shape) for k in before for w in k.writes if k.op == w.primitive == "Select"
+    ]
     parts = dict(split(traced.tracer.arrays))
-    sizes = Sizes.of(shapes, equal, same, sums, own, spelled, _roles(graph, facts), _ranks(graph), parts, tables)
+    sizes = Sizes.of(shapes, equal, same, sums, own, spelled, _roles(graph, facts), _ranks(graph), parts, tables, masks)
     sizes.meanings.update(letters)
     sizes.renamed.update({**_parted(match, facts), **renamed})
     return Region(before, after, Bytes(sizes, DTYPES[settings.activation]), settings.activation), traced

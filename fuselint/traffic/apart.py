@@ -107,7 +107,7 @@ class Apart:
         if own is not None:
             return Measure(own, array.shape)
         by_value = array.fusable and array.primitive != "Broadcast"
-        read = [_unbroadcast(a) for a in array.inputs if a.value is None]
+        read = [unbroadcast(a) for a in array.inputs if a.value is None]
         measures = [self.of(a) for a in read if a.shape is None or a.shape.lead is not None or a.shape.dims]
         if array.shape is not None and array.shape.lead is None:
             return self._beside_weights(array, measures) if by_value else Measure(None, array.shape)
@@ -211,7 +211,7 @@ def _is_total(array: Array) -> bool:
     return array.primitive == "Reduce" and array.shape is None
 
 
-def _unbroadcast(a: Array) -> Array:
+def unbroadcast(a: Array) -> Array:
     while a.primitive == "Broadcast":
         a = a.inputs[0]
     return a

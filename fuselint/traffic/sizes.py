@@ -74,12 +74,13 @@ class Sizes:
         ranks: Mapping[str, int] | None = None,
         split: Mapping[str, Expr] | None = None,
         tables: Iterable[Shape] = (),
+        masks: Iterable[tuple[Shape | None, Shape | None]] = (),
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
         `spelled`: how the code spells sizes that it gives no name. `roles`: what sizes are for, where it is said
         elsewhere; `ranks`: how many axes arrays have there. `split`: last axes that are several in one, and those.
-        `tables`: shapes of tables of angles.
+        `tables`: shapes of tables of angles. `masks`: those of what selects by element, and of what is selected.
         """
         out = cls(same=list(same), apart=apart, ranks=dict(ranks or {}), split=dict(split or {}))
         out.renamed.update((name, Expr.name(text)) for name, text in (spelled or {}).items())
@@ -96,7 +97,7 @@ class Sizes:
         ordinary = [s for s in listed if out._apart(s) is None]
         free = [s for s in ordinary if s is None or s.lead is not None]
         if free:
-            out._name_rows(free, ordinary)
+            out._name_rows(free, ordinary, masks)
         for _ in out.renamed:  # a size may be called after one that is called after another
             out.renamed, before = {n: size.substitute(out.renamed) for n, size in out.renamed.items()}, out.renamed
             if out.renamed == before:
@@ -212,7 +213,12 @@ class Sizes:
     def _named(self, size: Expr) -> Expr:
         return self.clearer.get(size, _likeliest(size)).substitute(self.renamed)
 
-    def _name_rows(self, free: list[Shape | None], listed: list[Shape | None]) -> None:
+    def _name_rows(
+        self,
+        free: list[Shape | None],
+        listed: list[Shape | None],
+        masks: Iterable[tuple[Shape | None, Shape | None]],
+    ) -> None:
         first = next((s.lead for s in free if s is not None and s.lead is not None), "")
         self.rows = (first or "").split("[", 1)[0].split(" & ", 1)[0]
         lasts = [a for s in listed if s is not None and (a := s.axis(-1)) is not None and (s.lead or _is_vector(s))]
@@ -222,13 +228,16 @@ class Sizes:
         # An axis of the code's own (a weight's size) says more than `x.shape[-1]`; a number says most.
         number = next((a for a in lasts if (a.value() or 0) > 1), None)
         self.features = number or next(iter(stated), None)
-        last = number if number is not None else Expr.name(FEATURES)
+        masked = self._masked(masks) if self.features is None and all(a.bare for a in named) else None
+        if masked is not None:
+            self.renamed[FEATURES] = masked
+        last = number or masked or Expr.name(FEATURES)
         for own in dict.fromkeys(size.bare for a in named for size in (a, self._named(a))):
             if own is not None:
                 self.renamed[own] = last
         self._name_outer_axes(listed)
         self.roles[ROWS] = "rows"
-        if number is None:
+        if number is None and masked is None:
             self.roles[FEATURES] = "features"
             if self.ranks.get(self.rows, 0) >= HEADED_RANK or self.positions:
                 self.roles |= {ROWS: "head rows", FEATURES: "head"}
@@ -236,6 +245,14 @@ class Sizes:
                     self.roles[self.features.bare] = "head"
             if self.features is not None and FEATURES not in self.features.names:
                 self.meanings[FEATURES] = self.features
+
+    def _masked(self, masks: Iterable[tuple[Shape | None, Shape | None]]) -> Expr | None:
+        """The last axis of a mask of several axes on arrays of unknown rank: that of theirs too, such as scores'."""
+        for mask, result in masks:
+            is_ours = result is None or (result.lead is not None and not result.dims and base(result.lead) == self.rows)
+            if is_ours and mask is not None and mask.lead is None and len(mask.dims) > 1 and mask.dims[-1] != 1:
+                return self._named(mask.dims[-1])
+        return None
 
     def _name_outer_axes(self, listed: list[Shape | None]) -> None:
         """`x.shape[-3]` of an x of unknown rank is its batch, `x.shape[-2]` its length; of four axes, the third of

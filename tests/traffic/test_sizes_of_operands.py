@@ -1110,3 +1110,36 @@ def test_a_table_that_all_heads_share_has_a_row_for_each_position(tmp_path: Path
     x, cos = mx.zeros((6, 4, 8), mx.bfloat16), mx.zeros((6, 1, 8), mx.bfloat16)
     sizes = {name: {"T": 6 * 4, "L": 6, "D": 8, "N": 16}[name] for name in t.symbols}
     assert evaluate(t.bytes_now, sizes) == moved((x, cos, x), (x, cos, x), (x, x, x))
+
+
+SCORED = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Attention(nn.Module):
+    def __init__(self, fill: float):
+        super().__init__()
+        self.scores = Scores(fill)
+        self.fill = fill
+
+    def __call__(self, query_blocks, key_blocks, valid: mx.array, places: mx.array, causal: mx.array):
+        seen = valid[:, places]
+        mask = {mask}
+        logits = self.scores(query_blocks, key_blocks)
+        logits = mx.tanh(logits / 30.0) * 30.0
+        logits = mx.where(mask, logits, self.fill)
+        return mx.softmax(logits, axis=-1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("mask", "moved"),
+    [
+        ("seen[:, None, :, None, :] & causal[None, None, None, :, :]", "2*B*N*K*M + B*N*M + 16*T*M + K*M"),
+        ("seen[:, None, :, :, None]", "B*N*L + 16*T*D"),  # one for each row says nothing of how long that is
+    ],
+)
+def test_masked_scores_are_as_long_as_a_row_of_the_mask(tmp_path: Path, mask: str, moved: str) -> None:
+    (t,) = costs(tmp_path / "a.py", SCORED.format(mask=mask))
+    assert t.bytes_now == moved
+    assert ("D" in t.at) is ("D" in moved)
