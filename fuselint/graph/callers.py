@@ -652,7 +652,7 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
 
 
 def _names_it(elsewhere: Elsewhere, caller: Graph, node: Node, found: Definition) -> bool:
-    """Whether a call names a method of its file by the class, and gives it the object: as `self.method(x)` is lowered."""
+    """Whether a call names a method of its file by the class, as `self.method(x)` is lowered."""
     return node.attrs.get("target") == found.name and elsewhere.path_of(caller) == found.path
 
 
