@@ -31,6 +31,7 @@ from fuselint.graph.leftovers import leave
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
 from fuselint.hot import HowOften, is_idle, is_little_once, is_trifle
+from fuselint.plain import dumps
 from fuselint.recorded import loaded
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
 from fuselint.source.cold import overridden
@@ -117,6 +118,7 @@ def analyse(
                     ran = as_recorded(inside, settings)
                     analysis = Analysis(file, settings, is_read, inside, screened.tree, ran, often)
                     result, proposals = analysis.run(qualnames)
+            modules.note_shown(dumps(result))
     finally:
         program.rest()
     return replace(result, reads=tuple(sorted(notes.items())), basis=notes.of_questions()), proposals

@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import io
 import os
+import tokenize
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -20,9 +22,11 @@ from fuselint.source.mentions import EVERY, Loop, Mention
 from fuselint.source.modules import (
     compiles_more,
     differentiates,
+    functions_naming,
     imports_of,
     links_of,
     mentions_in,
+    names_of,
     summary_in,
     words_of,
 )
@@ -34,34 +38,41 @@ from fuselint.source.notes import (
     IMPORTS,
     LINKS,
     NAMES,
+    NAMING,
     OUTLINE,
+    RENAMED,
     SUMMARY,
+    TEXT,
     WHOLE,
     file_of,
     folder_of,
+    key_in,
     kind_of,
     mentions_of,
+    of_file,
     word_in,
 )
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.screen import parse
 from fuselint.source.spans import FunctionSpan
 from fuselint.source.text import FileText, read
+from fuselint.source.watched import said_of, unit_of
 from fuselint.world import Changes
 
-UNSEEN = {
-    FunctionSpan: frozenset({"start", "end"}),  # who reads a function's text reads the file's
-    ModuleSummary: frozenset({"path", "attribute_reads", "names"}),  # only asked of the file that is analysed
-}
+UNSEEN = {FunctionSpan: frozenset({"start", "end"})}
 """Fields that don't matter to other files."""
 
-OUTSIDE_OUTLINES = frozenset({"line", "lines", "header", "local", "calls", "references"})
-"""Fields of summaries and links that are lines, or that nobody who asks for an outline reads: what a name stands for in
-a function, its mentions tell."""
+LINES = frozenset({"line", "header"})
+"""Fields of summaries and links that are lines: who shows one rests on the text of the file."""
+
+OUTSIDE_OUTLINES = LINES | {"local"}
+"""Fields that nobody who asks for an outline reads: what a name stands for in a function, its mentions tell."""
+
+UNSEEN_PARTS = ("lines",)
+OUTSIDE_OUTLINES_PARTS = ("calls", "references", "attribute_reads", "names")
+"""Parts of summaries that are lines, and such as no outline has."""
 
 FACETS: dict[str, tuple[Callable[[str, str], object], bool]] = {
-    SUMMARY: (summary_in, True),
-    OUTLINE: (summary_in, False),
     LINKS: (links_of, True),
     CALLS: (links_of, False),
     NAMES: (reads_of, True),
@@ -71,16 +82,20 @@ FACETS: dict[str, tuple[Callable[[str, str], object], bool]] = {
 
 @dataclasses.dataclass
 class Leaves:
-    """What changed: leaves, and all leaves of some packages and of some files."""
+    """What changed: leaves, and all leaves of some packages and of some files. texts: of other files, those before and
+    after: what is kept by a key of them is looked at where somebody asks."""
 
     single: set[str] = dataclasses.field(default_factory=set)
     folders: set[str] = dataclasses.field(default_factory=set)
     files: set[str] = dataclasses.field(default_factory=set)
+    texts: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
 
     def __contains__(self, leaf: object) -> bool:
         assert isinstance(leaf, str)
         if leaf in self.single:
             return True
+        if leaf.startswith((NAMING, RENAMED)) and (texts := self.texts.get(file_of(leaf) or "")) is not None:
+            return _by_key(leaf, texts[0]) != _by_key(leaf, texts[1])
         return (bool(self.folders) and folder_of(leaf) in self.folders) or (
             bool(self.files) and file_of(leaf) in self.files
         )
@@ -93,7 +108,53 @@ def edited(path: str, before: str, after: str) -> Iterator[str]:
     for start, (made, lines) in FACETS.items():
         if not _is_same(made(path, before), made(path, after), lines):
             yield f"{start}{path}"
+    yield from _units_changed(path, before, after)
     yield from (mentions_of(path, part) for part in _mentions_changed(path, before, after))
+
+
+def _by_key(leaf: str, text: str) -> object:
+    """What a file has by a key."""
+    summary = summary_in(file_of(leaf) or "", text)
+    assert summary is not None, "who has a syntax error has changed in all"
+    return functions_naming(summary, text, key_in(leaf)) if leaf.startswith(NAMING) else names_of(summary, key_in(leaf))
+
+
+def _units_changed(path: str, before: str, after: str) -> Iterator[str]:
+    """The leaves about units of a file that are others."""
+    old, new = summary_in(path, before), summary_in(path, after)
+    assert old is not None and new is not None, "a file with a syntax error has changed in all"
+    if [f for f in old.functions if f in new.functions] != [f for f in new.functions if f in old.functions]:
+        raise ValueError("other lines come first")
+    for start, unseen, parts in (
+        (SUMMARY, LINES, UNSEEN_PARTS),
+        (OUTLINE, OUTSIDE_OUTLINES, (*UNSEEN_PARTS, *OUTSIDE_OUTLINES_PARTS)),
+    ):
+        plain = _Plain(unseen)
+        said = [
+            {u: [(w, plain.of(v)) for w, v in held if w.partition(" ")[0] not in parts] for u, held in s.items()}
+            for s in (said_of(old), said_of(new))
+        ]
+        for unit in dict.fromkeys([*said[0], *said[1]]):
+            if said[0].get(unit) != said[1].get(unit):
+                yield of_file(start, unit, path)
+    for unit in dict.fromkeys(map(unit_of, [*old.functions, *new.functions])):
+        if _text_of(old, before, unit) != _text_of(new, after, unit):
+            yield of_file(TEXT, unit, path)
+
+
+def _text_of(summary: ModuleSummary, text: str, unit: str) -> object:
+    """The text of a function, as far as it matters to other files."""
+    function = summary.functions.get(unit)
+    return None if function is None else _written(text[function.span.start : function.span.end])
+
+
+def _written(text: str) -> object:
+    """A text without comments and empty lines."""
+    try:
+        found = list(tokenize.generate_tokens(io.StringIO(text).readline))
+    except (tokenize.TokenError, SyntaxError):  # of a lambda in brackets
+        return text
+    return [(t.type, t.string, t.start[1]) for t in found if t.type not in (tokenize.COMMENT, tokenize.NL)]
 
 
 def _mentions_changed(path: str, before: str, after: str) -> Iterator[str]:
@@ -141,6 +202,7 @@ def seen(changes: Changes, texts: Mapping[str, str | None]) -> Leaves:
             if before is None or after is None or None in (mentions_in(path, before), mentions_in(path, after)):
                 raise ValueError(path)
             out.single.update(edited(path, before, after))
+            out.texts[path] = before, after
         except (ValueError, RecursionError, MemoryError):
             out.files.add(path)
         if was != is_there:
@@ -160,14 +222,15 @@ def _above(path: str) -> Iterator[str]:
 
 
 def _is_same(one: object, other: object, lines: bool = True) -> bool:
-    return _Plain(lines).of(one) == _Plain(lines).of(other)
+    plain = _Plain(frozenset() if lines else OUTSIDE_OUTLINES)
+    return plain.of(one) == plain.of(other)
 
 
 class _Plain:
     """Values without what doesn't matter to other files, so that equal ones are the same in all that does."""
 
-    def __init__(self, lines: bool = True) -> None:
-        self._unseen = frozenset() if lines else OUTSIDE_OUTLINES
+    def __init__(self, unseen: frozenset[str] = frozenset()) -> None:
+        self._unseen = unseen
 
     def of(self, value: Any) -> object:
         if isinstance(value, (str, int, float, bytes, complex, type(None))):

@@ -30,10 +30,12 @@ from fuselint.source.notes import (
     HALF,
     IMPORTS,
     LAYERS,
+    NAMING,
     ON_METAL,
     OTHER_VERSION,
     OUTLINE,
     PACKAGE,
+    RENAMED,
     SUMMARY,
     USERS,
     Notes,
@@ -41,11 +43,13 @@ from fuselint.source.notes import (
     file_of,
     kind_of,
     mentions_of,
+    of_file,
     word_in,
 )
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
 from fuselint.source.screen import parse
 from fuselint.source.text import FileText, content, read, slashed
+from fuselint.source.watched import PRESENT, WatchedSummary, unit_of
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict
@@ -124,6 +128,7 @@ class Modules:
         self._modules: Remembered[tuple[str, str], str | None] = {}
         self._asked: Remembered[str, str] = {}
         self._analysed: tuple[str, FileText, ModuleSummary] | None = None
+        self._watched: OrderedDict[str, WatchedSummary] = OrderedDict()
         self._files: OrderedDict[str, FileText | None] = OrderedDict()
         self._prints: dict[str, str] = {}  # of each file that was read, the hash
         self._indices: dict[str, Index] = {}
@@ -257,6 +262,18 @@ class Modules:
         self.note(path)
         return self._file(path)
 
+    def shown(self, path: str) -> str:
+        """How a file is called in what is shown."""
+        file = self._file(path)
+        return path if file is None else file.path
+
+    def note_shown(self, shown: str) -> None:
+        """That a text, as JSON, is what is said of other files: it may show their lines where it names them."""
+        assert self._trail is not None
+        for path in {file_of(leaf) for leaf in self._trail.leaves()}:
+            if path is not None and dumps(os.path.basename(path))[1:-1] in shown:
+                self.note(path)
+
     def _file(self, path: str) -> FileText | None:
         if self._analysed is not None and path == self._analysed[0]:
             return self._analysed[1]
@@ -283,12 +300,57 @@ class Modules:
         self._analysed = os.path.abspath(file.path), file, summary
 
     def summary(self, path: str) -> ModuleSummary | None:
-        """What a file says of its names; None where it can't be read, or isn't Python."""
-        self.note(f"{OUTLINE if self._by_outline else SUMMARY}{path}")
+        """What a file says of its names; None where it can't be read, or isn't Python. What of it is read is noted."""
+        plain = self._plain(path)
+        if plain is None:
+            return None
+        known = self._watched.get(path)
+        if known is None or known.plain is not plain:
+            known = self._watched[path] = WatchedSummary(plain, self._noting_units(path))
+            if len(self._watched) > KEPT:
+                self._watched.popitem(last=False)
+        return known
+
+    def _noting_units(self, path: str) -> Callable[[str], None]:
+        """What notes that something is read which the summary of a file says of a name."""
+        leaves: dict[str, str] = {}
+        outlines: dict[str, str] = {}
+
+        def note(key: str) -> None:
+            if self._trail is None:
+                return
+            known = outlines if self._by_outline else leaves
+            leaf = known.get(key)
+            if leaf is None:
+                leaf = known[key] = of_file(OUTLINE if self._by_outline else SUMMARY, unit_of(key), path)
+            self._trail.held.add(leaf)
+
+        return note
+
+    def _plain(self, path: str) -> ModuleSummary | None:
+        """The summary of a file; only that there is one is noted."""
+        self.note(of_file(OUTLINE if self._by_outline else SUMMARY, PRESENT, path))
         if self._analysed is not None and path == self._analysed[0]:
             return self._analysed[2]
         file = self._file(path)
         return None if file is None else summary_in(file.path, file.text)
+
+    def read(self, path: str) -> tuple[FileText, ModuleSummary] | None:
+        """A file and its summary, of which only is noted that they are there: who reads more of them notes that."""
+        plain, file = self._plain(path), self._file(path)
+        return None if plain is None or file is None else (file, plain)
+
+    def naming(self, path: str, pattern: str) -> list[str]:
+        """The functions of a file in whose text a pattern is found, in order."""
+        self.note(of_file(NAMING, pattern, path))
+        known = self.read(path)
+        return [] if known is None else functions_naming(known[1], known[0].text, pattern)
+
+    def renamed(self, path: str, name: str) -> set[str]:
+        """What a file's imports call a function or class of another."""
+        self.note(of_file(RENAMED, name, path))
+        plain = self._plain(path)
+        return set() if plain is None else names_of(plain, name)
 
     def _kind(self, path: str) -> str:
         """ "file", "folder", or "" for neither."""
@@ -634,6 +696,17 @@ class Modules:
                 self._indices.pop(next(iter(self._indices)))
             self._indices[folder] = Index(folder, self._overlay)
         return self._indices[folder]
+
+
+def functions_naming(summary: ModuleSummary, text: str, pattern: str) -> list[str]:
+    """The functions in whose text a pattern is found, in order."""
+    found = re.compile(pattern)
+    return [q for q, f in summary.functions.items() if found.search(text[f.span.start : f.span.end])]
+
+
+def names_of(summary: ModuleSummary, name: str) -> set[str]:
+    """What imports call a function or class of another file."""
+    return {k for k, target in summary.imports.items() if target.rpartition(".")[2] == name}
 
 
 _FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^()]*\)|[^\n]*)", re.MULTILINE)

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-KIND, SUMMARY, OUTLINE, LINKS, CALLS, NAMES = (
-    "kind ",
-    "summary of ",
-    "outline of ",
-    "links of ",
-    "calls of ",
-    "names of ",
-)
-"""How leaves begin that are about a path: what it is, and what a file's text says, in `facets`. An outline is a summary
-without lines, and calls are links without lines. A path alone, which is absolute and begins like none of them, is its
-text."""
+KIND, LINKS, CALLS, NAMES = "kind ", "links of ", "calls of ", "names of "
+"""How leaves begin that are about a path: what it is, and what a file's text says, in `facets`. Calls are links without
+lines. A path alone, which is absolute and begins like none of them, is its text."""
+
+SUMMARY, OUTLINE, TEXT = "summary ", "outline ", "text "
+"""How leaves begin that are about a unit of a file (`watched`): what the file's summary says of it, with the mentions
+in it or without, and the text of a function, both without the lines where it stands."""
+
+NAMING, RENAMED = "naming ", "renamed "
+"""How leaves begin that are about what a file has by some key: the functions whose text a pattern is found in, and what
+its imports call something of a name."""
 
 MENTIONS, WHOLE = "mentions ", "all"
 """How leaves begin that are about the places of a file that read names: all of them with their lines, or a part of
@@ -39,7 +39,7 @@ FREQUENCY, LAYERS, OTHER_VERSION, HALF = "how often ", "layers", "another ", "ha
 ON_METAL = " on Metal"
 """How the part of a question ends that says where code runs."""
 
-OF_FILES = (SUMMARY, OUTLINE, LINKS, CALLS, MENTIONS, NAMES)
+OF_FILES = (SUMMARY, OUTLINE, TEXT, NAMING, RENAMED, LINKS, CALLS, MENTIONS, NAMES)
 QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, OTHER_VERSION, HALF)
 
 
@@ -57,6 +57,16 @@ def kind_in(leaf: str) -> tuple[str, str]:
 def mentions_of(path: str, part: str = WHOLE) -> str:
     """The leaf of a part of a file's mentions, as `mentions.Part` calls it."""
     return f"{MENTIONS}{part} of {path}"
+
+
+def of_file(start: str, what: str, path: str) -> str:
+    """The leaf of a unit of a file, or of what a file has by a key."""
+    return f"{start}{what} of {path}"
+
+
+def key_in(leaf: str) -> str:
+    """What such a leaf is about."""
+    return leaf.partition(" of ")[0].partition(" ")[2]
 
 
 def word_in(folder: str, word: str) -> str:

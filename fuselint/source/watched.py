@@ -1,0 +1,187 @@
+"""A file's summary that tells what of it is read: a result rests on that, and on nothing else of the file.
+
+What it says is told by the *unit* that it speaks of: a name of the module, or a method. What stands in a function is
+of that function's unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from typing import Any, TypeVar
+
+from fuselint.source.project import Compilation, ModuleSummary
+
+V = TypeVar("V")
+
+MAPS = (
+    "imports",
+    "function_imports",
+    "functions",
+    "classes",
+    "constants",
+    "compiled",
+    "partly",
+    "calls",
+    "cold",
+    "references",
+    "lines",
+)
+SETS = ("hot", "bound", "unclear")
+REST = ("compilations", "stars", "exported")
+"""The fields of a summary: by name, sets of names, and what is read as a whole."""
+
+EVERY, KEYS = "*", "?"
+"""How the units begin that stand for a whole field, and for its keys."""
+
+COUNTS, COUNT = ("attribute_reads", "names"), "#"
+"""The fields that count what is read in the file, which are told apart from what the names stand for, and how their
+units begin."""
+
+PRESENT = "-"
+"""The unit that stands for there being a summary at all."""
+
+
+def unit_of(qualname: str) -> str:
+    """What a qualname is told by."""
+    return qualname.partition(".<locals>.")[0]
+
+
+class PartOfSummary(Mapping[str, V]):
+    """A field of a summary by name."""
+
+    __slots__ = ("_held", "_name", "_tell")
+
+    def __init__(self, name: str, held: Mapping[str, V], tell: Callable[[str], None]) -> None:
+        self._name, self._held, self._tell = name, held, tell
+
+    def __getitem__(self, key: str) -> V:
+        self._tell(key)
+        return self._held[key]
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._tell(key)
+        return self._held.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._tell(str(key))
+        return key in self._held
+
+    def __iter__(self) -> Iterator[str]:
+        self._tell(f"{KEYS}{self._name}")
+        return iter(self._held)
+
+    def keys(self) -> Any:
+        self._tell(f"{KEYS}{self._name}")
+        return self._held.keys()
+
+    def items(self) -> Any:
+        self._tell(f"{EVERY}{self._name}")
+        return self._held.items()
+
+    def values(self) -> Any:
+        self._tell(f"{EVERY}{self._name}")
+        return self._held.values()
+
+    def __len__(self) -> int:
+        self._tell(f"{KEYS}{self._name}")
+        return len(self._held)
+
+
+class NamesOfSummary(Set[str]):
+    """A field of a summary that is a set of names."""
+
+    __slots__ = ("_held", "_name", "_tell")
+
+    def __init__(self, name: str, held: frozenset[str], tell: Callable[[str], None]) -> None:
+        self._name, self._held, self._tell = name, held, tell
+
+    def __contains__(self, key: object) -> bool:
+        self._tell(str(key))
+        return key in self._held
+
+    def __iter__(self) -> Iterator[str]:
+        self._tell(f"{EVERY}{self._name}")
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        self._tell(f"{EVERY}{self._name}")
+        return len(self._held)
+
+
+class WatchedSummary(ModuleSummary):
+    """A summary, of which `tell` is told the units that are read. plain: the summary itself."""
+
+    plain: ModuleSummary
+
+    def __init__(self, plain: ModuleSummary, tell: Callable[[str], None]) -> None:
+        held: dict[str, Any] = {"path": plain.path, "plain": plain, "_tell": tell}
+        held.update((name, PartOfSummary(name, getattr(plain, name), tell)) for name in MAPS)
+        for name in COUNTS:
+            held[name] = PartOfSummary(name, getattr(plain, name), lambda key: tell(f"{COUNT}{key}"))
+        held.update((name, NamesOfSummary(name, getattr(plain, name), tell)) for name in SETS)
+        self.__dict__.update(held)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __reduce__(self) -> Any:
+        return plain_of, (self.plain,)
+
+    def _rest(self, name: str) -> Any:
+        self.__dict__["_tell"](f"{EVERY}{name}")
+        return getattr(self.plain, name)
+
+    @property
+    def compilations(self) -> tuple[Compilation, ...]:
+        found: tuple[Compilation, ...] = self._rest("compilations")
+        return found
+
+    @property
+    def stars(self) -> tuple[str, ...]:
+        found: tuple[str, ...] = self._rest("stars")
+        return found
+
+    @property
+    def exported(self) -> tuple[str, ...] | None:
+        found: tuple[str, ...] | None = self._rest("exported")
+        return found
+
+    def lineage(self, class_name: str) -> tuple[str, ...]:
+        found = self.plain.lineage(class_name)
+        tell = self.__dict__["_tell"]
+        for name in found:
+            tell(name)
+        return found
+
+
+def plain_of(summary: ModuleSummary) -> ModuleSummary:
+    """A summary that tells nobody."""
+    return summary.plain if isinstance(summary, WatchedSummary) else summary
+
+
+def said_of(summary: ModuleSummary) -> dict[str, list[tuple[str, Any]]]:
+    """All that a summary says, by the unit that it is told by: fields, with what they have of it."""
+    out: dict[str, list[tuple[str, Any]]] = {}
+    for name in MAPS:
+        held = getattr(summary, name)
+        for key, value in held.items():
+            out.setdefault(unit_of(key), []).append((f"{name} {key}", value))
+        out[f"{KEYS}{name}"] = [(name, list(held))]
+        out[f"{EVERY}{name}"] = [(name, held)]
+    for name in COUNTS:
+        counts = getattr(summary, name)
+        for key, value in counts.items():
+            out.setdefault(f"{COUNT}{unit_of(key)}", []).append((name, value))
+        for start in (KEYS, EVERY):
+            out[f"{COUNT}{start}{name}"] = [(name, counts)]
+    for name in SETS:
+        names = sorted(getattr(summary, name))
+        for key in names:
+            out.setdefault(unit_of(key), []).append((name, key))
+        out[f"{EVERY}{name}"] = [(name, names)]
+    for name in REST:
+        out[f"{EVERY}{name}"] = [(name, getattr(summary, name))]
+    return out
