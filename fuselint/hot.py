@@ -63,7 +63,7 @@ class HowOften:
         if graph.context.hot:
             return Frequency(OFTEN, "a setting")
         found = Definition(self.path, graph.context.qualname)
-        return self.modules.frequency(found, *lines, beside_innermost=code in LOOPS, on_metal=self.on_metal)
+        return self.modules.frequency(found, lines[0], beside_innermost=code in LOOPS, on_metal=self.on_metal)
 
     def is_outside_layers(self, graph: Graph, often: Frequency) -> bool:
         """Whether what runs so often is neither part of a layer of which a model has many, nor in a loop."""

@@ -130,7 +130,7 @@ class Compiled:
                     for at in list(self._entered(path, site.by, site.given)):
                         out.makers.setdefault(at.found, set()).add(origin.by)
                         self._follow(out, at, origin)
-            for call in (c for calls in links.calls.values() for c in calls if c.within == how):
+            for call in links.within(how):
                 for at in list(self._entered(path, call.by, call.called)):
                     self._follow(out, at, Origin(Definition(path, call.by), call.line))
 
@@ -298,7 +298,7 @@ class Compiled:
             links = self.evaluation.links(other)
             if links is None:
                 continue
-            if any(e.last == name for _, e in links.mentions):
+            if links.hands_on(name):
                 return False
             for caller in {c.by for c in links.calls_by_name.get(name, ())}:
                 same = caller.rpartition(".")[2] == name

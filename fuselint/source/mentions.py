@@ -94,8 +94,34 @@ class Part(Mapping[str, V]):
 
 
 @dataclass(frozen=True)
+class Suites:
+    """Lines of a function that do not run as often as it does: in its loops, in branches, with what decides whether
+    they run, and where something failed."""
+
+    loops: list[Loop] = field(default_factory=list)
+    branches: list[tuple[Loop, Test]] = field(default_factory=list)
+    handlers: list[Loop] = field(default_factory=list)
+
+    def around(self, by: str, line: int) -> Suites:
+        """Those around a line of a function, or of one inside it."""
+
+        def holds(loop: Loop) -> bool:
+            inside = loop.by == by or loop.by.startswith(f"{by}.<locals>.")
+            return inside and loop.first <= line <= loop.last
+
+        return Suites(
+            [h for h in self.loops if holds(h)],
+            [(h, test) for h, test in self.branches if holds(h)],
+            [h for h in self.handlers if holds(h)],
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.loops or self.branches or self.handlers)
+
+
+@dataclass(frozen=True)
 class Mentions:
-    """Of one file. branches: lines, and what decides whether they run. handlers: lines that run where something failed.
+    """Of one file. suites: by the outermost function.
 
     stored: the outline (see `outline`) of what is assigned to each attribute, by which function; None where that is no
     plain assignment to one of self's. assigned: the names that each function binds itself, with the lines that do, 0 in
@@ -105,10 +131,7 @@ class Mentions:
     renamed: the names that imports give to what is called otherwise.
     """
 
-    all: Sequence[Mention]
-    loops: Sequence[Loop]
-    branches: Sequence[tuple[Loop, Test]]
-    handlers: Sequence[Loop]
+    suites: Mapping[str, Suites]
     by_name: Mapping[str, Sequence[Mention]]
     by_function: Mapping[str, Sequence[Mention]]
     stored: Mapping[str, Sequence[tuple[str, ast.expr | None]]]
@@ -126,6 +149,7 @@ class Mentions:
         """What is looked up by a key, by the field."""
         assert isinstance(self.renamed, frozenset)
         return {
+            "suites": self.suites,
             "by_name": self.by_name,
             "by_function": self.by_function,
             "stored": self.stored,
@@ -146,10 +170,9 @@ def mentions(tree: ast.Module) -> Mentions:
     for m in found:
         by_name.setdefault(m.name, []).append(m)
         by_function.setdefault(m.by, []).append(m)
-    suites = walker.loops, walker.branches, walker.handlers
     renamed = frozenset(m.kept for m in found if m.role == "alias" and m.kept)
     return Mentions(
-        found, *suites, by_name, by_function, walker.stored, walker.assigned, walker.bound, walker.elements, renamed
+        walker.suites, by_name, by_function, walker.stored, walker.assigned, walker.bound, walker.elements, renamed
     )
 
 
@@ -183,9 +206,7 @@ class _At:
 class _Walker:
     def __init__(self) -> None:
         self.found: list[Mention] = []
-        self.loops: list[Loop] = []
-        self.branches: list[tuple[Loop, Test]] = []
-        self.handlers: list[Loop] = []
+        self.suites: dict[str, Suites] = {}
         self.stored: dict[str, list[tuple[str, ast.expr | None]]] = {}
         self.assigned: dict[str, dict[str, list[tuple[int, tuple[Test, ...]]]]] = {}
         self.bound: dict[str, dict[str, list[ast.expr | None]]] = {}
@@ -204,13 +225,16 @@ class _Walker:
             for child in children(node):
                 self.visit(child, plain)
 
+    def _suites(self, by: str) -> Suites:
+        return self.suites.setdefault(by.partition(".<locals>.")[0], Suites())
+
     def _all(self, nodes: Iterator[ast.AST] | Sequence[ast.AST], at: _At) -> None:
         for node in nodes:
             self.visit(node, at)
 
     def _loop(self, at: _At, first: ast.AST, last: ast.AST, sizes: bool = False, later: bool = False) -> _At:
         loop = Loop(at.by, first.lineno, last.end_lineno or 0, sizes, later)  # type: ignore[attr-defined]
-        self.loops.append(loop)
+        self._suites(at.by).loops.append(loop)
         return replace(at, loops=(*at.loops, loop))
 
     # -- definitions --------------------------------------------------------------------------------------------------
@@ -252,7 +276,7 @@ class _Walker:
             self.visit(statement, at)
             if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body) and body[i + 1 :]:
                 rest = Loop(at.by, body[i + 1].lineno, body[-1].end_lineno or 0)
-                self.branches.append((rest, (statement.test, False)))
+                self._suites(at.by).branches.append((rest, (statement.test, False)))
                 at = replace(at, tests=(*at.tests, (statement.test, False)))
 
     def _If(self, node: ast.If, at: _At) -> None:
@@ -260,7 +284,7 @@ class _Walker:
         for body, outcome in ((node.body, True), (node.orelse, False)):
             if body:
                 test = (node.test, outcome)
-                self.branches.append((Loop(at.by, body[0].lineno, body[-1].end_lineno or 0), test))
+                self._suites(at.by).branches.append((Loop(at.by, body[0].lineno, body[-1].end_lineno or 0), test))
                 self._body(body, replace(at, tests=(*at.tests, test)))
 
     def _IfExp(self, node: ast.IfExp, at: _At) -> None:
@@ -286,7 +310,7 @@ class _Walker:
     def _Try(self, node: ast.Try, at: _At) -> None:
         self._body(node.body, at)
         for handler in node.handlers:
-            self.handlers.append(Loop(at.by, handler.body[0].lineno, handler.body[-1].end_lineno or 0))
+            self._suites(at.by).handlers.append(Loop(at.by, handler.body[0].lineno, handler.body[-1].end_lineno or 0))
             if handler.type is not None:
                 self.visit(handler.type, at)
             self._body(handler.body, at)

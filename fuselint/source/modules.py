@@ -36,11 +36,14 @@ from fuselint.source.notes import (
     OUTLINE,
     PACKAGE,
     RENAMED,
+    SHOWN,
     SUMMARY,
+    TEXT,
     USERS,
     Notes,
     Trail,
     file_of,
+    key_in,
     kind_of,
     mentions_of,
     of_file,
@@ -49,7 +52,7 @@ from fuselint.source.notes import (
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
 from fuselint.source.screen import parse
 from fuselint.source.text import FileText, content, read, slashed
-from fuselint.source.watched import PRESENT, WatchedSummary, unit_of
+from fuselint.source.watched import PRESENT, WatchedLinks, WatchedSummary, unit_of
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict
@@ -90,6 +93,9 @@ def is_test(path: str, top: str) -> bool:
     """Whether a file of the package in the folder `top` holds tests, benchmarks or examples."""
     return TESTS.search(os.path.relpath(path, top)) is not None
 
+
+BESIDE = " of a loop"
+"""How the part of a question ends that asks about a loop itself."""
 
 HALF_WORDS = ("bfloat16", "float16", "set_dtype", "torch_dtype", "bf16", "fp16")
 """What speaks of half precision in the text of a package that runs in it."""
@@ -246,15 +252,13 @@ class Modules:
                 self.is_of_layers(_definition(named), on_metal=where.endswith(ON_METAL))
             elif question.startswith(FREQUENCY):
                 where, _, named = question[len(FREQUENCY) :].partition(" in ")
-                lines = where.removesuffix(ON_METAL)
-                first, _, last = lines.removesuffix(" of a loop").partition(" to ")
-                self.frequency(
-                    _definition(named),
-                    int(first),
-                    int(last),
-                    beside_innermost=lines.endswith("loop"),
-                    on_metal=where.endswith(ON_METAL),
-                )
+                line = where.removesuffix(ON_METAL)
+                found, on_metal = _definition(named), where.endswith(ON_METAL)
+                if line:
+                    number = int(line.removesuffix(BESIDE))
+                    self._frequency_at(found, number, beside_innermost=line.endswith(BESIDE), on_metal=on_metal)
+                else:
+                    self._frequency_of(found, on_metal)
         return notes
 
     def file(self, path: str) -> FileText | None:
@@ -270,9 +274,10 @@ class Modules:
     def note_shown(self, shown: str) -> None:
         """That a text, as JSON, is what is said of other files: it may show their lines where it names them."""
         assert self._trail is not None
-        for path in {file_of(leaf) for leaf in self._trail.leaves()}:
+        for leaf in self._trail.leaves():
+            path = file_of(leaf) if leaf.startswith((SUMMARY, TEXT)) else None
             if path is not None and dumps(os.path.basename(path))[1:-1] in shown:
-                self.note(path)
+                self.note(of_file(SHOWN, key_in(leaf), path))
 
     def _file(self, path: str) -> FileText | None:
         if self._analysed is not None and path == self._analysed[0]:
@@ -313,17 +318,11 @@ class Modules:
 
     def _noting_units(self, path: str) -> Callable[[str], None]:
         """What notes that something is read which the summary of a file says of a name."""
-        leaves: dict[str, str] = {}
-        outlines: dict[str, str] = {}
+        whole, outline = self._noting(SUMMARY, path), self._noting(OUTLINE, path)
 
         def note(key: str) -> None:
-            if self._trail is None:
-                return
-            known = outlines if self._by_outline else leaves
-            leaf = known.get(key)
-            if leaf is None:
-                leaf = known[key] = of_file(OUTLINE if self._by_outline else SUMMARY, unit_of(key), path)
-            self._trail.held.add(leaf)
+            if self._trail is not None:
+                (outline if self._by_outline else whole)(unit_of(key))
 
         return note
 
@@ -533,11 +532,25 @@ class Modules:
 
     def links(self, path: str) -> Links | None:
         """The calls of a file; None where it can't be read. Who tells of one's line notes that."""
-        self.note(f"{CALLS}{path}")
+        self.note(of_file(CALLS, PRESENT, path))
         if path not in self._links:
             file = self._file(path)
-            self._links[path] = None if file is None else links_of(file.path, file.text)
+            found = None if file is None else links_of(file.path, file.text)
+            self._links[path] = None if found is None else WatchedLinks(found, self._noting(CALLS, path))
         return self._links[path]
+
+    def _noting(self, start: str, path: str) -> Callable[[str], None]:
+        """What notes that a unit of a file is read."""
+        leaves: dict[str, str] = {}
+
+        def note(unit: str) -> None:
+            if self._trail is not None:
+                leaf = leaves.get(unit)
+                if leaf is None:
+                    leaf = leaves[unit] = of_file(start, unit, path)
+                self._trail.held.add(leaf)
+
+        return note
 
     def compiled(self, path: str) -> Verdict:
         """What of a file the other files of its package compile, and what they also run without that."""
@@ -617,20 +630,45 @@ class Modules:
         self.note(f"{FILES}{folder}")
         return self.remembered(self._imported, folder, lambda: self._index(folder).imported(self))
 
-    def frequency(
-        self, found: Definition, first: int, last: int, *, beside_innermost: bool, on_metal: bool = False
-    ) -> Frequency:
-        """How often lines of a function run: see `Frequencies.at`."""
+    def frequency(self, found: Definition, first: int, *, beside_innermost: bool, on_metal: bool = False) -> Frequency:
+        """How often lines of a function run, by the first of them: see `Frequencies.at`."""
+        from fuselint.source.mentions import Suites
+
+        held, unit = self.mentions(found.path), unit_of(found.name)
+        if held is None or not held.suites.get(unit, Suites()).around(found.name, first):
+            return self._frequency_of(found, on_metal)
+        line = first - self._line(found)
+        return self._frequency_at(found, line, beside_innermost=beside_innermost, on_metal=on_metal)
+
+    def _line(self, found: Definition) -> int:
+        """The line where the outermost function begins that a function lies in: lines in there are told from it on."""
+        summary = self._plain(found.path)
+        function = None if summary is None else summary.functions.get(unit_of(found.name))
+        return 0 if function is None else function.span.line
+
+    def _frequency_of(self, found: Definition, on_metal: bool) -> Frequency:
+        """How often a function runs."""
+        question = f"{FREQUENCY}{ON_METAL if on_metal else ''} in {found}"
+        return self._frequency(question, lambda: self.frequencies(found.path, on_metal).of(found))
+
+    def _frequency_at(self, found: Definition, line: int, *, beside_innermost: bool, on_metal: bool) -> Frequency:
+        """How often a line of a function runs, as it is counted in there."""
+        where = f"{line}{BESIDE if beside_innermost else ''}{ON_METAL if on_metal else ''}"
+
+        def make() -> Frequency:
+            known = self.frequencies(found.path, on_metal)
+            return known.at(found, self._line(found) + line, beside_innermost=beside_innermost)
+
+        return self._frequency(f"{FREQUENCY}{where} in {found}", make)
+
+    def _frequency(self, question: str, make: Callable[[], Frequency]) -> Frequency:
         from fuselint.source.frequency import Frequency
 
-        where = f"{first} to {last}{' of a loop' if beside_innermost else ''}{ON_METAL if on_metal else ''}"
-
-        def make() -> str:
-            self.note(mentions_of(found.path))
-            known = self.frequencies(found.path, on_metal).at(found, first, last, beside_innermost=beside_innermost)
+        def text() -> str:
+            known = make()
             return f"{known.how} {known.again} {known.of_tokens} {known.why}"
 
-        how, again, of_tokens, why = self._ask_outlines(f"{FREQUENCY}{where} in {found}", make).split(" ", 3)
+        how, again, of_tokens, why = self._ask_outlines(question, text).split(" ", 3)
         return Frequency(how, why, again == str(True), of_tokens == str(True))
 
     def is_of_layers(self, found: Definition, on_metal: bool = False) -> bool:

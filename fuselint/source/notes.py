@@ -10,21 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-KIND, LINKS, CALLS, NAMES = "kind ", "links of ", "calls of ", "names of "
-"""How leaves begin that are about a path: what it is, and what a file's text says, in `facets`. Calls are links without
-lines. A path alone, which is absolute and begins like none of them, is its text."""
+KIND, LINKS, NAMES = "kind ", "links of ", "names of "
+"""How leaves begin that are about a path: what it is, and what a file's text says, in `facets`. A path alone, which is
+absolute and begins like none of them, is its text."""
 
-SUMMARY, OUTLINE, TEXT = "summary ", "outline ", "text "
+SUMMARY, OUTLINE, TEXT, CALLS = "summary ", "outline ", "text ", "calls "
 """How leaves begin that are about a unit of a file (`watched`): what the file's summary says of it, with the mentions
-in it or without, and the text of a function, both without the lines where it stands."""
+in it or without, the text of a function, and what links say of it, all without the lines where it stands."""
+
+SHOWN = "shown "
+"""How leaves begin that are about what can be shown of a unit: its text, and the lines where it stands."""
 
 NAMING, RENAMED = "naming ", "renamed "
 """How leaves begin that are about what a file has by some key: the functions whose text a pattern is found in, and what
 its imports call something of a name."""
 
-MENTIONS, WHOLE = "mentions ", "all"
-"""How leaves begin that are about the places of a file that read names: all of them with their lines, or a part of
-them with the lines that they have in their function."""
+MENTIONS = "mentions "
+"""How leaves begin that are about a part of the places of a file that read names, with the lines that they have in
+their function."""
 
 FILES, IMPORTS, COMPILING, WORD = "files of ", "imports in ", "compiling in ", "word "
 """How leaves begin that are about a package, named by its folder: which Python files it has, what they import, which
@@ -39,7 +42,7 @@ FREQUENCY, LAYERS, OTHER_VERSION, HALF = "how often ", "layers", "another ", "ha
 ON_METAL = " on Metal"
 """How the part of a question ends that says where code runs."""
 
-OF_FILES = (SUMMARY, OUTLINE, TEXT, NAMING, RENAMED, LINKS, CALLS, MENTIONS, NAMES)
+OF_FILES = (SUMMARY, OUTLINE, TEXT, CALLS, SHOWN, NAMING, RENAMED, LINKS, MENTIONS, NAMES)
 QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, OTHER_VERSION, HALF)
 
 
@@ -54,7 +57,7 @@ def kind_in(leaf: str) -> tuple[str, str]:
     return path, kind
 
 
-def mentions_of(path: str, part: str = WHOLE) -> str:
+def mentions_of(path: str, part: str) -> str:
     """The leaf of a part of a file's mentions, as `mentions.Part` calls it."""
     return f"{MENTIONS}{part} of {path}"
 

@@ -1,4 +1,5 @@
-"""A file's summary that tells what of it is read: a result rests on that, and on nothing else of the file.
+"""A file's summary, and its links, that tell what of them is read: a result rests on that, and on nothing else of the
+file.
 
 What it says is told by the *unit* that it speaks of: a name of the module, or a method. What stands in a function is
 of that function's unit.
@@ -6,9 +7,10 @@ of that function's unit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
+from fuselint.source.links import Call, Expr, Links, Site
 from fuselint.source.project import Compilation, ModuleSummary
 
 V = TypeVar("V")
@@ -162,26 +164,92 @@ def plain_of(summary: ModuleSummary) -> ModuleSummary:
     return summary.plain if isinstance(summary, WatchedSummary) else summary
 
 
-def said_of(summary: ModuleSummary) -> dict[str, list[tuple[str, Any]]]:
-    """All that a summary says, by the unit that it is told by: fields, with what they have of it."""
-    out: dict[str, list[tuple[str, Any]]] = {}
-    for name in MAPS:
-        held = getattr(summary, name)
-        for key, value in held.items():
-            out.setdefault(unit_of(key), []).append((f"{name} {key}", value))
-        out[f"{KEYS}{name}"] = [(name, list(held))]
-        out[f"{EVERY}{name}"] = [(name, held)]
-    for name in COUNTS:
-        counts = getattr(summary, name)
-        for key, value in counts.items():
-            out.setdefault(f"{COUNT}{unit_of(key)}", []).append((name, value))
-        for start in (KEYS, EVERY):
-            out[f"{COUNT}{start}{name}"] = [(name, counts)]
-    for name in SETS:
-        names = sorted(getattr(summary, name))
-        for key in names:
-            out.setdefault(unit_of(key), []).append((name, key))
-        out[f"{EVERY}{name}"] = [(name, names)]
-    for name in REST:
-        out[f"{EVERY}{name}"] = [(name, getattr(summary, name))]
-    return out
+# -- links ------------------------------------------------------------------------------------------------------------
+
+SITES = "+"
+"""The unit that stands for the places that compile, or differentiate."""
+
+
+def of_stores(name: str) -> str:
+    """The unit that stands for what is stored in an attribute."""
+    return f".{name}"
+
+
+def of_name(name: str) -> str:
+    """The unit that stands for the calls and other places that name something."""
+    return f"@{name}"
+
+
+class PartOfLinks(Mapping[Any, V]):
+    """A field of links by a key, which is looked up one by one or as a whole."""
+
+    __slots__ = ("_held", "_tell", "_unit")
+
+    def __init__(self, held: Mapping[Any, V], unit: Callable[[Any], str], tell: Callable[[str], None]) -> None:
+        self._held, self._unit, self._tell = held, unit, tell
+
+    def __getitem__(self, key: Any) -> V:
+        self._tell(self._unit(key))
+        return self._held[key]
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self._tell(self._unit(key))
+        return self._held.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self._tell(self._unit(key))
+        return key in self._held
+
+    def __iter__(self) -> Iterator[Any]:
+        self._tell(EVERY)
+        return iter(self._held)
+
+    def items(self) -> Any:
+        self._tell(EVERY)
+        return self._held.items()
+
+    def __len__(self) -> int:
+        self._tell(EVERY)
+        return len(self._held)
+
+
+def _scope(key: tuple[str, str]) -> str:
+    return unit_of(key[0])
+
+
+class WatchedLinks(Links):
+    """Links, of which `tell` is told the units that are read."""
+
+    def __init__(self, plain: Links, tell: Callable[[str], None]) -> None:
+        held = {
+            "calls": PartOfLinks(plain.calls, unit_of, tell),
+            "returns": PartOfLinks(plain.returns, unit_of, tell),
+            "stores": PartOfLinks(plain.stores, of_stores, tell),
+            "variables": PartOfLinks(plain.variables, _scope, tell),
+            "flags": PartOfLinks(plain.flags, _scope, tell),
+            "calls_by_name": PartOfLinks(plain.calls_by_name, of_name, tell),
+        }
+        self.__dict__.update(held, _plain=plain, _tell=tell)
+
+    def _told(self, unit: str) -> Links:
+        self.__dict__["_tell"](unit)
+        plain: Links = self.__dict__["_plain"]
+        return plain
+
+    @property
+    def mentions(self) -> Sequence[tuple[str, Expr]]:
+        return self._told(EVERY).mentions
+
+    @property
+    def compiled(self) -> Sequence[Site]:
+        return self._told(SITES).compiled
+
+    @property
+    def differentiated(self) -> Sequence[Site]:
+        return self._told(SITES).differentiated
+
+    def within(self, how: str) -> list[Call]:
+        return self._told(SITES).within(how)
+
+    def hands_on(self, name: str) -> bool:
+        return self._told(of_name(name)).hands_on(name)
