@@ -58,11 +58,11 @@ from fuselint.source.notes import (
     of_file,
     word_in,
 )
-from fuselint.source.project import MODULE, ModuleSummary
+from fuselint.source.project import MODULE, ModuleSummary, unit_of
 from fuselint.source.screen import parse
 from fuselint.source.spans import FunctionSpan
 from fuselint.source.text import FileText, read
-from fuselint.source.watched import COUNT, COUNTS, EVERY, KEYS, MAPS, REST, SETS, SITES, of_name, of_stores, unit_of
+from fuselint.source.watched import COUNT, COUNTS, EVERY, KEYS, MAPS, REST, SETS, SITES, of_name, of_stores
 from fuselint.world import Changes
 
 UNSEEN = {FunctionSpan: frozenset({"start", "end"})}
@@ -298,7 +298,7 @@ class Edit:
                     yield f"{name} {key}"
 
 
-BY_FUNCTION = frozenset({"suites", "by_function", "assigned", "bound"})
+BY_FUNCTION = frozenset({"suites", "by_function", "within", "assigned", "bound"})
 """Parts of mentions whose keys are functions."""
 
 

@@ -14,8 +14,9 @@ from fuselint.graph.gates import NEWEST
 from fuselint.graph.model import Graph
 from fuselint.source.function import FunctionSource, parse_function
 from fuselint.source.notes import SUMMARY, TEXT, Trail
+from fuselint.source.project import unit_of
 from fuselint.source.text import FileText
-from fuselint.source.watched import WatchedSummary, plain_of, unit_of
+from fuselint.source.watched import WatchedSummary, plain_of
 
 if TYPE_CHECKING:
     from fuselint.graph.elsewhere import Elsewhere

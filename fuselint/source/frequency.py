@@ -21,9 +21,8 @@ from fuselint.source.folders import python_files
 from fuselint.source.mentions import Loop, Mention, Suites, Test
 from fuselint.source.modules import Definition, Modules, Remembered, is_test
 from fuselint.source.notes import FILES
-from fuselint.source.project import MISSING, MODULE, FunctionSummary
+from fuselint.source.project import MISSING, MODULE, FunctionSummary, unit_of
 from fuselint.source.scopes import dotted
-from fuselint.source.watched import unit_of
 
 MOST = 300
 """Callers that are followed from one function, at most."""
@@ -643,7 +642,7 @@ class Frequencies:
         held = self.modules.mentions(found.path)
         return any(
             m.role in CALLS and self._passes(Definition(found.path, by), m)
-            for by in (held.by_function if held is not None else ())
+            for by in (held.within.get(unit_of(found.name), ()) if held is not None else ())
             if by == found.name or by.startswith(f"{found.name}.<locals>.")
             for m in (held.by_function[by] if held is not None else ())
         )

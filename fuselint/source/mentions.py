@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from fuselint.records import record, replace
-from fuselint.source.project import MODULE
+from fuselint.source.project import MODULE, unit_of
 from fuselint.source.scopes import dotted
 from fuselint.source.spans import children
 
@@ -121,7 +121,7 @@ class Suites:
 
 @dataclass(frozen=True)
 class Mentions:
-    """Of one file. suites: by the outermost function.
+    """Of one file. suites: by the outermost function. within: by that, the functions in it that read names, itself too.
 
     stored: the outline (see `outline`) of what is assigned to each attribute, by which function; None where that is no
     plain assignment to one of self's. assigned: the names that each function binds itself, with the lines that do, 0 in
@@ -134,6 +134,7 @@ class Mentions:
     suites: Mapping[str, Suites]
     by_name: Mapping[str, Sequence[Mention]]
     by_function: Mapping[str, Sequence[Mention]]
+    within: Mapping[str, Sequence[str]]
     stored: Mapping[str, Sequence[tuple[str, ast.expr | None]]]
     assigned: Mapping[str, Mapping[str, Sequence[tuple[int, tuple[Test, ...]]]]]
     bound: Mapping[str, Mapping[str, Sequence[ast.expr | None]]]
@@ -152,6 +153,7 @@ class Mentions:
             "suites": self.suites,
             "by_name": self.by_name,
             "by_function": self.by_function,
+            "within": self.within,
             "stored": self.stored,
             "assigned": self.assigned,
             "bound": self.bound,
@@ -170,9 +172,20 @@ def mentions(tree: ast.Module) -> Mentions:
     for m in found:
         by_name.setdefault(m.name, []).append(m)
         by_function.setdefault(m.by, []).append(m)
+    within: dict[str, list[str]] = {}
+    for by in by_function:
+        within.setdefault(unit_of(by), []).append(by)
     renamed = frozenset(m.kept for m in found if m.role == "alias" and m.kept)
     return Mentions(
-        walker.suites, by_name, by_function, walker.stored, walker.assigned, walker.bound, walker.elements, renamed
+        walker.suites,
+        by_name,
+        by_function,
+        within,
+        walker.stored,
+        walker.assigned,
+        walker.bound,
+        walker.elements,
+        renamed,
     )
 
 
@@ -226,7 +239,7 @@ class _Walker:
                 self.visit(child, plain)
 
     def _suites(self, by: str) -> Suites:
-        return self.suites.setdefault(by.partition(".<locals>.")[0], Suites())
+        return self.suites.setdefault(unit_of(by), Suites())
 
     def _all(self, nodes: Iterator[ast.AST] | Sequence[ast.AST], at: _At) -> None:
         for node in nodes:

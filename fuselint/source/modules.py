@@ -49,10 +49,10 @@ from fuselint.source.notes import (
     of_file,
     word_in,
 )
-from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
+from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise, unit_of
 from fuselint.source.screen import parse
 from fuselint.source.text import FileText, content, read, slashed
-from fuselint.source.watched import PRESENT, WatchedLinks, WatchedSummary, unit_of
+from fuselint.source.watched import PRESENT, WatchedLinks, WatchedSummary
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict

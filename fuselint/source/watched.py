@@ -1,8 +1,7 @@
 """A file's summary, and its links, that tell what of them is read: a result rests on that, and on nothing else of the
 file.
 
-What it says is told by the *unit* that it speaks of: a name of the module, or a method. What stands in a function is
-of that function's unit.
+What it says is told by the *unit* that it speaks of (`project.unit_of`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any, TypeVar
 
 from fuselint.source.links import Call, Expr, Links, Site
-from fuselint.source.project import Compilation, ModuleSummary
+from fuselint.source.project import Compilation, ModuleSummary, unit_of
 
 V = TypeVar("V")
 
@@ -41,11 +40,6 @@ units begin."""
 
 PRESENT = "-"
 """The unit that stands for there being a summary at all."""
-
-
-def unit_of(qualname: str) -> str:
-    """What a qualname is told by."""
-    return qualname.partition(".<locals>.")[0]
 
 
 class PartOfSummary(Mapping[str, V]):
