@@ -56,6 +56,7 @@ from fuselint.source.notes import (
     kind_of,
     mentions_of,
     of_file,
+    split,
     word_in,
 )
 from fuselint.source.project import MODULE, ModuleSummary, unit_of
@@ -100,6 +101,14 @@ class Leaves:
         path = file_of(leaf)
         edit = self.edits.get(path or "")
         return path in self.files or (edit is not None and edit.changes(leaf))
+
+    def touches(self, about: str) -> bool:
+        """Whether leaves about a file or folder may be among them."""
+        return about in self.files or about in self.edits or about in self.folders or about in self._about
+
+    @cached_property
+    def _about(self) -> frozenset[str]:
+        return frozenset(split(leaf)[1] for leaf in self.single)
 
     @cached_property
     def _ends(self) -> tuple[str, ...]:

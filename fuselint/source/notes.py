@@ -43,6 +43,7 @@ ON_METAL = " on Metal"
 """How the part of a question ends that says where code runs."""
 
 OF_FILES = (SUMMARY, OUTLINE, TEXT, CALLS, SHOWN, NAMING, RENAMED, LINKS, MENTIONS, NAMES)
+IN_FOLDERS = (IMPORTS, COMPILING, WORD)
 QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, OTHER_VERSION, HALF)
 
 
@@ -77,6 +78,17 @@ def word_in(folder: str, word: str) -> str:
     return f"{WORD}{word} in {folder}" if word.isascii() else ANYTHING
 
 
+def split(leaf: str) -> tuple[str, str]:
+    """How a leaf begins, and the path that it is about: together they are the leaf."""
+    if leaf.startswith(IN_FOLDERS):
+        start, between, about = leaf.partition(" in ")
+    elif leaf.startswith((*OF_FILES, KIND, FILES)):
+        start, between, about = leaf.partition(" of ")
+    else:
+        return "", leaf
+    return f"{start}{between}", about
+
+
 def is_question(note: str) -> bool:
     return note.startswith(QUESTIONS)
 
@@ -90,7 +102,7 @@ def file_of(leaf: str) -> str | None:
 
 def folder_of(leaf: str) -> str | None:
     """The package that a leaf is about; None where it is about none."""
-    if leaf.startswith((IMPORTS, COMPILING, WORD)):
+    if leaf.startswith(IN_FOLDERS):
         return leaf.split(" in ", 1)[1]
     return leaf[len(FILES) :] if leaf.startswith(FILES) else None
 
