@@ -21,9 +21,7 @@ Key = tuple[str, str]
 """A scope, and the path of a file as it was given."""
 
 SHARED = 100
-"""Leaves of a claim from which on those that others have too are kept once for all."""
-ALIKE = 0.6
-"""How much of them others must have."""
+"""Leaves of a claim from which on those that another one has too are kept once."""
 
 LOOSE = 2
 """How many times as many leaves as there were may be kept, until those that nothing rests on are left out."""
@@ -49,16 +47,24 @@ class Claim:
     is_wrong: bool = False
 
 
+@dataclass(eq=False, slots=True)
+class Group:
+    """Leaves that claims rest on, besides those of another group, which comes before."""
+
+    base: int | None
+    leaves: list[int]
+
+
 @dataclass
 class Ledger:
-    """leaves: their numbers, by what they are about and how they begin. groups: leaves that several claims rest on.
+    """leaves: their numbers, by what they are about and how they begin.
 
     reads: of each result, the leaves that it read itself, and its claims. tight: how many leaves there were when the
     last that nothing rests on were left out.
     """
 
     leaves: dict[str, dict[str, int]] = field(default_factory=dict)
-    groups: list[list[int]] = field(default_factory=list)
+    groups: list[Group] = field(default_factory=list)
     claims: list[Claim] = field(default_factory=list)
     reads: dict[Key, tuple[list[int], list[int]]] = field(default_factory=dict)
     tight: int = 0
@@ -66,7 +72,6 @@ class Ledger:
     def __post_init__(self) -> None:
         self._next = count(max((n for held in self.leaves.values() for n in held.values()), default=-1) + 1)
         self._found: dict[tuple[str, str], int] | None = None
-        self._group_sets = [frozenset(group) for group in self.groups]
 
     # -- what changed -------------------------------------------------------------------------------------------------
 
@@ -76,7 +81,10 @@ class Ledger:
         broken = {n for about, held in touched for start, n in held.items() if f"{start}{about}" in changed}
         if not broken:
             return set()
-        groups = [not broken.isdisjoint(group) for group in self.groups]
+        groups: list[bool] = []
+        for group in self.groups:
+            by_base = group.base is not None and groups[group.base]
+            groups.append(by_base or not broken.isdisjoint(group.leaves))
         for claim in self.claims:
             if not claim.in_doubt:
                 by_group = claim.group is not None and groups[claim.group]
@@ -132,22 +140,22 @@ class Ledger:
         claim.basis, claim.group = list(numbers), None
         if len(numbers) < SHARED:
             return
-        for at, group in enumerate(self._group_sets):
-            common = frozenset(n for n in group if n in numbers)
-            if len(common) < ALIKE * max(len(group), 1):
-                continue
-            if len(common) < len(group):  # what this one doesn't rest on, the others do on their own
-                rest = [n for n in self.groups[at] if n not in common]
-                for other in self.claims:
-                    if other.group == at:
-                        other.basis = [*other.basis, *rest]
-                self.groups[at] = [n for n in self.groups[at] if n in common]
-                self._group_sets[at] = common
-            claim.basis, claim.group = [n for n in numbers if n not in common], at
-            return
-        self.groups.append(list(numbers))
-        self._group_sets.append(frozenset(numbers))
-        claim.basis, claim.group = [], len(self.groups) - 1
+        fits: list[bool] = []
+        sizes: list[int] = []
+        for group in self.groups:
+            base = group.base
+            fits.append((base is None or fits[base]) and all(n in numbers for n in group.leaves))
+            sizes.append(len(group.leaves) + (0 if base is None else sizes[base]))
+        best = max((i for i, fit in enumerate(fits) if fit), key=lambda i: sizes[i], default=None)
+        at = best
+        while at is not None:
+            for n in self.groups[at].leaves:
+                del numbers[n]
+            at = self.groups[at].base
+        if numbers or best is None:
+            self.groups.append(Group(best, list(numbers)))
+            best = len(self.groups) - 1
+        claim.basis, claim.group = [], best
 
     def _number(self, leaf: str) -> int:
         start, about = split(leaf)
@@ -164,26 +172,30 @@ class Ledger:
         used = sorted({i for _, claims in self.reads.values() for i in claims})
         claims = {old: new for new, old in enumerate(used)}
         shown = [self.claims[i] for i in used]
-        held = sorted({c.group for c in shown if c.group is not None})
-        groups = {old: new for new, old in enumerate(held)}
+        held = {c.group for c in shown if c.group is not None}
+        for i in reversed(range(len(self.groups))):
+            base = self.groups[i].base
+            if i in held and base is not None:
+                held.add(base)
+        groups: dict[int | None, int | None] = {None: None, **{old: new for new, old in enumerate(sorted(held))}}
+        kept = [self.groups[i] for i in sorted(held)]
         if sum(map(len, self.leaves.values())) > LOOSE * self.tight:
-            self._tighten(shown, [self.groups[i] for i in held])
+            self._tighten(shown, kept)
         scopes: dict[str, dict[str, Any]] = {}
         for (scope, path), (read, asked) in self.reads.items():
             scopes.setdefault(scope, {})[path] = read, [claims[i] for i in asked]
         return {
             "leaves": self.leaves,
-            "groups": [self.groups[i] for i in held],
-            "claims": [
-                [c.question, c.answer, c.basis, c.in_doubt, None if c.group is None else groups[c.group]] for c in shown
-            ],
+            "groups": [[groups[g.base], g.leaves] for g in kept],
+            "claims": [[c.question, c.answer, c.basis, c.in_doubt, groups[c.group]] for c in shown],
             "reads": scopes,
             "tight": self.tight,
         }
 
-    def _tighten(self, claims: Iterable[Claim], groups: Iterable[list[int]]) -> None:
+    def _tighten(self, claims: Iterable[Claim], groups: Iterable[Group]) -> None:
         """Leave out the leaves that nothing rests on."""
-        kept = {n for c in claims for n in c.basis}.union(*groups, *(leaves for leaves, _ in self.reads.values()))
+        held = (g.leaves for g in groups)
+        kept = {n for c in claims for n in c.basis}.union(*held, *(leaves for leaves, _ in self.reads.values()))
         left = {about: {s: n for s, n in held.items() if n in kept} for about, held in self.leaves.items()}
         self.leaves = {about: held for about, held in left.items() if held}
         self.tight = len(kept)
@@ -193,7 +205,7 @@ class Ledger:
         """What `plain` gave."""
         return Ledger(
             plain["leaves"],
-            plain["groups"],
+            [Group(*group) for group in plain["groups"]],
             [Claim(*claim) for claim in plain["claims"]],
             {(s, p): (leaves, claims) for s, held in plain["reads"].items() for p, (leaves, claims) in held.items()},
             plain["tight"],
