@@ -37,6 +37,15 @@ def gated(x: mx.array, y: mx.array) -> mx.array:
     return mx.sigmoid(x) * mx.tanh(y) * y
 
 
+def flat_of(x: mx.array) -> mx.array:
+    return x.reshape(-1, 32)
+
+
+def doubled(x: mx.array) -> mx.array:
+    y = x.astype(mx.float32)
+    return mx.concatenate([y, y], axis=1)
+
+
 def half_of(d: int) -> int:
     return d // 2
 
@@ -96,6 +105,25 @@ def run(x: mx.array, n: int = 3):
 
 
 step = mx.compile(hub.gated)
+""",
+    "pack/three.py": HEAD
+    + """
+from .hub import doubled, flat_of
+
+
+def flat(x: mx.array, y: mx.array):
+    z = flat_of(x)
+    return mx.sigmoid(z) * mx.tanh(y) * z
+
+
+def wide(x: mx.array, y: mx.array):
+    z = doubled(x)
+    return mx.sigmoid(z) * mx.tanh(y) * z
+
+
+def both(x: mx.array):
+    z = flat_of(doubled(x))
+    return (z - mx.mean(z, axis=-1, keepdims=True)) * mx.rsqrt(mx.var(z, axis=-1, keepdims=True) + 1e-5)
 """,
 }
 NAMES = ("gated", "mask_of", "Store", "half_of", "Norm", "smooth", "swing", "flatten", "factor", "Base", "Feed")
@@ -159,6 +187,12 @@ def another_base(files: Files, r: Random) -> None:
 def a_line_more(files: Files, r: Random) -> None:
     """In any function: a call of something else, too."""
     into(files, some_file(files, r), r)
+
+
+def another_constant_in_the_hub(files: Files, r: Random) -> None:
+    held = {name: files[name] for name in ("pack/hub.py",) if name in files}
+    another_constant(held or files, r)
+    files.update(held)
 
 
 def a_line_in_the_hub(files: Files, r: Random) -> None:
@@ -226,6 +260,8 @@ EDITS: list[Callable[[Files, Random], None]] = [
     a_line_more,
     a_line_in_the_hub,
     a_line_in_the_hub,
+    another_constant_in_the_hub,
+    another_constant_in_the_hub,
     an_import_more,
     another_order,
     a_file_more,
