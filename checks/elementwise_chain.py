@@ -67,7 +67,7 @@ from fuselint.graph.primitives import ACTIVATIONS as FUNCTIONS
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.tape import same_shape
 from fuselint.graph.trace import trace
-from fuselint.graph.worth import changes, counts, is_few, is_given_tables, is_lowest, is_rare
+from fuselint.graph.worth import changes, counts, is_few, is_lowest, is_rare
 from fuselint.rulebook import Example, FusedKernel, Match
 from fuselint.source.layout import one_line
 from fuselint.traffic.kernels import Kernel, kernels
@@ -314,9 +314,7 @@ class _Reading:
                 return False
         if self.only_selects():
             return False  # scores of a router or sampler: a few numbers a token
-        if self.builds_a_mask() and not any("computed" in o for o in found):
-            return False
-        return self.graph.context.hot or not is_given_tables(self.graph, self.outside)
+        return not self.builds_a_mask() or any("computed" in o for o in found)
 
     def is_normalisation(self, found: list[frozenset[str]]) -> bool:
         """`(image - mean) / std` with constants: work of a processor, before or after the model."""

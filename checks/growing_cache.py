@@ -8,7 +8,8 @@ the old array and the new one are in memory at once.
 
 Traffic: twice the cache a step, where writing into spare room moves the new rows only.
 
-When not to: where a cache is appended to once or twice, such as a prompt in two parts.
+When not to: where a cache is appended to once or twice, such as a prompt in two parts. Where it is a window, which
+this function or a caller cuts back, nothing is found.
 
 Fix safety: advice. Allocate room for some hundreds of steps, write with `cache[..., n : n + L, :] = keys`, and return
 the slice `cache[..., : n + L, :]`; the size of the room, and who counts the rows, are decisions of the cache.
@@ -21,7 +22,7 @@ from typing import Any
 
 from fuselint.finding import Obligation
 from fuselint.graph.growth import branches, stored_back
-from fuselint.graph.model import Graph, Node
+from fuselint.graph.model import Graph, Node, Slice
 from fuselint.graph.ops import TABLE
 from fuselint.rulebook import Example, Match
 
@@ -72,7 +73,9 @@ def _returned_caches(graph: Graph, appends: list[Node]) -> Iterator[list[Node]]:
         for branch in branches(value):
             if branch.op != "tuple":
                 continue
-            for element in branch.inputs:
+            for position, element in enumerate(branch.inputs):
+                if is_cut_by_callers(graph, position):
+                    continue
                 for cache in branches(element):
                     parts = cache.inputs if cache.op in ("tuple", "list") else ()
                     kept = [
@@ -85,6 +88,58 @@ def _returned_caches(graph: Graph, appends: list[Node]) -> Iterator[list[Node]]:
                             if n.inputs[0].inputs[0] is first.inputs[0].inputs[0]
                             and n.attrs["axis"] == first.attrs["axis"]
                         ]
+
+
+FARTHEST = 3
+"""Functions that hand a cache on to the one that cuts it, at most."""
+
+
+def is_cut_by_callers(graph: Graph, position: int, depth: int = 0) -> bool:
+    """Whether a caller in this file takes rows off the front of an element of what a function returns: a window."""
+    if graph.program is None or depth > FARTHEST:
+        return False
+    for qualname in graph.module.functions:
+        caller = graph.program.graph(qualname)
+        for call in caller.nodes if caller is not None and caller is not graph else ():
+            if caller is None or call.op != "call" or not _enters(call, graph):
+                continue
+            held = _held(caller, [n for n in caller.users.get(call, ()) if n.attrs.get("index") == position])
+            if any(n.op == "index" and _takes_off_front(n) for n in held):
+                return True
+            for _, value in caller.returns:
+                for at, element in enumerate(value.inputs if value.op == "tuple" else ()):
+                    if not held.isdisjoint(branches(element)) and is_cut_by_callers(caller, at, depth + 1):
+                        return True
+    return False
+
+
+def _enters(call: Node, graph: Graph) -> bool:
+    """Whether a call is of a function, or of a method of that name of an object that isn't known."""
+    callee, name = call.attrs.get("callee"), graph.context.qualname
+    if call.attrs.get("target"):
+        return bool(call.attrs["target"] == name)
+    is_method = isinstance(callee, Node) and callee.op == "attr" and graph.context.class_name is not None
+    return is_method and callee.attrs.get("name") == name.rpartition(".")[2]  # type: ignore[union-attr]
+
+
+def _held(graph: Graph, first: list[Node]) -> set[Node]:
+    """Values, their elements, and what holds or cuts them."""
+    stack, seen = list(first), set(first)
+    while stack:
+        new = [n for n in graph.users.get(stack.pop(), ()) if n.op in HOLDING and n not in seen]
+        seen.update(new)
+        stack += new
+    return seen
+
+
+HOLDING = frozenset({"item", "index", "phi", "tuple", "list"})
+
+
+def _takes_off_front(node: Node) -> bool:
+    """`keys[:, -n:]`"""
+    index = node.attrs.get("index")
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(p, Slice) and p.start not in (None, 0) and p.stop is None for p in parts[1:])
 
 
 def _of_argument(graph: Graph, node: Node) -> bool:
@@ -155,6 +210,26 @@ EXAMPLES = [
         "        return self.keys, self.values\n",
         applicability="none",
     ),
+    Example(
+        HEAD + ATTENTION + "    def step(self, x: mx.array, cache=None):\n"
+        "        keys, values = self.k_proj(x), self.v_proj(x)\n"
+        "        if cache is not None:\n"
+        "            keys = mx.concatenate([cache[0], keys], axis=1)\n"
+        "            values = mx.concatenate([cache[1], values], axis=1)\n"
+        "        return mx.softmax(x @ keys.swapaxes(1, 2)) @ values, (keys, values)\n\n\n"
+        "class Model(nn.Module):\n"
+        "    def __init__(self, dims: int):\n"
+        "        super().__init__()\n"
+        "        self.layers = [Attention(dims) for _ in range(4)]\n\n"
+        "    def step(self, x: mx.array, caches):\n"
+        "        kept = []\n"
+        "        for layer, cache in zip(self.layers, caches):\n"
+        "            x, cache = layer.step(x, cache)\n"
+        "            kept.append(tuple(cache))\n"
+        "        return x[:, -1:], kept\n",
+        applicability="none",
+        why="the caller cuts what it computes, and keeps the cache whole",
+    ),
 ]
 
 COUNTEREXAMPLES = [
@@ -189,5 +264,25 @@ COUNTEREXAMPLES = [
         "        v = mx.concatenate([cache[1], v], axis=2)\n"
         "    return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0), (k, v)\n",
         why="a cache object is taken too: the tuple is there for other callers",
+    ),
+    Example(
+        HEAD + ATTENTION + "    def step(self, x: mx.array, cache=None):\n"
+        "        keys, values = self.k_proj(x), self.v_proj(x)\n"
+        "        if cache is not None:\n"
+        "            keys = mx.concatenate([cache[0], keys], axis=1)\n"
+        "            values = mx.concatenate([cache[1], values], axis=1)\n"
+        "        return mx.softmax(x @ keys.swapaxes(1, 2)) @ values, (keys, values)\n\n\n"
+        "class Model(nn.Module):\n"
+        "    def __init__(self, dims: int, window: int):\n"
+        "        super().__init__()\n"
+        "        self.layers = [Attention(dims) for _ in range(4)]\n"
+        "        self.window = window\n\n"
+        "    def step(self, x: mx.array, caches):\n"
+        "        kept = []\n"
+        "        for layer, cache in zip(self.layers, caches):\n"
+        "            x, cache = layer.step(x, cache)\n"
+        "            kept.append(tuple(t[:, -self.window :] for t in cache))\n"
+        "        return x, kept\n",
+        why="the caller cuts it back to a window",
     ),
 ]

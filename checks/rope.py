@@ -950,4 +950,16 @@ COUNTEREXAMPLES = [
         + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
         why="as many frequencies as there are batches",
     ),
+    Example(
+        HEAD + "def rope(x, positions=None):\n" + FOUR + "    if positions is None:\n"
+        "        positions = mx.arange(L)[None]\n"
+        "    angles = positions[:, None, :, None] * 10000.0 ** (-mx.arange(0, D, 2) / D)\n"
+        "    cos, sin = mx.cos(angles), mx.sin(angles)\n"
+        + SPLIT
+        + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n\n\n"
+        "def both(x, padding):\n"
+        "    positions = mx.arange(x.shape[2])\n"
+        "    return rope(x, mx.stack([positions, mx.maximum(positions - padding, 0)]))\n",
+        why="positions that are counted where nobody gives others, and a call that gives one row for each of a batch",
+    ),
 ]

@@ -10,7 +10,8 @@ read back by the softmax and the second matmul. On Metal the kernels for many qu
 
 Traffic: 6 passes over the scores, batch x heads x queries x keys, which the fused kernel keeps on chip.
 
-When not to: where there are few queries and keys, where the model runs on CUDA (multiples of 8 up to 128 are fused) or
+When not to: where there are few queries and keys (silent where the package says that their scores are fewer than a
+million, but with `--hot`), where the model runs on CUDA (multiples of 8 up to 128 are fused) or
 on the CPU (nothing is), and under a gradient, where Metal never takes the fused kernel. Where two defaults of a
 configuration divide to no multiple of 16, a checkpoint may well say another number: the finding is `possible` then. On
 M5 causal attention of 256 is fused by default from 1,024 queries on.
@@ -25,26 +26,34 @@ queries and values are both as wide as such a kernel, the finding is silent, but
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from fuselint.finding import Obligation
+from fuselint.graph.callers import given_axes
 from fuselint.graph.fact import Place
 from fuselint.graph.flow import Run, run_at
 from fuselint.graph.gates import Version, heads_taken
 from fuselint.graph.heads import FORCED, MANY, Heads, of_operands, target_of, without_kernel
 from fuselint.graph.known import KnownFacts
+from fuselint.graph.likely import likely
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.shapes import Shape
 from fuselint.rulebook import Example, Match
+from fuselint.traffic import by_default
 
 CODE, NAME = "FUS401", "sdpa-falls-back"
 
 HEAD = "from dataclasses import dataclass\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
 FUSED = "fast.scaled_dot_product_attention"
+
+RANK = 4
+FEW = 1 << 20
+"""Scores of each of a batch that are a pass or two over what the padding copies."""
 
 CAUSAL_ON_M5 = frozenset({256})
 """Those with a forced kernel that M5 takes by itself, for 1,024 causal queries or more in half precision."""
@@ -71,7 +80,24 @@ def find(graph: Graph) -> Iterator[Match]:
         if node.op in (FUSED, "call") and _runs(graph.facts, node):
             heads = without_kernel(graph, partial(_known, node=node), partial(_queries, node=node))
             if heads is not None:
-                yield _match(node, heads, target_of(graph))
+                match = _match(node, heads, target_of(graph))
+                match.data["few"] = _are_few(graph, node)
+                yield match
+
+
+def _are_few(graph: Graph, node: Node) -> bool:
+    """Whether the package says that there are so few queries and keys that their scores are nothing."""
+    given = given_axes(graph)
+    numbers = {name: n for name, n in by_default(graph).items() if name not in given or given[name].every}
+    runs = _runs(graph.usual, node)
+    for run in runs:
+        q, k = (likely(n, run.facts) for n in run.there.inputs[:2])
+        if q is None or k is None or q.rank != k.rank or q.rank != RANK:
+            return False
+        sizes = [run.facts.usual(d.substitute(numbers))[0] for d in (q.dims[1], q.dims[2], k.dims[2])]
+        if math.prod(n or FEW for n in sizes) >= FEW:
+            return False
+    return bool(runs)
 
 
 def _runs(facts: KnownFacts, node: Node) -> list[Run]:

@@ -24,20 +24,20 @@ from fuselint.config import Settings
 from fuselint.finding import Applicability, FileResult, Finding, Fix, InDtype, Obligation, Region, Related, Traffic
 from fuselint.graph.compiling import UNCOMPILED, both_ways
 from fuselint.graph.derived import no_other_version
-from fuselint.graph.elsewhere import Elsewhere, shared
+from fuselint.graph.elsewhere import Elsewhere, rest_shared, shared
 from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
 from fuselint.graph.leftovers import leave
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
-from fuselint.hot import HowOften, is_idle, is_little_once, is_trifle
+from fuselint.hot import ANYWHERE, HowOften, is_idle, little_where
 from fuselint.plain import dumps
 from fuselint.recorded import loaded
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
 from fuselint.source.cold import overridden
 from fuselint.source.compiled import in_package
 from fuselint.source.edit import place
-from fuselint.source.frequency import SELDOM, Frequency
+from fuselint.source.frequency import Frequency
 from fuselint.source.modules import Modules, summary_of
 from fuselint.source.notes import READING
 from fuselint.source.project import ModuleSummary, summarise
@@ -46,7 +46,7 @@ from fuselint.source.suppress import Suppressions
 from fuselint.source.text import FileText
 from fuselint.standing import standing
 from fuselint.traffic import saves_where_compiled, saving
-from fuselint.traffic.known import PHASE, Known, role
+from fuselint.traffic.known import Known
 from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.model import Model
 from fuselint.unused import unused
@@ -56,12 +56,6 @@ MOST_PLACING = 10_000
 TOO_MANY = "the function holds more than is fixed at once: fix the rest of it first, and look again"
 
 OTHER_FILES = "other files of the package stay as they are"
-
-LITTLE = 1 << 20
-"""Bytes that a chip moves in the time of one launch: one number for each head and token of a prompt."""
-
-ELEMENTWISE = frozenset({"FUS106", "FUS301"})
-"""Rules whose findings spare few launches each, of work that may be on few numbers."""
 
 Reads = Callable[[str], bool]
 """Whether any other file of the package reads a name."""
@@ -114,6 +108,7 @@ def analyse(
                 if known is not summary:
                     inside = program.known_as(known)
                     leave(inside)
+                    rest_shared()
                     inside.elsewhere = Elsewhere(inside, modules)
                     ran = as_recorded(inside, settings)
                     analysis = Analysis(file, settings, is_read, inside, screened.tree, ran, often)
@@ -121,6 +116,7 @@ def analyse(
             modules.note_shown(dumps(result))
     finally:
         program.rest()
+        rest_shared()
     return replace(result, reads=tuple(sorted(notes.items())), basis=notes.of_questions()), proposals
 
 
@@ -187,7 +183,7 @@ class Analysis:
         proposals = []
         for g, m in kept:
             proposed = self.proposal(g, m)
-            if proposed is not None and self.is_trifle(g, m, proposed.finding):
+            if proposed is not None and self.is_little(g, m, proposed.finding):
                 idle.add(m)
             elif proposed is not None:
                 proposals.append(proposed)
@@ -276,29 +272,28 @@ class Analysis:
 
     def is_idle(self, graph: Graph, match: Match) -> bool:
         """Whether what a match finds never runs in the package, or too seldom for what it saves."""
-        return self.asks_often(graph, match, partial(is_idle, graph, match))
+        return self.asks_often(graph, match, partial(is_idle, graph, match, self.span_lines(graph, match)))
 
-    def is_trifle(self, graph: Graph, match: Match, finding: Finding) -> bool:
-        """Whether what a match spares is too little for a place that is no part of a layer, or runs once a pass."""
-        trifle = is_trifle(finding.code, finding.traffic, self.settings)
-        once = is_little_once(finding.traffic, self.settings)
-        return (trifle or once) and self.asks_often(
-            graph,
-            match,
-            lambda often, asked: (once and often.how == SELDOM) or (trifle and asked.is_outside_layers(graph, often)),
-        )
+    def is_little(self, graph: Graph, match: Match, finding: Finding) -> bool:
+        """Whether what a match spares is too little for where it stands."""
+        where = set() if graph.context.hot else little_where(finding.code, finding.traffic, self.settings)
+        if ANYWHERE in where or not where:
+            return bool(where)
+        return self.asks_often(graph, match, lambda often, asked: not where.isdisjoint(asked.places(graph, often)))
 
     def asks_often(self, graph: Graph, match: Match, test: Callable[[Frequency, HowOften], bool]) -> bool:
         """The answer of a test to how often the lines of a match run; no where that isn't asked."""
         if self.often is None:
             return False
-        start, end = span_of(graph, match.root)
-        lines = self.file.position(start)[0], self.file.position(end)[0]
         try:
-            return test(self.often.at(graph, lines, match.code), self.often)
+            return test(self.often.at(graph, self.span_lines(graph, match), match.code), self.often)
         except Exception as e:
             self.fault(f"asking how often {graph.context.qualname} runs", e)
             return False
+
+    def span_lines(self, graph: Graph, match: Match) -> tuple[int, int]:
+        start, end = span_of(graph, match.root)
+        return self.file.position(start)[0], self.file.position(end)[0]
 
     def lines_not_understood(self) -> list[range]:
         """The lines of functions whose findings are not known."""
@@ -330,18 +325,10 @@ class Analysis:
             return False
         if fix is not None and fix.edits and traffic.saved_at < 0 and traffic.launches_fewer <= 0:
             return True  # where MLX falls back, a fix may cost
-        if traffic.assumes_sizes:  # an unknown size is never hidden, but where it could only be a few numbers a row
-            return self.is_little(finding.code, traffic)
-        return traffic.saved_at < self.settings.min_saving
-
-    def is_little(self, code: str, traffic: Traffic) -> bool:
-        """Whether elementwise work spares one launch, and next to no bytes with a whole prompt or for all heads."""
-        asked = self.settings.hot or self.settings.model_config or self.settings.phase not in ("", "prefill")
-        rows = PHASE["prefill"].length in traffic.at.values()
-        few = [role(name) for name in traffic.at] in (["heads"], ["kv_heads"])
-        if code not in ELEMENTWISE or asked or not (rows or few):
-            return False  # nothing says that the rows of a prompt are among the sizes
-        return traffic.launches_fewer <= 1 and 0 < (traffic.saved_at or 0) < LITTLE
+        if _saves_nothing(traffic) and traffic.phase != "train":
+            return True  # casts to the dtype that it has, say; under a gradient other things count
+        # an unknown size is never hidden
+        return not traffic.assumes_sizes and traffic.saved_at < self.settings.min_saving
 
     def is_fixed(self, graph: Graph, match: Match) -> bool:
         """Whether a match can be rewritten where it is seen; of a rule that isn't selected it doesn't matter."""
@@ -643,6 +630,12 @@ def message(match: Match, traffic: Traffic | None) -> str:
 
 def _after(t: Traffic | InDtype) -> str:
     return f"{_kernels(t.kernels_fused)}, {t.bytes_fused}" if t.kernels_fused else "none"
+
+
+def _saves_nothing(traffic: Traffic) -> bool:
+    """Whether the fixed code runs as many kernels and moves as many bytes, whatever the sizes, in the only dtype."""
+    same = (traffic.kernels_now, traffic.bytes_now) == (traffic.kernels_fused, traffic.bytes_fused)
+    return same and traffic.otherwise is None and traffic.launches_fewer == 0
 
 
 def _is_like(traffic: Traffic, other: InDtype) -> bool:

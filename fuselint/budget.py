@@ -43,7 +43,8 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One function. lines: by a digest of a line's text, its launches and bytes. line, texts: not in the file."""
+    """One function. lines: by a digest of a line's text, its launches and bytes. Not in the file: line, texts, and
+    typical, the sizes that nothing says."""
 
     launches: int
     bytes: int
@@ -52,6 +53,7 @@ class Entry:
     lines: Mapping[str, tuple[int, int]]
     line: int = 0
     texts: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    typical: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ def _entry(file: FileText, program: Program, qualname: str, settings: Settings) 
         lines[digest] = (launches + len(c.kernels), moved + c.bytes)
         texts.setdefault(digest, (c.line, text))
     line = file.position(graph.source.start)[0]
-    return Entry(counted.launches, counted.bytes, counted.formula, counted.at, lines, line, texts)
+    return Entry(counted.launches, counted.bytes, counted.formula, counted.at, lines, line, texts, counted.typical)
 
 
 def relative(path: str, root: Path) -> str:

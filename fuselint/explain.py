@@ -12,6 +12,7 @@ from fuselint.graph.show import show
 from fuselint.hot import HowOften
 from fuselint.package import Package
 from fuselint.rulebook import Match, claim
+from fuselint.source.frequency import NEVER
 from fuselint.source.modules import Modules
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.screen import screen
@@ -56,8 +57,11 @@ def _lines(work: Analysis, graph: Graph, line: int, modules: Modules, screened: 
     if context.cold:
         yield f"  cold: {context.cold}"
     if not context.cold:
-        often = HowOften.of(graph.source.file, modules, work.settings).at(graph, (line, line))
+        asked = HowOften.of(graph.source.file, modules, work.settings)
+        often = asked.at(graph, (line, line))
         yield f"  line {line} runs {often.how}: {often.why}"
+        if often.how != NEVER and asked.is_before_solver(graph, (line, line)):
+            yield f"  line {line} runs before the steps of a solver, once for all of them"
     if context.compiled:
         yield f"  runs under mx.compile{' (shapeless)' if context.shapeless else ''}"
     if context.partly:

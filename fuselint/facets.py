@@ -32,6 +32,7 @@ from fuselint.source.modules import (
     links_of,
     mentions_in,
     names_of,
+    rounds_in,
     summary_in,
     words_of,
 )
@@ -47,7 +48,9 @@ from fuselint.source.notes import (
     NAMING,
     OUTLINE,
     RENAMED,
+    ROUNDS,
     SHOWN,
+    SOLVING,
     SUMMARY,
     TEXT,
     file_of,
@@ -62,6 +65,7 @@ from fuselint.source.notes import (
 from fuselint.source.project import MODULE, ModuleSummary, unit_of
 from fuselint.source.screen import parse
 from fuselint.source.spans import FunctionSpan
+from fuselint.source.stepping import solver_loops
 from fuselint.source.text import FileText, read
 from fuselint.source.watched import COUNT, COUNTS, EVERY, KEYS, MAPS, REST, SETS, SITES, of_name, of_stores
 from fuselint.world import Changes
@@ -139,6 +143,8 @@ class Edit:
                 return self._text(unit, 0) != self._text(unit, 1) and self._written(unit, 0) != self._written(unit, 1)
             if leaf.startswith((CALLS, LINKS)):
                 return leaf in self.linked
+            if leaf.startswith(ROUNDS):
+                return self._rounds(key_in(leaf), 0) != self._rounds(key_in(leaf), 1)
             if leaf.startswith(MENTIONS):
                 return leaf in self.mentioned
             if leaf.startswith(NAMES):
@@ -151,6 +157,10 @@ class Edit:
         """What a text has by a key."""
         summary, key = self.summaries[which], key_in(leaf)
         return functions_naming(summary, self.texts[which], key) if leaf.startswith(NAMING) else names_of(summary, key)
+
+    def _rounds(self, unit: str, which: int) -> object:
+        """Where the rounds of solvers begin in a function."""
+        return rounds_in(self.summaries[which], self.texts[which], unit)
 
     # -- functions ----------------------------------------------------------------------------------------------------
 
@@ -307,7 +317,7 @@ class Edit:
                     yield f"{name} {key}"
 
 
-BY_FUNCTION = frozenset({"suites", "by_function", "within", "assigned", "bound"})
+BY_FUNCTION = frozenset({"suites", "by_function", "within", "assigned", "bound", "handed"})
 """Parts of mentions whose keys are functions."""
 
 
@@ -331,6 +341,8 @@ def words_changed(path: str, before: str, after: str) -> Iterator[str]:
         yield from (f"{IMPORTS}{folder}" for folder in folders)
     if (compiles_more(old), differentiates(old)) != (compiles_more(new), differentiates(new)):
         yield from (f"{COMPILING}{folder}" for folder in folders)
+    if bool(solver_loops(old)) != bool(solver_loops(new)):
+        yield from (f"{SOLVING}{folder}" for folder in folders)
 
 
 def seen(changes: Changes, texts: Mapping[str, str | None]) -> Leaves:
@@ -424,6 +436,8 @@ class _Placed(_Plain):
             return [self.of(loop) for loop in value.loops], branches, [self.of(loop) for loop in value.handlers]
         if name == "stored":
             return [(by, self._stored(by, held)) for by, held in value]
+        if name == "handed":
+            return [(attribute, self._from(key, held.lineno, held)) for attribute, held in value]
         if name == "elements":
             return [(by, element, line - self._start(by, line)) for by, element, line in value]
         if name == "assigned":

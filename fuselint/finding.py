@@ -111,8 +111,12 @@ class Fix:
 UNREADABLE = "FUS000"
 """The code of files that can't be analysed."""
 
-Source = Literal["stated", "recorded", "config", "phase", "assumed"]
-"""Where a number comes from: --shape, a recorded run, --model-config, --phase, or nowhere."""
+Source = Literal["stated", "recorded", "config", "phase", "assumed", "typical"]
+"""Where a number comes from: --shape, a recorded run, --model-config, --phase, what the package itself does or the
+usual phase, or nowhere: a typical model has such a size."""
+
+UNSTATED: frozenset[Source] = frozenset({"assumed", "typical"})
+"""Sources of numbers that no user gave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,8 @@ class ModelSaving:
     """What a fix saves in one pass of a whole model, in the objects that the file's classes make.
 
     objects: how many run the code. bytes, launches, seconds: saved in a pass. tokens: of a pass.
-    share: of the bytes that this file's part of the model moves, which `moved` are.
+    share: of the bytes that this file's part of the model moves, which `moved` are. typical: sizes that the saving
+    depends on and nothing says.
     """
 
     objects: int
@@ -139,11 +144,13 @@ class ModelSaving:
     tokens: int
     moved: int
     share: float
+    typical: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ModelTraffic:
-    """What one pass of a model moves in one file's classes. functions: counted; unknown: calls that aren't."""
+    """What one pass of a model moves in one file's classes. functions: counted; unknown: calls that aren't. typical:
+    the bytes of it at sizes that nothing says."""
 
     functions: int
     moved: int
@@ -151,11 +158,27 @@ class ModelTraffic:
     seconds: Seconds
     tokens: int
     unknown: tuple[str, ...] = ()
+    typical: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The bytes that a fix saves, as a formula and as a share of those that move now.
+
+    share: None where sizes that nobody states decide it. exact: whether it is the same whatever the sizes are.
+    """
+
+    bytes: str
+    share: float | None
+    exact: bool
 
 
 @dataclass(frozen=True, slots=True)
 class InDtype:
-    """A region's traffic where the arrays of which nobody states the dtype have this one."""
+    """A region's traffic where the arrays of which nobody states the dtype have this one.
+
+    less: whether the fix saves less of it than in the first dtype, whatever the sizes are; None where they decide.
+    """
 
     dtype: str
     bytes_now: str
@@ -164,6 +187,8 @@ class InDtype:
     kernels_fused: int
     launches_fewer: int
     saved_at: int | None
+    saves: Saved | None = None
+    less: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +197,11 @@ class Traffic:
 
     Formulas are text in the names of the user's code, all of which `symbols` has with their meanings. `at` holds the
     sizes that `saved_at` (bytes) depends on, and others only where they are known; `sources` has where each comes from,
-    `assumed` those of them that nobody stated, and "dtype" for that of arrays.
+    `assumed` those of them that nobody stated, and "dtype" for that of arrays. Where one of them is typical, `saved_at`
+    and `seconds` are for ranking alone, and `saves` is what can be said.
     Where `dtype` is assumed, `otherwise` is the same region in the other width, and `saved_at`, `launches_fewer` and
-    what is made of them are the smaller ones of both.
+    what is made of them are the smaller ones of both; `most` is bytes and launches in the width that saves more.
+    `uses`: what the sizes in `at` are for, in order: heads, rows.
     `seconds` is what the fix saves in one call on `chip`. `model` is there where the model's configuration is known,
     `calls` where a run was recorded.
     """
@@ -196,6 +223,14 @@ class Traffic:
     model: ModelSaving | None = None
     calls: int | None = None
     otherwise: InDtype | None = None
+    saves: Saved | None = None
+    most: tuple[int, int] = (0, 0)
+    uses: tuple[str, ...] = ()
+
+    @property
+    def typical(self) -> tuple[str, ...]:
+        """The sizes that the saving depends on and nothing says."""
+        return tuple(name for name in self.at if self.sources.get(name) == "typical")
 
     @property
     def numbers(self) -> Mapping[str, int]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fuselint import chips
 from fuselint.config import Settings
 from fuselint.finding import Traffic
-from fuselint.graph.model import Graph
-from fuselint.graph.worth import is_of_another_choice, is_only_read_out
+from fuselint.graph.model import Frame, Graph
+from fuselint.graph.worth import decomposes, is_of_another_choice, is_of_tables, is_only_read_out
 from fuselint.rulebook import Match
 from fuselint.source.frequency import NEVER, OFTEN, SELDOM, Frequency
 from fuselint.source.modules import Definition, Modules
@@ -42,6 +42,9 @@ MASKS = "FUS102"
 LOOPS = frozenset(["FUS303"])
 """Rules that find a loop: what counts is how often that runs, not how many rounds it goes."""
 
+LARGER = frozenset(["FUS101", "FUS401"])
+"""Rules of which something is left in each layer of a text encoder beside the steps of a solver: attention."""
+
 
 @dataclass(frozen=True, slots=True)
 class HowOften:
@@ -51,12 +54,15 @@ class HowOften:
     path: str
     modules: Modules
     on_metal: bool
+    training: bool = False
+    sized: bool = False  # whether the user states sizes
 
     @classmethod
     def of(cls, file: FileText, modules: Modules, settings: Settings) -> HowOften:
         training = PHASE[settings.phase or "prefill"].training
         on_metal = chips.chosen(settings.chip)[0].backend == "metal" and not training
-        return cls(os.path.abspath(file.path), modules, on_metal)
+        sized = bool(settings.shape or settings.model_config)
+        return cls(os.path.abspath(file.path), modules, on_metal, training, sized)
 
     def at(self, graph: Graph, lines: tuple[int, int], code: str = "") -> Frequency:
         """How often these lines of a graph's function run, for the findings of a rule."""
@@ -65,6 +71,19 @@ class HowOften:
         found = Definition(self.path, graph.context.qualname)
         return self.modules.frequency(found, lines[0], beside_innermost=code in LOOPS, on_metal=self.on_metal)
 
+    def places(self, graph: Graph, often: Frequency) -> set[str]:
+        """Where what runs so often stands: see ONCE."""
+        found = {ONCE} if often.how == SELDOM else set()
+        if self.is_outside_layers(graph, often):
+            return {*found, OUTSIDE}
+        return found if often.again else {*found, LAYERS}
+
+    def is_before_solver(self, graph: Graph, lines: tuple[int, int]) -> bool:
+        """Whether these lines of a graph's function only run once before the many steps of another model."""
+        if graph.context.hot or self.training:
+            return False
+        return self.modules.prepares(Definition(self.path, graph.context.qualname), lines[0], on_metal=self.on_metal)
+
     def is_outside_layers(self, graph: Graph, often: Frequency) -> bool:
         """Whether what runs so often is neither part of a layer of which a model has many, nor in a loop."""
         if graph.context.hot or often.again or often.how == NEVER:
@@ -72,48 +91,105 @@ class HowOften:
         return not self.modules.is_of_layers(Definition(self.path, graph.context.qualname), self.on_metal)
 
 
-def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bool:
+def is_idle(graph: Graph, match: Match, lines: tuple[int, int], often: Frequency, asked: HowOften) -> bool:
     """Whether a match is not worth telling of: it never runs, or seldom and saves little then."""
     if often.how == NEVER or (is_of_another_choice(graph, match.root) and not graph.context.hot):
         return True
-    if match.data.get("slower") and not graph.context.hot:
-        return True  # MLX knows of the other way, and finds its own faster
-    if match.code in SMALL - LOOPS and not graph.context.hot and is_only_read_out(graph, match.root):
+    if _is_in_cold(graph, match.root.frame) and not graph.context.hot:
         return True
+    if (match.data.get("slower") or match.data.get("few")) and not graph.context.hot:
+        return True  # MLX knows of the other way, and finds its own faster; or there is next to nothing to do
+    if match.data.get("idle by default") and not graph.context.hot and not asked.sized:
+        return True  # by the package's own numbers
+    if match.code in SMALL - LOOPS and not graph.context.hot:
+        if is_only_read_out(graph, match.root) or decomposes(graph):
+            return True
+        read = dict.fromkeys(k for n in sorted(match.region, key=lambda n: n.id) for k in n.inputs)
+        if is_of_tables(graph, [k for k in read if k not in match.region]):
+            return True
     if often.how == SELDOM and match.code == MASKS and not often.of_tokens:
         return True
     if often.how == SELDOM and match.code in SMALL and not _is_of_a_vocabulary(graph, match):
+        return True
+    if match.code in SMALL - LOOPS - LARGER and asked.is_before_solver(graph, lines):
         return True
     # A launch that writes zeros is of account only where each layer does it.
     return any(n.op == "zeros_like" for n in match.region) and asked.is_outside_layers(graph, often)
 
 
-def is_trifle(code: str, traffic: Traffic | None, settings: Settings) -> bool:
-    """Whether so little is spared that only layers, or loops, would make something of it: two launches, no bytes."""
-    if traffic is None or _is_stated(settings) or code not in TRIFLING:
-        return False
-    return traffic.launches_fewer <= LAUNCHES and 0 < (traffic.saved_at or 0) < BYTES
+def _is_in_cold(graph: Graph, frame: Frame | None) -> bool:
+    """Whether an expression lies in a cold function of the file, which another one calls."""
+    while frame is not None and frame.depth:
+        own = frame.source is not None and frame.source.file is graph.source.file
+        if own and frame.qualname in graph.module.cold:
+            return True
+        frame = frame.parent
+    return False
 
 
-def is_little_once(traffic: Traffic | None, settings: Settings) -> bool:
-    """Whether so little is spared that it is nothing once a pass, whatever rule finds it: with the rows of a prompt, or
-    at sizes that the code says."""
-    if traffic is None or _is_stated(settings):
-        return False
-    is_known = not traffic.assumes_sizes or PHASE["prefill"].length in traffic.at.values()
-    return is_known and 0 < (traffic.saved_at or 0) < ONCE
+ONCE, OUTSIDE, LAYERS, ANYWHERE = "once", "outside", "layers", "anywhere"
+"""Where a finding stands: what runs once a pass; what is no part of a layer of which a model has many, nor in a loop;
+what is, and runs once for each call of it."""
+
+FEW = frozenset(["FUS106", "FUS301", "FUS302"])
+"""Rules that find work which may be on few numbers, and spare few launches of it each."""
 
 
-def _is_stated(settings: Settings) -> bool:
-    """Whether a user says something of what runs that makes numbers more than a guess, or fewer rows of account."""
-    return bool(settings.hot or settings.model_config or settings.phase not in ("", "prefill"))
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a finding spares at most to be nothing where it stands. launches: None for any number. said: what must be
+    known of the sizes: SAID (by the package or the usual phase), KNOWN (all stated, or a prompt's rows are among them),
+    ROWS (these, or heads are all there is), or nothing.
+    """
+
+    where: str
+    launches: int | None
+    bytes: int
+    said: str = ""
+    codes: frozenset[str] | None = None
 
 
-TRIFLING = frozenset(["FUS106", "FUS301", "FUS302"])
-LAUNCHES, BYTES = 2, 100_000
-"""What is spared at most, at the sizes that a finding states, where it is nothing outside the layers of a model."""
-ONCE = 4 << 20
-"""Bytes that are nothing beside a pass."""
+SAID, KNOWN, ROWS = "said", "known", "rows"
+
+LIMITS = (
+    Limit(ONCE, None, 4 << 20, KNOWN),  # nothing beside a pass
+    Limit(OUTSIDE, 2, 100_000, codes=FEW),
+    Limit(LAYERS, 2, 64 << 10, SAID, FEW),  # beside some thirty launches, in less time than one takes
+    Limit(
+        ANYWHERE, 1, 1 << 20, ROWS, FEW - {"FUS302"}
+    ),  # in the time of one launch: one number for each head and token of a prompt
+)
+
+
+def little_where(code: str, traffic: Traffic | None, settings: Settings) -> set[str]:
+    """Where what a finding spares is too little to tell of."""
+    if traffic is None or settings.hot or settings.model_config or settings.phase not in ("", "prefill"):
+        return set()  # a user says what makes numbers more than a guess, or fewer rows of account
+    saved, fewer = traffic.most
+    return {
+        limit.where
+        for limit in LIMITS
+        if (limit.codes is None or code in limit.codes)
+        and (limit.launches is None or fewer <= limit.launches)
+        and 0 < saved < limit.bytes
+        and _is_said(limit.said, traffic)
+    }
+
+
+def _is_said(wanted: str, traffic: Traffic) -> bool:
+    """Whether sizes are known well enough: see Limit."""
+    rows = PHASE["prefill"].length in traffic.at.values()
+    if wanted == ROWS:
+        return rows or traffic.uses in (("heads",), ("kv_heads",))
+    if wanted == KNOWN:
+        return rows or not traffic.assumes_sizes
+    if wanted == SAID and not {*traffic.sources.values()} <= {"typical", "assumed", "phase"}:
+        return False  # a user may state those of one token
+    uses = dict(zip(traffic.at, traffic.uses, strict=True))
+    return not wanted or all(uses.get(name) in HEADS for name in traffic.typical)  # of heads there are never many
+
+
+HEADS = frozenset({"heads", "kv_heads"})
 
 
 LARGEST = 200

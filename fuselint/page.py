@@ -15,14 +15,15 @@ from fuselint.engine import fix_paths, localised
 from fuselint.errors import UnreadableFile
 from fuselint.finding import FileResult, Finding, Fix, Verification
 from fuselint.graph.model import Graph
-from fuselint.graph.symbols import Expr
+from fuselint.graph.symbols import Expr, readable
+from fuselint.graph.tape import Array
 from fuselint.package import Package
 from fuselint.rates import rates_of
 from fuselint.rulebook import Match, chosen_codes
 from fuselint.source.screen import screen
 from fuselint.source.text import FileText, decode, read
 from fuselint.traffic import Region, count
-from fuselint.traffic.census import census
+from fuselint.traffic.census import Census, census
 from fuselint.traffic.kernels import Kernel
 from fuselint.traffic.known import Known
 from fuselint.traffic.work import work
@@ -34,6 +35,7 @@ class Moved:
 
     name: str
     bytes: int
+    formula: str
     made: int | None
 
 
@@ -67,7 +69,8 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """What one call launches and moves today, and after the safe fixes. ids: of the findings in it."""
+    """What one call launches and moves today, and after the safe fixes. ids: of the findings in it. typical: whether
+    nothing says some size that the bytes depend on."""
 
     path: str
     name: str
@@ -77,6 +80,7 @@ class Function:
     bytes_fixed: int
     launches_fixed: int
     ids: tuple[str, ...]
+    typical: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +171,9 @@ class _Work:
             before, after = _sides(*found, chip, self.settings.activation) if found is not None else (None, None)
             yield Shown(f, placed.source(f), before, after)
 
-    def counted(self) -> dict[str, tuple[int, int, int]]:
-        """Line, bytes and launches of each function that isn't cold, nor only a part of another."""
-        out: dict[str, tuple[int, int, int]] = {}
+    def counted(self) -> dict[str, tuple[int, Census]]:
+        """Line and census of each function that isn't cold, nor only a part of another."""
+        out: dict[str, tuple[int, Census]] = {}
         if self.analysis is None:
             return out
         parts: set[str] = set()
@@ -180,7 +184,7 @@ class _Work:
             parts.update(f.qualname for f in graph.frames[1:])
             moved = census(graph, self.settings, across=False)  # a helper's file has blocks of its own
             if moved is not None:
-                out[name] = self.file.position(graph.source.start)[0], moved.bytes, moved.launches
+                out[name] = self.file.position(graph.source.start)[0], moved
         return {name: counted for name, counted in out.items() if name not in parts}
 
 
@@ -190,10 +194,12 @@ def _place(f: Finding) -> tuple[object, ...]:
 
 def _functions(work: _Work, fixed: _Work) -> Iterator[Function]:
     after = fixed.counted()
-    for name, (line, moved, launches) in work.counted().items():
-        _, moved_fixed, launches_fixed = after.get(name, (0, 0, 0))
+    for name, (line, today) in work.counted().items():
+        then = after[name][1] if name in after else None
+        moved, launches = (0, 0) if then is None else (then.bytes, then.launches)
         ids = tuple(f.id for f in work.result.findings if f.function == name)
-        yield Function(work.file.path, name, line, moved, launches, moved_fixed, launches_fixed, ids)
+        typical = bool(today.typical)
+        yield Function(work.file.path, name, line, today.bytes, today.launches, moved, launches, ids, typical)
 
 
 def _sides(region: Region, known: Known, chip: chips.Chip, dtype: str) -> tuple[Side, Side]:
@@ -224,15 +230,16 @@ def _launches(kernels: Sequence[Kernel], region: Region, numbers: Mapping[str, i
     made: dict[object, int] = {}
     launches: list[Launch] = []
     for number, k in enumerate(kernels):
-        reads = tuple(Moved(_name(a), _value(region, a, numbers), made.get(a)) for a in k.reads)
+        reads = tuple(_moved(region, a, numbers, _name(a), made.get(a)) for a in k.reads)
         made.update(dict.fromkeys(k.writes, number))
-        writes = tuple(Moved("", _value(region, a, numbers), None) for a in k.writes)
+        writes = tuple(_moved(region, a, numbers) for a in k.writes)
         launches.append(Launch(k.op, reads, writes))
     return tuple(launches)
 
 
-def _value(region: Region, array: object, numbers: Mapping[str, int]) -> int:
-    return region.bytes.of(array).substitute(numbers).value() or 0  # type: ignore[arg-type]
+def _moved(region: Region, array: Array, numbers: Mapping[str, int], name: str = "", made: int | None = None) -> Moved:
+    formula = region.bytes.of(array)
+    return Moved(name, formula.substitute(numbers).value() or 0, readable(formula), made)
 
 
 def _name(array: object) -> str:

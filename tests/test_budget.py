@@ -72,7 +72,7 @@ def test_a_change_that_raises_fails_and_names_its_lines(fuselint: Run, model: Pa
     first, *lines = ran.out.splitlines()
     assert first == (
         "model.py:11 Norm.__call__: raised: 1 launch, 33.6 MB -> 9 launches, 302 MB"
-        " [4*T*D -> 36*T*D bytes at D=4096 T=2048]"
+        " [4*T*D -> 36*T*D bytes at D=4096 T=2048 (D of a typical model)]"
     )
     assert [line.split(": ")[0].strip() for line in lines] == ["model.py:12", "model.py:13", "model.py:14"]
     assert lines[1].startswith("  model.py:13: 6 launches more, ") and lines[1].endswith(

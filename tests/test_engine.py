@@ -864,9 +864,47 @@ def test_one_launch_for_a_few_numbers_is_not_shown(width: str, shape: str, work:
     text = FEW_NUMBERS.format(width=width, shape=shape, work=work)
     asked = {"select": ("FUS301",), "min_kernels": 2}
     result = check_file(FileText("m.py", text), Settings(**asked))  # type: ignore[arg-type]
-    assert (len(result.findings), result.below_min_saving) == (shown, 1 - shown)
+    assert (len(result.findings), result.idle) == (shown, 1 - shown)
     for more in ({"hot": ("*",)}, {"phase": "decode"}):  # of one token all is little
         assert len(check_file(FileText("m.py", text), Settings(**asked, **more)).findings) == 1  # type: ignore[arg-type]
+
+
+GATES = """from dataclasses import dataclass
+
+import mlx.core as mx
+import mlx.nn as nn
+
+
+@dataclass
+class Config:
+    width: int
+    heads: list[int]
+    gate: bool | str = {default}
+
+    def __post_init__(self):
+        if self.gate is True:
+            self.gate = "each"
+
+
+class Attention(nn.Module):
+    def __init__(self, config: Config, i: int):
+        super().__init__()
+        self.heads = config.heads[i]
+        size = self.heads if config.gate == "each" else config.width
+        self.gate = nn.Linear(config.width, size)
+
+    def __call__(self, x: mx.array):
+        B, L, _ = x.shape
+        return mx.softmax(mx.tanh(self.gate(x)) * 2, axis=-1)
+"""
+
+
+@pytest.mark.parametrize(("default", "shown"), [("True", 0), ("'each'", 0), ("'whole'", 1)])
+def test_a_size_is_what_it_is_by_the_default_of_a_switch(default: str, shown: int) -> None:
+    """A number for each head, though nothing says how many heads."""
+    settings = Settings(select=("FUS301",), min_kernels=2)
+    result = check_file(FileText("m.py", GATES.format(default=default)), settings)
+    assert (len(result.findings), result.idle) == (shown, 1 - shown)
 
 
 VECTOR = """import mlx.core as mx
@@ -891,7 +929,46 @@ def test_one_launch_for_a_number_a_head_is_not_shown(size: str, work: str, shown
     result = check_file(
         FileText("m.py", VECTOR.format(size=size, work=work)), Settings(select=("FUS301",), min_kernels=2)
     )
-    assert (len(result.findings), result.below_min_saving) == (shown, 1 - shown)
+    assert (len(result.findings), result.idle) == (shown, 1 - shown)
+
+
+HANDED_ON = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Mixer(nn.Module):
+    def __init__(self, {name}: int):
+        super().__init__()
+        self.{name} = {name}
+        self.decay = mx.zeros(({name}, 1))
+
+    def __call__(self, x: mx.array):
+        return update(x, self.decay)
+
+
+def update(x: mx.array, decay: mx.array):
+    for _ in range(x.shape[0]):
+        if x.shape[0] > 1:
+            return attend(x, decay)
+    return x
+
+
+def attend(x: mx.array, decay: mx.array):
+    for _ in range(x.shape[0]):
+        if x.shape[0] > 2:
+            return x
+    return mx.softmax(x, axis=-1) @ (-mx.exp(decay).astype(x.dtype))
+"""
+
+
+def test_a_size_is_called_what_the_callers_of_callers_call_it() -> None:
+    settings = Settings(select=("FUS301",), min_kernels=2, hot=("*",))
+    at = {}
+    for name in ("num_heads", "width"):
+        (finding,) = check_file(FileText("m.py", HANDED_ON.format(name=name)), settings).findings
+        assert finding.function == "attend" and finding.traffic is not None
+        at[name] = list(finding.traffic.at.values())
+    assert at == {"num_heads": [32], "width": [2048]}
 
 
 def test_sizes_that_may_be_anything_hide_nothing() -> None:

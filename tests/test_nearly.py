@@ -25,7 +25,7 @@ NO_NEAR_MISS = {
     "FUS204": {0: "FUS202's finding", 2: "rows too few to pay", 4: "rows too short to pay"},
     "FUS205": {5: "FUS201's finding"},
     "FUS211": {2: "no attention", 3: "no attention"},
-    "FUS221": {0: "no table", 3: "no table", 6: "another computation"},
+    "FUS221": {0: "no table", 3: "no table", 6: "another computation", 11: "a call elsewhere"},
     "FUS231": {3: "a number, no array"},
     "FUS232": {3: "another computation", 4: "another computation"},
     "FUS242": {0: "right", 1: "another computation"},

@@ -161,7 +161,7 @@ def test_hover_says_the_traffic(path: Path) -> None:
         for part in (
             "**FUS201 unfused-rms-norm**",
             "9 kernels move 36*T*D bytes",
-            "saves at least 168 MB",
+            "saves at least 71 % of these bytes, 20*T*D",
             "fix (safe",
         ):
             assert part in here.contents.value

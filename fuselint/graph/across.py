@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from fuselint.graph import ops
-from fuselint.graph.dtypes import DType
-from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotated, constant_fact, members
+from fuselint.graph.dtypes import CONCRETE, DType
+from fuselint.graph.fact import MISSING, WEIGHTS, Default, Fact, Place, annotated, array_fact, constant_fact, members
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.op import REFUSED, Op
 from fuselint.graph.symbols import Expr
@@ -163,18 +163,28 @@ class Across:
             return held
         value = NO_DEFAULT if found is None else self.modules.constant(found)
         summary = None if found is None else self.modules.summary(found.path)
+        if found is not None and summary is not None and (array := array_fact(summary, found.name)) is not None:
+            return replace(array, places=self._places(found.path, summary.lines.get(found.name, 1)))
         if found is None or summary is None or not (value is None or isinstance(value, (bool, int, float, str))):
             return None
         return replace(constant_fact(value), places=self._places(found.path, summary.lines.get(found.name, 1)))
 
     def _by_class(self, owner: str, name: str) -> Fact | None:
         """What a class says of one of its attributes, which somebody might set to something else."""
-        found = self.elsewhere.resolve(self.graph, owner)
-        classes = (
-            self.elsewhere.classes(found) if found is not None and self.elsewhere.class_(found) is not None else ()
-        )
-        stated = next(((at, c.fields[name]) for at, c in classes if name in c.fields), None)
+        stated = self._stated_field(owner, name)
         return None if stated is None else self._default(stated[0], name, stated[1], exact=False)
+
+    def _stated_field(self, owner: str, name: str) -> tuple[Definition, Field] | None:
+        found = self.elsewhere.resolve(self.graph, owner)
+        if found is None or self.elsewhere.class_(found) is None:
+            return None
+        return next(((at, c.fields[name]) for at, c in self.elsewhere.classes(found) if name in c.fields), None)
+
+    def usual_dtype(self, target: str | None) -> str:
+        """The dtype that a class says of one of its attributes."""
+        owner, _, name = (target or "").rpartition(".")
+        stated = self._stated_field(owner, name) if owner else None
+        return "" if stated is None or stated[1].dtype not in CONCRETE else stated[1].dtype
 
     def made(self, node: Node) -> Fact | None:
         """The object that a call of a class makes."""
@@ -269,17 +279,34 @@ class Across:
         fields = self._fields(instance.found)
         if name not in fields:
             return None
-        at, stated = fields[name]
+        at, field = fields[name]
         given = self._arguments(instance, list(fields))
         if given is not None and name in given:
             facts, node = given[name]
             return facts.of(node)
         exact = given is not None
-        found = self._default(at, name, stated, exact) if exact or self.reach.usual else None
+        found = self._default(at, name, field, exact) if exact or self.reach.usual else None
         if found is not None and (exact or found.kind != "none"):
             return found
-        made = self._any_value(at, name, stated)  # an object that may be None is made when the configuration is read
+        if found is None and self.reach.usual and (stated := self._configured(at, instance.found, name)) is not None:
+            return stated
+        made = self._any_value(at, name, field)  # an object that may be None is made when the configuration is read
         return found if found is not None and (made is None or made.kind != "object") else made
+
+    def _configured(self, at: Definition, found: Definition, name: str) -> Fact | None:
+        """A field that has no default: the number that a call of the package gives it."""
+        for graph, call in self.elsewhere.uses(found):
+            if self.elsewhere.is_test(graph):
+                continue
+            facts = self.elsewhere.usual(graph)
+            given = self._arguments(Instance(found, maker=(facts, call)), list(self._fields(found)))
+            number = MISSING if given is None or name not in given else facts.const(given[name][1])
+            if type(number) in (int, float):
+                place = self.elsewhere.place_of(graph, call)
+                places = frozenset({place} if self.elsewhere.is_other(place) else ())
+                fact = replace(constant_fact(number), why=f"a {found.name} is made so", places=places)
+                return replace(fact, rests=frozenset({Default(name, number, at.name, place)}))
+        return None
 
     def _default(self, at: Definition, name: str, stated: Field, exact: bool) -> Fact | None:
         places, shown = self._places(at.path, stated.line), at.name

@@ -8,6 +8,7 @@ or the dtype that its docstring states.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,17 +22,21 @@ from fuselint.graph.dtypes import UNKNOWN, DType
 from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.facts import Facts
 from fuselint.graph.likely import likely
+from fuselint.graph.makers import is_part, made_sizes, rests_on
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import Shape
 from fuselint.graph.supplied import MODEL, Frame, Path, Supplied
 from fuselint.graph.symbols import Expr
 from fuselint.graph.trace import is_configured
-from fuselint.graph.unstated import from_outside
+from fuselint.graph.unstated import from_outside, wide_weights
 from fuselint.source.modules import Definition
+from fuselint.source.project import Parameter
 
 if TYPE_CHECKING:
     from fuselint.graph.known import KnownFacts
+
+FLOAT32 = DType({"float32"})
 
 DEEPEST = 4
 """Calls above one another that are looked at."""
@@ -51,10 +56,13 @@ Given = tuple[Node, Node]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What calls make of an axis: the number that it always is, and what they call it."""
+    """What calls make of an axis: the number that it always is, or in the call that gives the fewest elements, and
+    what they call it. every: whether nothing is left open of any call."""
 
     number: int | None
+    least: int | None
     sizes: frozenset[Expr]
+    every: bool = True
 
 
 class Callers:
@@ -66,9 +74,13 @@ class Callers:
         self._given: dict[tuple[Graph, int], dict[str, str]] = {}
         self._calls: dict[Graph, list[tuple[Graph, list[Given]]]] = {}
         self._shapes: dict[tuple[Graph, int], dict[Node, Shape]] = {}
-        self._named_axes: dict[Graph, dict[str, Axis]] = {}
+        self._named_axes: dict[tuple[Graph, int], dict[str, Axis]] = {}
         self._absent: dict[Graph, frozenset[Node]] = {}
+        self._is_given: dict[tuple[Graph, Node], bool] = {}
         self._shaped_facts: dict[tuple[Graph, int], KnownFacts] = {}
+        self._wrapping: dict[Definition, bool] = {}
+        self._last_axes: dict[tuple[Graph, int], dict[Node, Axis]] = {}
+        self._made_sizes: dict[KnownFacts, dict[str, int]] = {}
 
     def dtypes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, str]:
         """By the symbol of an argument's dtype: what the package's calls give it or the docstring, or MODEL."""
@@ -84,9 +96,10 @@ class Callers:
         for caller, pairs in self.calls(graph):
             frame = self._frame(caller, depth + 1)
             outer, known = frame.facts, frame.symbols
-            for own, argument in pairs:
-                for symbol, path, dtype in _stated(facts, own, outer, argument):
-                    number = "weak float" if is_configured(argument, outer) else None
+            for own, given in pairs:
+                argument, element = _unpacked(own, given, pairs)
+                for symbol, path, dtype in _stated(facts, own, outer, argument, element):
+                    number = "weak float" if element is None and is_configured(argument, outer) else None
                     said = dtype.name or number or Supplied(self.elsewhere, self._facts).of(frame, argument, path)
                     said = said or _said(dtype.bound(known), partial(from_outside, argument, outer))
                     if said:
@@ -99,6 +112,8 @@ class Callers:
         for node in graph.nodes:
             if node.op == "attr" and facts.kind(node) == "unknown" and self._is_made_a_number(graph, node):
                 found.update((symbol, {"weak float"}) for symbol in _symbol(facts, node))
+            elif node.op == "attr" and facts.kind(node) == "array" and self._is_made_anew(graph, facts, node):
+                found.update((symbol, {"float32"}) for symbol in _symbol(facts, node))
         one = {symbol: next(iter(said)) for symbol, said in found.items() if len(said) == 1}
         return {**dict(documented(graph, facts)), **one}
 
@@ -119,6 +134,24 @@ class Callers:
                 said.append(_is_number(argument, self._facts(caller)))
         return bool(said) and all(said)
 
+    def _is_made_anew(self, graph: Graph, facts: KnownFacts, attribute: Node) -> bool:
+        """Whether a weight is float32 as the constructor makes it, no checkpoint's: that of a layer which a method of
+        its class wraps around one that is there, `LoRALinear.from_base(linear)`."""
+        made, owner = attribute.attrs.get("init"), graph.context.class_name
+        if not isinstance(made, Node) or owner is None or facts.dtype(made) != FLOAT32:
+            return False
+        found = Definition(self.elsewhere.path_of(graph), owner)
+        if found not in self._wrapping:
+            calls = islice(self.elsewhere.uses(found), MOST)
+            self._wrapping[found] = any(
+                caller.context.class_name == owner
+                and self.elsewhere.path_of(caller) == found.path
+                and not caller.context.qualname.endswith(".__init__")
+                and any(_is_weight_of_a_parameter(n) for n in caller.nodes)
+                for caller, _ in calls
+            )
+        return self._wrapping[found]
+
     def shapes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[Node, Shape]:
         """By the parameter, where the function doesn't say its rank: a shape of as many axes as the package's calls
         give it, of which those are 1 that always are. For what the function calls in turn, other numbers stand, too."""
@@ -126,7 +159,7 @@ class Callers:
             return {}
         if (graph, depth) not in self._shapes:
             self._shapes[graph, depth] = {}  # of a function that calls itself
-            self._shapes[graph, depth] = dict(self._ranked(graph, facts, depth))
+            self._shapes[graph, depth] = dict(reversed(list(self._ranked(graph, facts, depth))))
         return self._shapes[graph, depth]
 
     def _ranked(self, graph: Graph, facts: KnownFacts, depth: int) -> Iterator[tuple[Node, Shape]]:
@@ -136,13 +169,16 @@ class Callers:
                 if len(numbers) < SEVERAL or any(n is not None for n in numbers):
                     named = zip(numbers, _axes_of(own, len(numbers)), strict=True)
                     yield own, Shape(None, tuple(axis if n is None else Expr.of(n) for n, axis in named))
+        for own in self._lasts(graph, depth):
+            if facts.shape(own) is None and facts.kind(own) == "unknown":
+                yield own, Shape(own.attrs["name"], ())  # an array whose last axis the calls know
 
-    def axes(self, graph: Graph, facts: KnownFacts) -> dict[str, Axis]:
+    def axes(self, graph: Graph, facts: KnownFacts, depth: int = 0) -> dict[str, Axis]:
         """By the name of a size of a parameter: what all of the package's calls make it."""
-        if graph in self._named_axes:
-            return self._named_axes[graph]
-        out = self._named_axes[graph] = {}
-        for own, axes in self._axes(graph, 0):
+        if (graph, depth) in self._named_axes:
+            return self._named_axes[graph, depth]
+        out = self._named_axes[graph, depth] = {}
+        for own, axes in self._axes(graph, depth):
             shape = facts.shape(own)
             ranked = shape is not None and shape.lead is None
             ways = (
@@ -153,7 +189,19 @@ class Callers:
             for dims in ways:
                 if len(dims) == len(axes):
                     out.update((d.bare, axis) for d, axis in zip(dims, axes, strict=True) if d.bare is not None)
+        for own, last in self._lasts(graph, depth).items():
+            shape = facts.shape(own)
+            named = last_axis(own) if shape is None else shape.axis(-1)
+            if named is not None and named.bare is not None:
+                out.setdefault(named.bare, last)
         return out
+
+    def _called(self, size: Expr, caller: Graph, depth: int) -> frozenset[Expr]:
+        """What a size is called: of an argument that is handed on, what the caller's own calls call it."""
+        if size.bare is None or ".shape[" not in size.bare or depth >= DEEPEST:
+            return frozenset({size})
+        above = self.axes(caller, caller.facts, depth).get(size.bare)
+        return frozenset({size}) if above is None else above.sizes
 
     def ranks(self, graph: Graph) -> dict[Node, int]:
         """By the parameter: as many axes as all of the package's calls give it."""
@@ -161,16 +209,61 @@ class Callers:
 
     def _axes(self, graph: Graph, depth: int) -> Iterator[tuple[Node, list[Axis]]]:
         """The parameters to which all calls, as far as is known, give as many axes, and those."""
-        found: dict[Node, list[list[tuple[Expr, int | None]]]] = {}
-        for caller, pairs in self.calls(graph):
+        found: dict[Node, list[list[tuple[frozenset[Expr], int | None]]]] = {}
+        calls, silent = self.calls(graph), set[Node]()
+        for caller, pairs in calls:
             outer = self._shaped(caller, depth + 1)
             for own, argument in pairs:
                 shape = likely(argument, outer) if own.op == "param" else None
                 if shape is not None and shape.lead is None and outer.kind(argument) != "scalar":
-                    found.setdefault(own, []).append([(d, outer.usual(d)[0]) for d in shape.dims])
+                    dims = shape.dims
+                    axes = [(self._called(d, caller, depth + 1), self._number(d, outer, depth + 1)) for d in dims]
+                    found.setdefault(own, []).append(axes)
+                else:
+                    silent.add(own)
         for own, given in found.items():
             if len({len(axes) for axes in given}) == 1:
-                yield own, [_axis(sizes) for sizes in zip(*given, strict=True)]
+                every = own not in silent and len(calls) < MOST
+                smallest = min(given, key=lambda axes: math.prod(n or 1 for _, n in axes))
+                sizes = zip(zip(*given, strict=True), smallest, strict=True)
+                yield own, [_axis(axis, least, every) for axis, (_, least) in sizes]
+
+    def _lasts(self, graph: Graph, depth: int) -> dict[Node, Axis]:
+        """By the parameter: what the calls make its last axis, of those that say it, however many axes they give."""
+        if depth >= DEEPEST:
+            return {}
+        if (graph, depth) not in self._last_axes:
+            self._last_axes[graph, depth] = {}  # of a function that calls itself
+            found: dict[Node, list[tuple[frozenset[Expr], int | None]]] = {}
+            for caller, pairs in self.calls(graph):
+                outer = self._shaped(caller, depth + 1)
+                for own, argument in pairs:
+                    shape = likely(argument, outer) if own.op == "param" and outer.kind(argument) != "scalar" else None
+                    last = None if shape is None or shape.rank == 0 else shape.axis(-1)
+                    number = None if last is None else self._number(last, outer, depth + 1)
+                    if last is not None and number:
+                        found.setdefault(own, []).append((self._called(last, caller, depth + 1), number))
+            self._last_axes[graph, depth] = {own: _axis(s, min(n for _, n in s if n)) for own, s in found.items()}
+        return self._last_axes[graph, depth]
+
+    def _number(self, size: Expr, facts: KnownFacts, depth: int) -> int | None:
+        """A size of a caller as a number: by defaults, as the package makes its object, or by what is given to it."""
+        number, rests = facts.usual(size)
+        if not size.names or (number is not None and all(d.owner != facts.graph.context.class_name for d in rests)):
+            return number
+        if facts not in self._made_sizes:
+            self._made_sizes[facts] = {}
+            never = facts.graph.context.class_name if is_part(facts.graph) else None
+            defaults = facts.reach.numbers.items()
+            known = {name: n for name, (n, rests) in defaults if not rests_on(rests, never)}
+            self._made_sizes[facts] = {**known, **made_sizes(facts, known)}
+        numbers = self._made_sizes[facts]
+        if any(".shape[" in name for name in size.names - numbers.keys()):
+            lasts = self._lasts(facts.graph, depth)
+            given = ((s.axis(-1), a.least) for p, a in lasts.items() if (s := facts.shape(p)) is not None)
+            numbers = {**{d.bare: n for d, n in given if d is not None and d.bare and n}, **numbers}
+        found = size.substitute(numbers).met().value()
+        return number if found is None and not rests_on(rests, facts.graph.context.class_name) else found
 
     def absent(self, graph: Graph, depth: int = 0) -> frozenset[Node]:
         """Parameters that are None by default, and that no call in the package gives anything else."""
@@ -187,6 +280,36 @@ class Callers:
                 optional -= {own for own, n in pairs if not _is_none(n) and n not in outer}
             self._absent[graph] = frozenset(optional if 0 < len(calls) < MOST else ())
         return self._absent[graph]
+
+    def is_given(self, graph: Graph, parameter: Node, depth: int = 0) -> bool:
+        """Whether some call in the package, perhaps one of the method that a base class has in its place, gives an
+        argument, or hands one on that is given."""
+        if depth >= DEEPEST:
+            return False
+        if (graph, parameter) not in self._is_given:
+            self._is_given[graph, parameter] = False  # of a function that calls itself
+            self._is_given[graph, parameter] = self._gives(graph, parameter, depth)
+        return self._is_given[graph, parameter]
+
+    def _gives(self, graph: Graph, parameter: Node, depth: int) -> bool:
+        for version in (graph, *self._overridden(graph)):
+            for caller, pairs in self.calls(version):
+                for own, n in pairs:
+                    if own.op != "param" or own.attrs["name"] != parameter.attrs["name"] or _is_none(n):
+                        continue
+                    if n.op != "param" or n is own or self.is_given(caller, n, depth + 1):
+                        return True
+        return False
+
+    def _overridden(self, graph: Graph) -> Iterator[Graph]:
+        """The methods of base classes that a method stands in the place of: what calls them may run it."""
+        owner, name = graph.context.class_name, graph.context.qualname.rpartition(".")[2]
+        bases = [] if owner is None else self.elsewhere.lineage(Definition(self.elsewhere.path_of(graph), owner))[0][1:]
+        for base in bases:
+            method = self.elsewhere.method(base, name)
+            above = None if method is None else self.elsewhere.graph(method)
+            if above is not None and above is not graph:
+                yield above
 
     def always_array(self, graph: Graph, parameter: Node, depth: int = 0) -> bool:
         """Whether every call in the package gives an array for a parameter, or what its own callers give so."""
@@ -219,7 +342,8 @@ class Callers:
 
     def _frame(self, graph: Graph, depth: int) -> Frame:
         facts = self._facts(graph)
-        return Frame(facts, self.dtypes(graph, facts, depth), outer=partial(self._part, graph, depth))
+        symbols = {**wide_weights(facts), **self.dtypes(graph, facts, depth)}
+        return Frame(facts, symbols, outer=partial(self._part, graph, depth))
 
     def _part(self, graph: Graph, depth: int, parameter: Node, path: Path) -> str | None:
         """The dtype of an element of a tuple or list that the calls of a function give it."""
@@ -239,9 +363,15 @@ class Callers:
         return self._usual[graph]
 
 
-def _axis(given: Sequence[tuple[Expr, int | None]]) -> Axis:
+def _axis(given: Sequence[tuple[frozenset[Expr], int | None]], least: int | None, every: bool = True) -> Axis:
     numbers = {n for _, n in given}
-    return Axis(numbers.pop() if len(numbers) == 1 else None, frozenset(size for size, _ in given))
+    sizes = frozenset[Expr]().union(*(sizes for sizes, _ in given))
+    return Axis(numbers.pop() if len(numbers) == 1 else None, least, sizes, every)
+
+
+def last_axis(parameter: Node) -> Expr:
+    """What the last axis of a parameter is called of which nothing else is known."""
+    return Expr.name(f"{parameter.attrs['name']}.shape[-1]")
 
 
 def _axes_of(parameter: Node, count: int) -> tuple[Expr, ...]:
@@ -284,6 +414,12 @@ def absent_arguments(graph: Graph) -> frozenset[Node]:
     return frozenset() if callers is None else callers.absent(graph)
 
 
+def is_given(graph: Graph, parameter: Node) -> bool:
+    """See Callers.is_given."""
+    callers = _callers(graph)
+    return callers is not None and callers.is_given(graph, parameter)
+
+
 def is_given_an_array(graph: Graph, parameter: Node) -> bool:
     """See Callers.always_array."""
     callers = _callers(graph)
@@ -305,6 +441,11 @@ def _callers(graph: Graph) -> Callers | None:
     if elsewhere.callers is None:
         elsewhere.callers = Callers(elsewhere)
     return elsewhere.callers
+
+
+def _is_weight_of_a_parameter(node: Node) -> bool:
+    source = node.inputs[0] if node.op == "attr" and node.attrs.get("name") == "weight" else None
+    return source is not None and source.op == "param" and source.attrs.get("name") not in ("self", "cls")
 
 
 def _is_none(node: object) -> bool:
@@ -340,6 +481,12 @@ def given(graph: Graph, parameter: Node) -> Iterator[tuple[Graph, Node]]:
         yield from ((caller, argument) for own, argument in pairs if own is parameter)
 
 
+def every_given(graph: Graph, parameter: Node) -> list[tuple[Graph, Node]]:
+    """See given; nothing where there are more calls than are looked at."""
+    callers = _callers(graph)
+    return list(given(graph, parameter)) if callers is not None and len(callers.calls(graph)) < MOST else []
+
+
 def _said(dtype: DType, free: Callable[[], frozenset[str]]) -> str | None:
     """A dtype by its name; MODEL for that of a weight, None where nothing is known."""
     if dtype.name is not None or dtype.weak:
@@ -348,9 +495,23 @@ def _said(dtype: DType, free: Callable[[], frozenset[str]]) -> str | None:
     return MODEL if symbols and symbols - free() else None
 
 
-def _stated(facts: KnownFacts, own: Node, outer: KnownFacts, argument: Node) -> Iterator[tuple[str, Path, DType]]:
-    """The symbols of a value, or of the parts of a tuple, with which part it is, and their dtypes at the caller."""
+def _unpacked(own: Node, given: Node, pairs: Sequence[Given]) -> tuple[Node, int | None]:
+    """What a call gives a parameter: of `*rope`, the tuple and which of its elements."""
+    if given.op != "star":
+        return given, None
+    return given.inputs[0], [o for o, n in pairs if n is given].index(own)
+
+
+def _stated(
+    facts: KnownFacts, own: Node, outer: KnownFacts, argument: Node, element: int | None = None
+) -> Iterator[tuple[str, Path, DType]]:
+    """The symbols of a value, or of the parts of a tuple, with which part it is, and their dtypes at the caller.
+    element: which of a tuple the value is."""
     parts = outer.of(argument).parts
+    if element is not None:
+        part = UNKNOWN if parts is None or element >= len(parts) else parts[element].dtype
+        yield from ((symbol, (element,), part) for symbol in _symbol(facts, own))
+        return
     for item in facts.graph.nodes:
         index = item.attrs.get("index")
         if item.op == "item" and item.inputs[0] is own and isinstance(index, int) and index >= 0:
@@ -382,14 +543,27 @@ def _calls(
         if pairs:
             yield caller, pairs
         for node in caller.nodes:
-            given = (
-                call_arguments(node)
-                if node.op == "call" and _calls_it(elsewhere, facts(caller), node, found, graph)
-                else None
-            )
-            bound = None if given is None else bind(parameters, *given)
+            calls = node.op == "call" and _calls_it(elsewhere, facts(caller), node, found, graph)
+            bound = _bound(parameters, node) if calls else None
             if bound:
                 yield caller, [(graph.params[k], n) for k, n in bound.items() if k in graph.params]
+
+
+def _bound(parameters: Sequence[Parameter], call: Node) -> dict[str, Node] | None:
+    """Arguments by the names of parameters; of a last `*rope`, its node for each parameter that it may be for."""
+    given = call_arguments(call)
+    if given is not None:
+        return bind(parameters, *given)
+    keywords = call.attrs.get("keywords", ())
+    positional = list(call.inputs[: len(call.inputs) - len(keywords)])
+    if not positional or [i for i, n in enumerate(positional) if n.op == "star"] != [len(positional) - 1]:
+        return None
+    names = [p.name for p in parameters if p.kind in ("positional", "plain") and p.name not in keywords]
+    positional += positional[-1:] * (len(names) - len(positional))
+    return {
+        **dict(zip(names, positional, strict=False)),
+        **dict(zip(keywords, call.inputs[-len(keywords) :], strict=False)),
+    }
 
 
 def _inlined(graph: Graph, caller: Graph) -> list[Given]:
@@ -424,6 +598,8 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
     target, name = node.attrs.get("target"), found.name.rpartition(".")[2]
     if isinstance(target, str) and elsewhere.resolve(facts.graph, target) == found:
         return True
+    if _may_be(elsewhere, facts.graph, node.attrs.get("callee"), found):
+        return True
     if graph.context.class_name is None:
         return False
     callee = node.attrs.get("callee")
@@ -434,6 +610,19 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
     return any(elsewhere.method(o, name) == found for o in objects)
 
 
+def _may_be(elsewhere: Elsewhere, caller: Graph, callee: object, found: Definition) -> bool:
+    """Whether `rotate = rotate_pairs if paired else rotate_halves` may be a function."""
+    if not isinstance(callee, Node) or callee.op != "phi":
+        return False
+    for node in callee.inputs:
+        name = node.attrs.get("qualname") if node.op == "function" else node.attrs.get("target")
+        if node.op == "phi" and node.id < callee.id and _may_be(elsewhere, caller, node, found):
+            return True
+        if node.op in ("function", "global") and isinstance(name, str) and elsewhere.resolve(caller, name) == found:
+            return True
+    return False
+
+
 def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterator[Graph]:
     """The functions that may call one, by their text: those of its file, and of files that import it or its class."""
     owner = found if graph.context.class_name is None else Definition(found.path, graph.context.class_name)
@@ -442,7 +631,8 @@ def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterat
         if name == "__call__":
             words = [rf"\.{re.escape(w)}\b" for w in sorted(_held(elsewhere, path, owner))]
         else:
-            words = [rf"\b{re.escape(w)}\s*\(" for w in sorted({name, *elsewhere.modules.renamed(path, name)})]
+            names = map(re.escape, sorted({name, *elsewhere.modules.renamed(path, name)}))
+            words = [rf"\b{w}(?=\s*\(|\s+if\b)|(?:\belse|=)\s*{w}\b" for w in names]  # also one of two that is called
         for qualname in elsewhere.modules.naming(path, "|".join(words)) if words else ():
             if qualname.startswith(f"{found.name}."):
                 continue

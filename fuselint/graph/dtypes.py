@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 BOOL = ("bool_",)
@@ -30,6 +30,7 @@ WEAK = {"weak bool": "bool_", "weak int": "int32", "weak float": "float32"}
 """Python scalars, and the dtype that each has as an array of its own. A `weak number` is an int or a float."""
 
 _WEAK_ORDER = [*WEAK, "weak number"]
+_WEAK = frozenset(_WEAK_ORDER)
 
 _BYTES = {n: ITEMSIZE[n] for n in INTEGER}
 
@@ -80,7 +81,7 @@ class DType(frozenset[str]):
     @property
     def weak(self) -> bool:
         """A Python scalar: it takes the dtype of what it meets."""
-        return bool(self) and all(n.startswith("weak ") for n in self)
+        return bool(self) and _WEAK.issuperset(self)
 
     @property
     def name(self) -> str | None:
@@ -113,6 +114,8 @@ class DType(frozenset[str]):
 
     def settle(self) -> DType:
         """The dtype of an array made of it: a Python float alone makes float32."""
+        if self.isdisjoint(_WEAK):
+            return self
         return UNKNOWN if "weak number" in self else DType(WEAK.get(n, n) for n in self)
 
     def bound(self, names: Mapping[str, str]) -> DType:
@@ -132,6 +135,7 @@ class DType(frozenset[str]):
 UNKNOWN = DType()
 
 
+@lru_cache(maxsize=4096)
 def of(*names: str) -> DType:
     return DType(names)
 

@@ -25,9 +25,40 @@ from fuselint.source.text import FileText
 
 if TYPE_CHECKING:
     from fuselint.graph.callers import Callers
+    from fuselint.graph.known import KnownFacts
+
+Use = tuple[Graph, Node]
+"""A call of a function or class, and where it stands."""
 
 SHARED = 16
 """Files whose graphs are kept for the next file that asks for them."""
+
+
+class _Uses:
+    """Calls that are looked for as far as somebody asks, and once."""
+
+    def __init__(self, more: Iterator[Use]) -> None:
+        self._known: list[Use] = []
+        self._more = more
+        self._looking = False
+
+    def __iter__(self) -> Iterator[Use]:
+        at = 0
+        while at < len(self._known) or self._find():
+            yield self._known[at]
+            at += 1
+
+    def _find(self) -> bool:
+        if self._looking:
+            return False  # asked for what it takes to find them
+        self._looking = True
+        try:
+            found = next(self._more, None)
+        finally:
+            self._looking = False
+        if found is not None:
+            self._known.append(found)
+        return found is not None
 
 
 class Elsewhere:
@@ -42,6 +73,7 @@ class Elsewhere:
         self.modules = modules
         self._paths: dict[Program, str] = {root: self.path}
         self._hearing: dict[str, Callable[[str, str], None]] = {}
+        self._uses: dict[Definition, _Uses] = {}
         self.callers: Callers | None = None  # made by whom asks for it: it goes with the file
         # What one file asks for, it asks for often.
         self.resolved = cache(self.modules.resolve)
@@ -52,11 +84,13 @@ class Elsewhere:
         self.classes = cache(self._classes)
         self.graph = cache(self._graph)
         self.run_by = cache(self._run_by)
+        self.usual = cache(self._usual)
         leave(self)
 
     def take_apart(self) -> None:
         """Nobody asks any more."""
-        forget(self.root, self)
+        for program in self._paths:
+            forget(program, self)
         self.__dict__.clear()
 
     def is_test(self, graph: Graph) -> bool:
@@ -75,6 +109,7 @@ class Elsewhere:
             self._hearing[path] = partial(self._hear, path)
         found.tell(self._hearing[path])
         self._paths[found] = path
+        vars(found).setdefault("elsewhere", self)  # what is asked of its functions is noted for the file analysed
         return found
 
     def _hear(self, path: str, start: str, unit: str) -> None:
@@ -94,6 +129,13 @@ class Elsewhere:
         program = self.program(found.path)
         graph = None if program is None else program.graph(found.name)
         return None if graph is None or graph.not_understood else graph
+
+    def _usual(self, graph: Graph) -> KnownFacts:
+        """The facts of a function as defaults have them."""
+        from fuselint.graph.across import Reach
+        from fuselint.graph.facts import Facts
+
+        return Facts(graph, Reach(usual=True, elsewhere=self))
 
     def entered(self, graph: Graph, call: Node) -> tuple[Graph, ...] | None:
         """The functions that a call may enter, by what is written alone; none where it enters nothing of the package,
@@ -152,12 +194,17 @@ class Elsewhere:
         """Whether a line stands in another file than the one that is analysed."""
         return place.path != self.root.file.path
 
-    def uses(self, found: Definition) -> Iterator[tuple[Graph, Node]]:
+    def uses(self, found: Definition) -> Iterator[Use]:
         """The calls of a class or function in the package: those of its own file first, then by the order of files."""
+        if found not in self._uses:
+            self._uses[found] = _Uses(self._found_uses(found))
+        yield from self._uses[found]
+
+    def _found_uses(self, found: Definition) -> Iterator[Use]:
         for path in [found.path, *self.modules.users(found)]:
             last = found.name.rpartition(".")[2]
             words = map(re.escape, sorted({last, *self.modules.renamed(path, last)}))
-            for qualname in self.modules.naming(path, "|".join(words)):
+            for qualname in self.modules.naming(path, rf"\b({'|'.join(words)})\s*\("):
                 graph = self.graph(Definition(path, qualname))
                 for node in graph.nodes if graph is not None else ():
                     target = node.attrs.get("target") if node.op in ("call", "new") else None
@@ -166,6 +213,13 @@ class Elsewhere:
 
 
 _programs: OrderedDict[FileText, Program] = OrderedDict()
+
+
+def rest_shared() -> None:
+    """Nothing that was learned of the functions of other files is kept: it rests on what nobody noted for the next."""
+    for program in _programs.values():
+        if "elsewhere" in vars(program):
+            program.rest()
 
 
 def shared(file: FileText, summary: ModuleSummary) -> Program:

@@ -7,6 +7,7 @@ import operator
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from fuselint.graph import dtypes
@@ -14,7 +15,7 @@ from fuselint.graph.dtypes import DType
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
 from fuselint.records import record
-from fuselint.source.project import is_wanted
+from fuselint.source.project import ModuleSummary, is_wanted
 
 if TYPE_CHECKING:
     import libcst as cst
@@ -122,7 +123,13 @@ UNKNOWN = Fact("unknown")
 def scalar_fact(dtype: str, *, const: Any = MISSING, size: Expr | None = None, why: str = "") -> Fact:
     if size is None and type(const) is int:
         size = Expr.of(const)
-    return Fact("scalar", SCALAR, DType({dtype}), const, size, why=why, present=const is not MISSING)
+    return Fact("scalar", SCALAR, dtypes.of(dtype), const, size, why=why, present=const is not MISSING)
+
+
+@lru_cache(maxsize=4096, typed=True)  # `True == 1`
+def _whole(value: int) -> Fact:
+    """The fact of a number that code writes often."""
+    return scalar_fact("weak bool" if isinstance(value, bool) else "weak int", const=value, why=f"the constant {value}")
 
 
 def constant_fact(value: Any, kind: str | None = None) -> Fact:
@@ -133,12 +140,21 @@ def constant_fact(value: Any, kind: str | None = None) -> Fact:
         return Fact("none", const=None, why="the constant None")
     if isinstance(value, str):
         return Fact("str", const=value, why="a constant", present=True)
-    for sort, name in ((bool, "weak bool"), (int, "weak int"), (float, "weak float")):
-        if isinstance(value, sort):
-            return scalar_fact(name, const=value, why=f"the constant {value}")
+    if isinstance(value, int):
+        return _whole(value)
+    if isinstance(value, float):
+        return scalar_fact("weak float", const=value, why=f"the constant {value}")
     if isinstance(value, complex):  # it isn't weak: what it meets becomes complex
         return scalar_fact("complex64", const=value, why=f"the constant {value}")
     return Fact("object", const=value, why="a constant")
+
+
+def array_fact(module: ModuleSummary, name: str) -> Fact | None:
+    """The fact of an array that a module makes of literals."""
+    held = module.arrays.get(name)
+    if held is None or held.dtype not in dtypes.CONCRETE:
+        return None
+    return Fact("array", Shape.of(*held.shape), DType({held.dtype}), why=f"{name} is made of literals", present=True)
 
 
 _ANNOTATIONS: dict[str, Kind] = {

@@ -39,6 +39,7 @@ from fuselint.graph.fact import (
     Fact,
     Kind,
     annotated,
+    array_fact,
     compute,
     constant_fact,
     scalar_fact,
@@ -142,7 +143,10 @@ class Facts(KnownFacts):
         axis = None if made_for is None or shape is None else shape.axis(-1)
         if made_for is None or axis is None or axis.bare is None:
             return
-        number, rests = self.usual(call.size(call.setting(made_for)))
+        size = call.size(call.setting(made_for))
+        if size is not None:
+            self.input_axes[axis.bare] = size
+        number, rests = self.usual(size)
         if number is not None and rests:
             self.reach.numbers.setdefault(axis.bare, (number, rests))
 
@@ -305,9 +309,6 @@ class Facts(KnownFacts):
                 return Fact(d.kind, dtype=DType({self._name(node)}) if d.kind == "dtype" else dtypes.UNKNOWN, why=why)
         return Fact("unknown", size=Expr.name(self._name(node)), why=f"parameter {name}")
 
-    def _const(self, node: Node) -> Fact:
-        return constant_fact(node.attrs.get("value"), node.attrs.get("kind"))
-
     def _usual_argument(self, node: Node) -> Fact | None:
         """An argument of a constructor that is left out, where defaults count."""
         default = node.attrs.get("default")
@@ -385,8 +386,11 @@ class Facts(KnownFacts):
         return fact
 
     def _global(self, node: Node) -> Fact:
-        found = None if self._across is None else self._across.constant(node.attrs.get("target"))
-        return found or self._captured(node) or Fact("unknown", why=f"the global {node.attrs.get('name', '')}")
+        name, target = node.attrs.get("name", ""), node.attrs.get("target")
+        found = None if self._across is None else self._across.constant(target)
+        if found is None and target is None and self._around(name) is None:
+            found = array_fact(self.graph.module, name)
+        return found or self._captured(node) or Fact("unknown", why=f"the global {name}")
 
     def _captured(self, node: Node) -> Fact | None:
         """A name of the function around this one that holds arrays, or Python numbers, whenever this one may run."""
@@ -529,7 +533,10 @@ class Facts(KnownFacts):
         test = node.attrs.get("test")
         known = self.truth(test) if isinstance(test, Node) else None
         if known is not None:
-            return self.of(node.inputs[0 if known else 1])
+            chosen = node.inputs[0 if known else 1]
+            fact = self.of(chosen)
+            size = self.size(chosen) if fact.size is None and fact.const is MISSING else None
+            return fact if size is None else replace(fact, size=size)  # what it is called there
         joined = self.joined([self.of(n) for n in node.inputs], node)
         return self._sized(node, replace(joined, why="a join of branches"))
 
@@ -554,6 +561,8 @@ class Facts(KnownFacts):
         if test in ("is", "is not") and right.kind == "none":
             none = True if left.kind == "none" else False if left.present else None
             return none if none is None or test == "is" else not none
+        if test in ("is", "is not") and isinstance(right.const, bool) and left.const is not MISSING:
+            return (left.const is right.const) is (test == "is")
         if test in ("in", "not in") and left.const is not MISSING and right.parts is not None:
             among = [p.const for p in right.parts]
             if MISSING not in among:
@@ -665,6 +674,8 @@ class Facts(KnownFacts):
             found = self._looked_up(node, target, inputs)
             if found is not None:
                 return found
+        if self.reach.usual and (found := self._where_missing(node, target, inputs)) is not None:
+            return found
         told = inputs and (inputs[0].kind in ("none", "str") or inputs[0].present)
         if target == "builtins.isinstance" and told and node.inputs[-1].attrs.get("target") == ARRAY:
             return scalar_fact("weak bool", const=inputs[0].kind == "array", why="its type is known")
@@ -701,6 +712,20 @@ class Facts(KnownFacts):
         if target == "builtins.getattr" and len(known) == len(found):
             return self._unmarked(self.joined(known, ("attribute", node)), self._name(node))
         return None
+
+    def _where_missing(self, node: Node, target: str, inputs: Sequence[Fact]) -> Fact | None:
+        """The number that `config.get("hidden_size", 1024)` and `getattr(config, "hidden_size", 1024)` give where the
+        configuration says none."""
+        callee = node.attrs.get("callee")
+        gets = isinstance(callee, Node) and callee.op == "attr" and callee.attrs.get("name") == "get"
+        if len(inputs) != (2 if gets else 3) or not (gets or target == "builtins.getattr") or self._across is None:
+            return None
+        name, default = inputs[-2].const, inputs[-1]
+        if not isinstance(name, str) or type(default.const) not in (int, float):
+            return None
+        place, owner = self._across.elsewhere.place_of(self.graph, node), self.graph.context.qualname
+        rests = default.rests | {Default(name, default.const, owner, place)}
+        return replace(default, rests=rests, why=f"{name}, where nothing says another one")
 
     def _rounded(self, node: Node, target: str, inputs: Sequence[Fact]) -> Expr | None:
         if len(inputs) != 1:
@@ -792,7 +817,7 @@ _SIZE_RULES: dict[str, tuple[int, Callable[..., Expr | None]]] = {
 }  # fmt: skip
 
 _RULES: dict[str, Callable[[Facts, Node], Fact]] = {
-    "param": Facts._param, "const": Facts._const, "attr": Facts._attr, "shape": Facts._shape, "dim": Facts._dim,
+    "param": Facts._param, "attr": Facts._attr, "shape": Facts._shape, "dim": Facts._dim,
     "ndim": Facts._ndim, "size": Facts._elements, "dtype": Facts._dtype, "tuple": Facts._tuple, "list": Facts._tuple,
     "item": Facts._item, "index": Facts._index, "index_update": Facts._updated, "phi": Facts._phi,
     "loop": Facts._loop, "call": Facts._called,

@@ -14,7 +14,7 @@ from typing import Any
 from fuselint.graph import dtypes
 from fuselint.graph.across import MARK, Across, Inside, Instance, Reach
 from fuselint.graph.dtypes import DType
-from fuselint.graph.fact import FLOATING, MISSING, Default, Fact, Kind, scalar_fact
+from fuselint.graph.fact import FLOATING, MISSING, Default, Fact, Kind, constant_fact, scalar_fact
 from fuselint.graph.leftovers import forget, leave
 from fuselint.graph.model import FOREIGN, Graph, Node, operands
 from fuselint.graph.op import Call, Op
@@ -57,8 +57,10 @@ class KnownFacts:
         self._weight_sizes: set[Expr] = set()
         self.likely_shapes: dict[Node, Shape | None] = {}  # see likely.py
         self.likely_ranks: dict[Node, int] = {}  # of parameters, likewise
+        self.input_axes: dict[str, Expr] = {}  # last axes of what layers are given, and what these are made for
         self.counted: dict[Any, tuple[Mapping[str, str], AbstractSet[str]]] = {}  # see unstated.py
         self.merged: frozenset[str] | None = None  # likewise, once it is asked for
+        self.wide_weights: Mapping[str, str] | None = None  # likewise
         self.from_numpy: dict[Node, bool] = {}  # see trace.py
         self.written: Any = None  # see promotion.py
         leave(self)
@@ -136,6 +138,10 @@ class KnownFacts:
     def unstated(self) -> frozenset[str]:
         """The symbols of dtypes that nothing says anything of."""
         return unstated(self.graph, self)
+
+    def usual_dtype(self, node: Node) -> str:
+        """The dtype that a `global` is, `Config.precision`, where a class of the package says so; "" of any other."""
+        return "" if self._across is None else self._across.usual_dtype(node.attrs.get("target"))
 
     def state(self, node: Node, shape: Shape, dtype: DType, why: str) -> None:
         """Makes a fact of an array known from elsewhere, such as a recorded run. Before anything is asked."""
@@ -278,32 +284,36 @@ class KnownFacts:
 
     def of(self, node: Node) -> Fact:
         """The fact of a value of this graph, or of the `__init__` graph that its attributes come from."""
-        known = self._facts.get(node)
+        facts = self._facts
+        known = facts.get(node)
         if known is not None:
             return known
         stack = [node]
         while stack:
             top = stack[-1]
-            if top in self._facts:
+            if top in facts:
                 stack.pop()
+                continue
+            if top.op == "const":  # nothing else says anything of it
+                facts[top] = constant_fact(top.attrs.get("value"), top.attrs.get("kind"))
                 continue
             if top in self._open:  # a call that is followed needs the very value that it is worked out for
                 why = "a value that is made of itself"
-                self._facts[top] = Fact("unknown", size=Expr.name(self._name(top)), why=why)
+                facts[top] = Fact("unknown", size=Expr.name(self._name(top)), why=why)
                 continue
             if self.init is not None and not self._owns(top):
-                self._facts[top] = self.init.of(top)
+                facts[top] = self.init.of(top)
                 continue
-            waiting = [n for n in self._needs(top) if n not in self._facts]
+            waiting = [n for n in self._needs(top) if n not in facts]
             if waiting:
                 stack.extend(waiting)
                 continue
             self._open.add(top)
             fact = self._refine(top, self._evaluate(top))
             self._open.discard(top)
-            self._facts[top] = self._inherit(top, fact)
+            facts[top] = self._inherit(top, fact)
             stack.pop()
-        return self._facts[node]
+        return facts[node]
 
     def _needs(self, node: Node) -> tuple[Node, ...]:
         """What must be known before a node: its operands, and those that belong to other graphs."""
@@ -319,8 +329,9 @@ class KnownFacts:
     def _inherit(self, node: Node, fact: Fact) -> Fact:
         """A fact with what those that it is made of rest on."""
         assumed, places, rests = fact.assumed, fact.places, fact.rests
+        facts = self._facts
         for n in self._needs(node):
-            f = self._facts[n]
+            f = facts[n]
             assumed = assumed if f.assumed <= assumed else assumed | f.assumed
             places = places if f.places <= places else places | f.places
             if f.rests and fact.const is not MISSING:
@@ -336,11 +347,11 @@ class KnownFacts:
             self.reach.numbers.setdefault(self._name(node), (int(fact.const), rests))
         return fact
 
-    @property
+    @cached_property
     def _usage(self) -> Usage:
         return self.graph.usage
 
-    @property
+    @cached_property
     def _bound_names(self) -> Mapping[Node, str]:
         return self.graph.bound_names
 
@@ -349,7 +360,10 @@ class KnownFacts:
         """The names that `__init__` gives its values."""
         program, name = self.graph.program, self.graph.context.class_name
         init = None if program is None or name is None else program.init(name)
-        return {} if init is None or init is self.graph else init.bound_names
+        if init is None or init is self.graph:
+            return {}
+        kept = {node: attribute for attribute, node in init.stored.items() if node.op == "item"}
+        return {**kept, **init.bound_names}
 
     @cached_property
     def _labels(self) -> dict[Node, str]:
@@ -357,12 +371,18 @@ class KnownFacts:
         out: dict[Node, str] = {}
         for node in self.graph.nodes:
             init = node.attrs.get("init") if node.op == "attr" else None
-            if isinstance(init, Node) and init.op in ("attr", "floor_divide", "or", "phi"):
+            if isinstance(init, Node) and init.op in ("attr", "floor_divide", "item", "or", "phi"):
                 out.setdefault(init, node.attrs.get("name") or "?")
         return out
 
     def _name(self, node: Node) -> str:
         """A name for a value that is like no other value's: as in the code, where the code names it."""
+        found = self._names.get(node)
+        if found is None:
+            found = self._names[node] = self._new_name(node)
+        return found
+
+    def _new_name(self, node: Node) -> str:
         key: Any = node
         text = self._bound_names.get(node, "") or self._labels.get(node, "") or self._init_names.get(node, "")
         if node.op == "param":
@@ -400,7 +420,7 @@ class KnownFacts:
         if fact.kind not in ("array", "unknown"):
             return fact
         if not fact.dtype:
-            fact = fact.typed(fact.shape, DType({f"{self._name(node)}.dtype"}), fact.assumed | {FLOATING})
+            fact = fact.typed(fact.shape, dtypes.of(f"{self._name(node)}.dtype"), fact.assumed | {FLOATING})
         if fact.kind == "unknown":
             return fact
         shape = fact.shape if fact.shape is not None else Shape(self._name(node), ())

@@ -141,11 +141,28 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         found = _returned(node, facts, depth)
     elif node.op == "fast.scaled_dot_product_attention":
         found = likely(source, facts, depth + 1)
+        width = _width(node.inputs[2], facts, depth + 1) if len(node.inputs) > 2 else None
+        found = found.replace(-1, (width,)) if found is not None and width is not None else found
+    elif node.op == "take_along_axis" and node.attrs.get("axis") is not None:
+        found = likely(node.inputs[1], facts, depth + 1)  # as many axes, and what it isn't taken along meets
     elif node.op == "reshape":
-        found = _reshaped(node.attrs.get("shape"), facts, depth)
+        found = _reshaped(node.attrs.get("shape"), facts, depth) or _parted(node, source, facts, depth)
     elif node.op in TABLE and TABLE[node.op].kind in SAME_SHAPE:
         found = likely(source, facts, depth + 1)
     return found if found is not None else _by_rule(node, facts, depth)
+
+
+def _width(node: Node, facts: KnownFacts, depth: int) -> Expr | None:
+    """The last axis of the values that attention takes, and gives back, where something says it."""
+    if node in facts.arguments:
+        outer, argument = facts.arguments[node]
+        return _width(argument, outer, depth + 1) if depth <= DEEPEST else None
+    shape = likely(node, facts, depth + 1)
+    last = None if shape is None else shape.axis(-1)
+    if last is not None and not any(".shape[" in name for name in last.names):
+        return last
+    ways = node.inputs if node.op == "phi" and depth <= STEPS * 2 else ()
+    return next((w for n in ways[::-1] if n.id < node.id and (w := _width(n, facts, depth + 1)) is not None), None)
 
 
 LAYER_WEIGHTS = {
@@ -207,6 +224,8 @@ def _joined(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
     found.sort(key=lambda way: way[0].op not in REPEATS)
     shapes = [s for _, s in found if s is not None and s.lead is None]
     longest = min(shapes, key=lambda s: (not s.dims, sum(d == 1 for d in s.dims)), default=None)
+    if longest is None and node.op == "loop":
+        return found[0][1]  # of unknown rank
     unknown = [n for n, s in found if (s is None or s.lead is not None) and facts.kind(n) in ("array", "unknown")]
     if longest is not None and ONE in longest.dims and any(n.op in TABLE or n.op == "call" for n in unknown):
         return None  # one row where there may be many
@@ -475,6 +494,24 @@ def _reshaped(sizes: Any, facts: KnownFacts, depth: int) -> Shape | None:
             return None
         dims.append(found)
     return Shape(None, tuple(dims))
+
+
+def _parted(node: Node, source: Node, facts: KnownFacts, depth: int) -> Shape | None:
+    """`x.reshape(n, self.heads, -1)` of an x whose rank isn't proven parts its last axis, where that is known."""
+    sizes = node.attrs.get("shape")
+    if not isinstance(sizes, tuple) or len(sizes) < LONGEST or facts.size(sizes[-1]) != -1:
+        return None
+    parts, whole = sizes[-2], likely(source, facts, depth + 1)
+    fits = whole is not None and (whole.lead is not None or len(whole.dims) == len(sizes) - 1)
+    last = whole.axis(-1) if whole is not None and fits else None
+    counts = isinstance(parts, int) or (isinstance(parts, Node) and parts.op in ("attr", "const"))
+    if last is None or not counts or any(".shape[" in name or name.startswith("%") for name in last.names):
+        return None
+    dims = [facts.size(s) for s in sizes[:-1]]
+    if None in dims or -1 in dims or 0 in dims:
+        return None
+    known = tuple(d for d in dims if d is not None)
+    return Shape(None, (*known, last // known[-1]))
 
 
 def _part_of(shape: Shape | None, part: Any) -> tuple[Expr, ...] | None:

@@ -6,16 +6,20 @@ call may come from the constructor that it stands in, and so on: each chain of c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from typing import TypeVar
 
-from fuselint.graph.across import SELF, Inside, Instance, Reach
+from fuselint.graph.across import SELF, Inside, Instance, Reach, call_arguments
 from fuselint.graph.elsewhere import Elsewhere
-from fuselint.graph.fact import Place
+from fuselint.graph.fact import Default, Place
 from fuselint.graph.facts import Facts
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node
+from fuselint.graph.ops import TABLE
+from fuselint.graph.symbols import Expr
 from fuselint.source.modules import Definition
 
 CHAIN = 3
@@ -50,6 +54,38 @@ def as_made(graph: Graph, ask: Callable[[Facts], T | None]) -> Iterator[tuple[T,
     yield from _ways(elsewhere, found, asked, (found,))
 
 
+def stated_quotient(graph: Graph, node: Node) -> int | None:
+    """The quotient of two sizes of a method's object that the package states, both: by numbers of the code, or by
+    defaults that are numbers, and that it gives nothing else for. It is the same one for each object that it makes."""
+
+    def ask(facts: Facts) -> int | None:
+        number, rests = facts.const(node), facts.of(node).rests
+        stated = bool(rests) and all(type(r.value) is int and not is_overridden(graph, r) for r in rests)
+        return number if type(number) is int and stated else None
+
+    number = graph.facts.const(node)
+    if type(number) is int:
+        return number
+    name, program = graph.context.class_name, graph.program
+    if name is None or program is None:
+        return None
+    elsewhere = program.elsewhere
+    uses = list(islice(elsewhere.uses(Definition(elsewhere.path_of(graph), name)), MOST + 1))
+    uses = [use for use in uses if not elsewhere.is_test(use[0])]
+    made = list(as_made(graph, ask)) if len(uses) <= MOST else []
+    numbers = {number for number, _ in made}
+    known = {str(places[0]) for _, places in made}  # the line of each call
+    return numbers.pop() if len(numbers) == 1 and len(known) == len(uses) else None
+
+
+def is_overridden(graph: Graph, default: Default) -> bool:
+    """Whether the package gives a constructor something else than a default."""
+    if graph.program is None:
+        return False
+    path = os.path.abspath(default.place.path)
+    return graph.program.elsewhere.modules.is_given_otherwise(Definition(path, default.owner), default.name)
+
+
 def is_left_out(graph: Graph) -> bool:
     """Whether the package makes the object of a method only where defaults say that it makes another one."""
     name, program = graph.context.class_name, graph.program
@@ -78,14 +114,16 @@ def _ways(
         if elsewhere.is_test(caller):
             continue  # its sizes are small, and no model's
         place = elsewhere.place_of(caller, call)
-        inside = _made(Facts(caller, Reach(usual=True, elsewhere=elsewhere)), found, call)
-        answer = None if inside is None else ask(inside)
-        if answer is not None:
-            yield answer, (place,)
-            continue
+        facts = Facts(caller, Reach(usual=True, elsewhere=elsewhere))
         around = caller.context.class_name
         owner = None if around is None else Definition(elsewhere.path_of(caller), around)
-        if owner is None or owner in chain or len(chain) >= CHAIN:
+        if owner in chain or len(chain) >= CHAIN:
+            owner = None
+        # What a constructor has by default is not what the package's calls give it.
+        left_open = owner is not None and _rests_on_defaults(facts, call, owner) and _is_made(elsewhere, owner)
+        answer = None if left_open else _asked(facts, found, call, ask)
+        if answer is not None:
+            yield answer, (place,)
             continue
 
         def through(outer: Inside, caller: Graph = caller, call: Node = call) -> T | None:
@@ -93,13 +131,122 @@ def _ways(
             if outer.graph is not caller:
                 facts = Facts(caller, outer.facts.reach)
                 facts.init = outer.facts
-            inside = _made(facts, found, call)
-            return None if inside is None else ask(inside)
+            return _asked(facts, found, call, ask)
 
-        for answer, places in _ways(elsewhere, owner, through, (*chain, owner)):
+        ways = iter(()) if owner is None else _ways(elsewhere, owner, through, (*chain, owner))
+        counts = left_open and owner is not None and not _is_made(elsewhere, owner, in_constructors=True)
+        for answer, places in ways:
             yield answer, (place, *places)
+            counts = False
+        if counts and (answer := _asked(facts, found, call, ask)) is not None:
+            yield answer, (place,)  # a configuration that is read may say otherwise
+
+
+def is_part(graph: Graph) -> bool:
+    """Whether a constructor of the package makes the object of a method, and so says what its sizes are."""
+    name, program = graph.context.class_name, graph.program
+    if name is None or program is None:
+        return False
+    found = Definition(program.elsewhere.path_of(graph), name)
+    return _is_made(program.elsewhere, found, in_constructors=True)
+
+
+def _is_made(elsewhere: Elsewhere, found: Definition, *, in_constructors: bool = False) -> bool:
+    """Whether the package, besides its tests, makes an object of a class by calls that show their arguments."""
+    for caller, call in elsewhere.uses(found):
+        inside = caller.context.qualname.endswith(".__init__")
+        if (inside or not in_constructors) and call_arguments(call) is not None and not elsewhere.is_test(caller):
+            return True
+    return False
+
+
+def _rests_on_defaults(facts: KnownFacts, call: Node, owner: Definition) -> bool:
+    """Whether an argument of a call is made of what the constructor around it has by default."""
+    return any(d.owner == owner.name for n in call.inputs for d in facts.of(n).rests)
+
+
+def _asked(facts: KnownFacts, found: Definition, call: Node, ask: Callable[[Inside], T | None]) -> T | None:
+    inside = _made(facts, found, call)
+    return None if inside is None else ask(inside)
 
 
 def _made(facts: KnownFacts, found: Definition, call: Node) -> Inside | None:
     """The constructor of a class as a call runs it."""
     return facts.constructed(Instance(found, maker=(facts, call), path=SELF))
+
+
+def made_sizes(facts: KnownFacts, known: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that the object of a method has by its constructor's arguments, where the package's calls of that give
+    numbers. Where these differ, those of the smallest object. known: sizes that are numbers anyway."""
+    attributes = [n for n in facts.graph.nodes if n.op == "attr" and facts.kind(n) in ("scalar", "array")]
+    nodes = attributes + [n for n in facts.graph.nodes if n.op in TABLE and TABLE[n.op].kind == "layer"]
+    wanted = {name for n in nodes for s in _own_sizes(n, facts) for name in s.names if ".shape[" not in name}
+    wanted = (wanted | facts.input_axes.keys()) - known.keys()
+    program, owner = facts.graph.program, facts.graph.context.class_name
+    init = None if program is None or owner is None else program.init(owner)
+    arguments = [] if init is None else [p for name, p in init.params.items() if name != "self"]
+    parts: list[dict[str, int]] = []
+
+    def ask(made: Facts) -> dict[str, int] | None:
+        found: dict[str, int] = {}
+        sizes = list(numbered(nodes, facts, made))
+        for p in arguments:
+            size, number = facts.size(p), made.usual(made.size(p))[0]
+            sizes += [(size, number)] if size is not None and number is not None and number > 0 else []
+        found.update((size.bare, n) for size, n in sizes if size.bare is not None)
+        solve(sizes, found)
+        given = ((name, made.usual(size)[0]) for name, size in made.input_axes.items())
+        found.update((name, n) for name, n in given if n is not None and n > 0)
+        if wanted <= found.keys():
+            return found
+        parts.append(found)
+        return None
+
+    ways = [found for found, _ in as_made(facts.graph, ask)] if nodes else []
+    out: dict[str, int] = {}
+    for some in (ways, parts):
+        for way in sorted(some, key=lambda way: (-len(way), math.prod(way.values()))):
+            out = {**way, **out}
+    return out
+
+
+def _own_sizes(node: Node, facts: KnownFacts) -> list[Expr]:
+    """Of what a constructor makes: a number, the axes of a weight, the last axis that a layer gives."""
+    if facts.kind(node) == "scalar":
+        return [s for s in [facts.size(node)] if s is not None]
+    shape = facts.shape(node)
+    dims = () if shape is None else shape.dims if node.op == "attr" else shape.dims[-1:]
+    return list(dims)
+
+
+def numbered(
+    nodes: Sequence[Node], facts: KnownFacts, likely_facts: KnownFacts, never: str | None = None
+) -> Iterator[tuple[Expr, int]]:
+    """The sizes of values, and the numbers that they are in other facts of them. never: whose defaults don't count."""
+    for node in nodes:
+        sizes = [(facts.size(node), likely_facts.size(node))] if facts.kind(node) == "scalar" else []
+        shape, likely_shape = facts.shape(node), likely_facts.shape(node)
+        if shape is not None and likely_shape is not None:
+            dims = shape.tail(len(likely_shape.dims)) or shape.dims  # of an unknown rank too
+            sizes += zip(reversed(dims), reversed(likely_shape.dims), strict=False)
+        for size, likely_size in sizes:
+            number, rests = likely_facts.usual(likely_size)
+            if size is not None and number is not None and number > 0 and not rests_on(rests, never):
+                yield size, number
+
+
+def rests_on(rests: Set[Default], owner: str | None) -> bool:
+    """Whether nothing says a number but the defaults of one constructor; of a configuration, they say more."""
+    return bool(rests) and all(d.owner == owner for d in rests)
+
+
+def solve(sizes: Sequence[tuple[Expr, int]], known: dict[str, int]) -> None:
+    """Adds the names that one size alone leaves open: of 3*n, which is 384, where n is."""
+    for size, number in sizes:
+        if size.bare is not None or not size.names:
+            continue
+        rest = size.substitute(known)
+        (name, *more) = rest.names or ("",)
+        factor = rest.substitute({name: 1}).value() or 0
+        if not more and rest == Expr.name(name) * factor and factor and number % factor == 0:
+            known.setdefault(name, number // factor)

@@ -6,7 +6,7 @@ norm's statistics are small whatever the batch; an activation is not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from fuselint.graph.model import Graph, Node, Slice, operands
@@ -41,10 +41,13 @@ def stated_dtype(weight: Node) -> str:
 
 
 class Origins:
-    """The origins of a graph's values: sets, since an operation mixes what its operands are."""
+    """The origins of a graph's values: sets, since an operation mixes what its operands are.
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.facts = graph, graph.facts
+    given: those of parameters, where the callers say them.
+    """
+
+    def __init__(self, graph: Graph, given: Mapping[Node, frozenset[Origin]] | None = None) -> None:
+        self.graph, self.facts, self.given = graph, graph.facts, given or {}
         angles = _angles(graph)
         self.angles = angles | _all_readers(graph, lambda r: r in angles)
         self.identities = _identities(graph)
@@ -62,6 +65,8 @@ class Origins:
         return frozenset().union(*(self.of(n) for n in nodes)) or frozenset({"table"})
 
     def _find(self, node: Node) -> frozenset[Origin]:
+        if node in self.given:
+            return self.given[node]
         kind = self.facts.kind(node)
         if kind == "scalar" or node.op == "const":
             return frozenset({"number"})

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass, replace
 
+from fuselint.graph.callers import is_given
 from fuselint.graph.canonical import parts
+from fuselint.graph.flow import is_none
 from fuselint.graph.model import Graph, Node, region
 from fuselint.graph.rotations import Rotation, Turned, read, read_permuted, turned, turned_with_rest, with_rest
 from fuselint.graph.shapes import Shape
@@ -105,6 +107,8 @@ def _followed(graph: Graph, group: list[tuple[Node, Turned]]) -> Tabled | None:
         rotation = None if whole is None else _read(whole)
         if whole is not None and rotation is not None:
             ways.append(Way(whole, rotation))
+        elif whole is not None and _is_given_positions(whole):
+            return None
         elif whole is None or _is_open(whole):
             left_open = True
         else:
@@ -155,6 +159,17 @@ def _is_open(whole: Whole) -> bool:
         return True
     given = {n for t in turns for n in region(t, ()) if n in whole.outside}
     return any(_read(stated) is not None for rank in (1, 2) for stated in [_with_rank(whole, given, rank)])
+
+
+def _is_given_positions(whole: Whole) -> bool:
+    """Whether what the function counts where an argument is left out is an argument that other files give: any
+    positions, perhaps others in each row."""
+    turns = [n for n in whole.graph.nodes if n.op in ("cos", "sin")]
+    given = {n for t in turns for n in region(t, ()) if n in whole.outside}
+    optional = [
+        n for n in sorted(given, key=lambda n: n.id) if isinstance(d := n.attrs.get("default"), Node) and is_none(d)
+    ]
+    return any(is_given(*whole.original[n]) for n in optional)
 
 
 def _with_rank(whole: Whole, arguments: set[Node], rank: int) -> Whole:

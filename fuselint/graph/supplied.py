@@ -16,6 +16,7 @@ from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
+from fuselint.graph.unstated import ARRAYS, is_from_outside, wide_weights
 from fuselint.source.modules import Definition
 
 MODEL = "the model's dtype"
@@ -92,7 +93,8 @@ class Supplied:
         if node.op == "attr":
             init = node.attrs.get("init")
             if not isinstance(init, Node) or _may_be_array(init, frame.facts):
-                return None  # loading may replace it
+                is_weight = not path and frame.facts.kind(node) in ARRAYS and not is_from_outside(node)
+                return MODEL if is_weight else None  # loading may replace it
             return self.of(frame, init, path)
         if node.op == "astype":
             return self._cast(frame, node.attrs.get("dtype"))
@@ -101,7 +103,7 @@ class Supplied:
         if op is not None and op.kind == "layer":
             said = self._promoted(frame, node)
             return MODEL if said in WHOLE else said  # no layer gives whole numbers: of tokens it looks up weights
-        if op is not None and op.kind in ("unary", "binary", "ternary"):
+        if op is not None and op.kind in ("unary", "binary", "ternary", "matmul"):
             said = self._promoted(frame, node)
             return "float32" if said in WHOLE and op.dtype in ops_rules.FLOATING else said
         return None
@@ -149,7 +151,8 @@ class Supplied:
             return None
         own = summary.parameters[1:] if summary.kind in ("method", "classmethod") else summary.parameters
         bound = bind(own, *arguments) or {}
-        inner = Frame(self.facts(graph), given={k: (frame, n) for k, n in bound.items()})
+        facts = self.facts(graph)
+        inner = Frame(facts, wide_weights(facts), given={k: (frame, n) for k, n in bound.items()})
         return self._one(inner, tuple(n for _, n in graph.returns), path)
 
     def _called(self, frame: Frame, call: Node) -> Graph | None:

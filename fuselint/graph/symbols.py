@@ -364,9 +364,9 @@ class Expr:
     # -- identity and text --------------------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> bool:
-        if isinstance(other, (int, Fraction)):
-            return self._constant == other
-        return isinstance(other, Expr) and self.terms == other.terms
+        if isinstance(other, Expr):
+            return self.terms == other.terms
+        return isinstance(other, (int, Fraction)) and self._constant == other
 
     def __hash__(self) -> int:
         return self._hash

@@ -26,6 +26,9 @@ MEETING = frozenset({"binary", "ternary", "matmul"})
 TAKING = frozenset({"view", "copy", "gather"})
 STATED = (*HALF, "float32", "complex64")
 
+MADE = frozenset({"zeros", "ones", "full"})
+"""What a constructor makes weights with."""
+
 FARTHEST = 60
 """Values between what a branch computes and what it computes it of."""
 
@@ -207,14 +210,27 @@ def _factors(graph: Graph) -> set[Node]:
     return found
 
 
+def wide_weights(facts: KnownFacts) -> Mapping[str, str]:
+    """The symbols of weights that the constructor makes float32 in so many words, which a checkpoint has in float32
+    too."""
+    if facts.wide_weights is None:
+        out: dict[str, str] = {}
+        for node in facts.graph.nodes if "attr" in facts.graph.ops else ():
+            made = node.attrs.get("init") if node.op == "attr" else None
+            if isinstance(made, Node) and made.op in MADE and made.attrs.get("dtype") == "float32":
+                out.update(dict.fromkeys(facts.dtype(node).symbols, "float32"))
+        facts.wide_weights = out
+    return facts.wide_weights
+
+
 def _defaults(facts: KnownFacts) -> Iterator[tuple[str, str]]:
     """The symbols of parameters that are dtypes, with the dtypes that they have where the caller gives none; and those
-    of weights that the constructor makes float32 in so many words, which a checkpoint has in float32 too."""
+    of weights and of attributes of classes, as constructors and classes state them."""
+    yield from wide_weights(facts).items()
     for node in facts.graph.nodes:
-        made = node.attrs.get("init") if node.op == "attr" else None
-        stated = made.attrs.get("dtype") if isinstance(made, Node) and made.op in ("zeros", "ones", "full") else None
-        if stated == "float32":
-            yield from ((symbol, "float32") for symbol in facts.dtype(node).symbols)
+        said = facts.usual_dtype(node) if node.op == "global" else ""
+        if said:
+            yield facts.name_of(node), said
         default = node.attrs.get("default") if node.op == "param" else None
         if isinstance(default, Node) and default.attrs.get("kind") == "dtype":
             symbols = facts.dtype(node).symbols

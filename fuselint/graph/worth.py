@@ -15,11 +15,12 @@ from weakref import WeakKeyDictionary
 
 import libcst as cst
 
-from fuselint.graph.callers import given
+from fuselint.graph.callers import every_given
 from fuselint.graph.fact import PURE
+from fuselint.graph.makers import is_overridden
 from fuselint.graph.model import Block, Graph, Node, Slice, Statement, operands, region
 from fuselint.graph.ops import TABLE
-from fuselint.graph.origins import ONE_BY_ONE, Origins
+from fuselint.graph.origins import ONE_BY_ONE, Origin, Origins
 from fuselint.graph.state import ASSIGNED
 from fuselint.source.function import walk
 
@@ -60,22 +61,80 @@ def is_few(graph: Graph, root: Node) -> bool:
     return _is_spread(graph, root) or root in _ends_in_integers(graph)
 
 
-def is_given_tables(graph: Graph, operands_: Sequence[Node]) -> bool:
-    """Whether all that a function computes with are arguments, and every call of it in the package gives single numbers
-    or tables of constants: the scale of a filter bank, the steps of a schedule."""
+def is_of_tables(graph: Graph, operands_: Sequence[Node]) -> bool:
+    """Whether all that is computed with are constants, and arguments to which every call in the package gives single
+    numbers or what is made of constants: the scale of a filter bank, the steps of a schedule, positions.
+
+    What a layer weighs them with is as small.
+    """
     arrays = [k for k in operands_ if k.op != "const" and graph.facts.kind(k) in ("array", "unknown")]
-    if not arrays or any(k.op != "param" for k in arrays) or graph.context.qualname.endswith(".__call__"):
+    own = [_own(graph)[k] for k in arrays]
+    if not any(o & MAYBE for o in own) or any(o - MAYBE - CONSTANT - {"weight"} for o in own):
         return False
-    for k in arrays:
-        calls = list(given(graph, k))
-        if not calls or not all(_is_a_table(caller, argument) for caller, argument in calls):
-            return False
-    return True
+    return _is_constant(graph, frozenset().union(*_as_called(graph, arrays, 0)))
 
 
-def _is_a_table(graph: Graph, node: Node) -> bool:
-    constant = {"table", "number", "identity"} | (set() if _is_a_layer(graph) else {"weight"})
-    return Origins(graph).of(node) <= constant or is_of_a_schedule(graph, node)
+CALLS = 3
+"""Calls above one another that are looked at for what is given."""
+CONSTANT: frozenset[Origin] = frozenset({"table", "number", "identity"})
+MAYBE: frozenset[Origin] = frozenset({"given", "unknown"})
+"""What an argument is that the callers may know to be small."""
+
+_origins: WeakKeyDictionary[Graph, dict[int | None, Mapping[Node, frozenset[Origin]]]] = WeakKeyDictionary()
+
+
+def _own(graph: Graph) -> Mapping[Node, frozenset[Origin]]:
+    """The origins of a graph's values as the function itself says them."""
+    known = _origins.setdefault(graph, {})
+    if None not in known:
+        known[None] = _all_origins(graph, {})
+    return known[None]
+
+
+def _all_origins(graph: Graph, given_: Mapping[Node, frozenset[Origin]]) -> Mapping[Node, frozenset[Origin]]:
+    origins = Origins(graph, given_)
+    return {n: origins.of(n) for n in graph.nodes}
+
+
+def _is_constant(graph: Graph, found: frozenset[Origin]) -> bool:
+    """Whether a value of that origin in a function is a constant, or handled once."""
+    if graph.context.cold:
+        return True
+    return found <= CONSTANT or (found <= {*CONSTANT, "weight"} and ("table" in found or not _is_a_layer(graph)))
+
+
+def _as_called(graph: Graph, nodes: Sequence[Node], depth: int) -> list[frozenset[Origin]]:
+    """The origins of values, with those of arguments that are constants wherever the function is called."""
+    own = _own(graph)
+    if depth >= CALLS or not any(own[n] & MAYBE for n in nodes):
+        return [own[n] for n in nodes]
+    known = _origins.setdefault(graph, {})
+    if depth not in known:
+        known[depth] = own  # of a function that calls itself
+        known[depth] = _all_origins(graph, _given_constants(graph, depth))
+    return [known[depth][n] for n in nodes]
+
+
+def _given_constants(graph: Graph, depth: int) -> dict[Node, frozenset[Origin]]:
+    """By the parameter: the origins of what all calls give it, where these are constants."""
+    own = _own(graph)
+    arrays = [p for p in graph.params.values() if own[p] & MAYBE and graph.users.get(p)]
+    arrays = [p for p in arrays if not _is_the_object(graph, p)]
+    found: dict[Node, frozenset[Origin]] = {}
+    for p in arrays:
+        calls = every_given(graph, p)
+        if calls and all(_is_constantly(caller, n, depth + 1) for caller, n in calls):
+            found[p] = frozenset({"table"})
+    # A layer may be called where that isn't seen: with an activation, unless it is given another one.
+    return {} if graph.context.qualname.endswith(".__call__") and len(found) == len(arrays) else found
+
+
+def _is_constantly(graph: Graph, node: Node, depth: int) -> bool:
+    return is_of_a_schedule(graph, node) or all(_is_constant(graph, o) for o in _as_called(graph, [node], depth))
+
+
+def _is_the_object(graph: Graph, parameter: Node) -> bool:
+    return graph.context.class_name is not None and parameter is next(iter(graph.params.values()))
 
 
 def counts(graph: Graph, nodes: Sequence[Node]) -> bool:
@@ -148,6 +207,12 @@ def is_read_out(graph: Graph, root: Node) -> bool:
     return False
 
 
+def decomposes(graph: Graph) -> bool:
+    """Whether a function decomposes a matrix or solves for one, which MLX does on the CPU alone: both processors wait
+    for each other, and beside that a few launches are nothing."""
+    return any(n.op in TABLE and TABLE[n.op].kind == "linalg" for n in graph.nodes)
+
+
 def is_only_read_out(graph: Graph, root: Node) -> bool:
     """Whether all that a function makes of a value are numbers for the host, which waits for them: beside that, a few
     launches are nothing. A function that is no layer's and returns a number makes nothing else."""
@@ -194,16 +259,46 @@ def is_of_another_choice(graph: Graph, node: Node) -> bool:
 
     Switches and numbers say nothing: a configuration's file sets them, and their default is what turns them off.
     """
-    facts, block = graph.usual, None if node.top_stmt is None else node.top_stmt.block
-    while block is not None and block.kind != "function":
-        owner = None if block.owner is None else block.owner.cst
-        test = graph.values.get(owner.test) if isinstance(owner, cst.If) else None
-        if test is not None and test.op in WORDS and any(isinstance(facts.const(n), str) for n in test.inputs):
-            holds = facts.truth(test)
-            if holds is not None and holds is not (block.kind == "then"):
-                return True
-        block = block.parent
+    at = node.top_stmt
+    while at is not None:
+        before = (s.cst for s in graph.statements if s.block is at.block and s.end <= at.index)
+        passed = (test for n in before if isinstance(n, cst.If) for test in _passed(n))
+        if any(_is_other(graph, test, outcome) for test, outcome in passed):
+            return True
+        owner, kind = at.block.owner, at.block.kind
+        if owner is not None and isinstance(owner.cst, cst.If) and _is_other(graph, owner.cst.test, kind == "then"):
+            return True
+        at = owner
     return False
+
+
+def _passed(branch: cst.If) -> Iterator[tuple[cst.BaseExpression, bool]]:
+    """What the tests of an `if` must give for control to come to what stands behind it: one way of it may leave."""
+    at: cst.If | cst.Else | None = branch
+    while isinstance(at, cst.If):
+        if not _leaves(at.body):
+            if isinstance(at.orelse, cst.Else) and _leaves(at.orelse.body):
+                yield at.test, True
+            return
+        yield at.test, False
+        at = at.orelse
+
+
+def _leaves(suite: cst.BaseSuite) -> bool:
+    last = suite.body[-1] if suite.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, (cst.Return, cst.Raise, cst.Continue, cst.Break))
+
+
+def _is_other(graph: Graph, test: cst.CSTNode, wanted: bool) -> bool:
+    """Whether an option is one word by default, so that a test of it gives the other outcome than the wanted one."""
+    node = graph.values.get(test)
+    if node is None or node.op not in WORDS or not any(isinstance(graph.usual.const(n), str) for n in node.inputs):
+        return False
+    return graph.usual.truth(node) is (not wanted) and not any(
+        is_overridden(graph, default) for n in node.inputs for default in graph.usual.of(n).rests
+    )
 
 
 WORDS = frozenset({"equal", "not_equal"})

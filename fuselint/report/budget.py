@@ -60,7 +60,9 @@ def _said(c: Change) -> str:
         return "the same"
     formulas = f"{c.before.formula} -> {c.after.formula}" if c.before.formula != c.after.formula else c.after.formula
     at = " ".join(f"{name}={value}" for name, value in c.after.at.items())
-    return f"{c.kind}: {_cost(c.before, c.bytes_before)} -> {now} [{formulas} bytes{f' at {at}' if at else ''}]"
+    typical = f" ({', '.join(c.after.typical)} of a typical model)" if c.after.typical else ""
+    sizes = f" at {at}{typical}" if at else ""
+    return f"{c.kind}: {_cost(c.before, c.bytes_before)} -> {now} [{formulas} bytes{sizes}]"
 
 
 def _cost(e: Entry, moved: int) -> str:

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from fuselint.finding import Edit, Finding, Fix, ModelSaving, Seconds, Traffic
 from fuselint.graph.symbols import evaluate
-from fuselint.report import Source, duration, escape, percent, plural, size
+from fuselint.report import Source, duration, escape, percent, plural, saving, size
 from fuselint.report.style import Style
 
 MOST_LINES = 6
@@ -117,7 +117,9 @@ def _saving(t: Traffic) -> Iterator[str]:
     """What the fix saves in one call, and in a pass of the model."""
     parts = []
     launches = t.launches_fewer
-    if t.saved_at is not None:
+    if t.saved_at is not None and t.typical:
+        parts.append(saving.in_shares(t))
+    elif t.saved_at is not None:
         sizes = " ".join(f"{name}={value}" for name, value in t.at.items())
         at = f" at {sizes} {t.dtypes}" if sizes else f" in {t.dtypes}"
         parts.append(f"{_amount(t, launches)}{at}{_sources(t)}")
@@ -129,6 +131,8 @@ def _saving(t: Traffic) -> Iterator[str]:
     names = ", ".join(f"{name}: {meaning}" for name, meaning in t.symbols.items() if meaning and meaning != name)
     if t.calls is not None:
         parts.append(f"called {plural(t.calls, 'time')} in the recorded run")
+    if t.saved_at is not None and t.typical:
+        parts.append(saving.unsaid(t))
     if parts:
         yield "; ".join(parts) + (f" [{names}]" if names else "")
     if t.model is not None and (t.model.bytes or t.model.launches):
@@ -171,9 +175,13 @@ PASSES = {"prefill": "a prefill of {tokens} tokens", "decode": "a token", "train
 
 def _in_model(m: ModelSaving, t: Traffic) -> str:
     tokens = "" if m.tokens == 1 else f", {duration(m.seconds.estimate / m.tokens)} a token"
+    objects, of_pass = plural(m.objects, "time"), PASSES[t.phase].format(tokens=m.tokens)
+    if m.typical:
+        fewer = f"{plural(m.launches, 'launch')} fewer (counted) {of_pass}; " if m.launches > 0 else ""
+        return f"the model, {objects}: {fewer}its configuration doesn't say {saving.listed(m.typical)}"
     return (
-        f"the model, {plural(m.objects, 'time')}: saves {size(m.bytes)} and {duration(m.seconds.estimate)} "
-        f"({duration(m.seconds.low)} to {duration(m.seconds.high)}) {PASSES[t.phase].format(tokens=m.tokens)} on "
+        f"the model, {objects}: saves {size(m.bytes)} and {duration(m.seconds.estimate)} "
+        f"({duration(m.seconds.low)} to {duration(m.seconds.high)}) {of_pass} on "
         f"{t.chip}{tokens}; {percent(m.share)} of the {size(m.moved)} that this file moves"
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from fuselint import __version__
 from fuselint.page import Page, Shown
-from fuselint.report import escape
+from fuselint.report import escape, saving
 from fuselint.report.json import finding, proof
 
 PARTS = Path(__file__).parent.parent / "data" / "page"
@@ -74,6 +74,8 @@ def _shown(s: Shown, number: int) -> dict[str, Any]:
         **finding(s.finding),
         "id": _key(number),
         "place": s.finding.place,
+        "saves": saving.brief(s.finding.traffic),
+        "typical": list(s.finding.traffic.typical) if s.finding.traffic else [],
         "source": _excerpt(s.source, s.finding.line, s.finding.end_line),
         "before": asdict(s.before) if s.before else None,
         "after": asdict(s.after) if s.after else None,

@@ -70,4 +70,5 @@ def _traffic(t: Traffic) -> dict[str, Any]:
         "model": asdict(t.model) if t.model else None,
         "calls": t.calls,
         "otherwise": asdict(t.otherwise) if t.otherwise else None,
+        "saves": asdict(t.saves) if t.saves else None,
     }

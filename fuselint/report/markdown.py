@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from fuselint.finding import Finding
-from fuselint.report import Source, escape, plural, size
+from fuselint.report import Source, escape, plural, saving
 
 MOST_ROWS = 200
 """GitHub takes a comment of 65,536 characters."""
@@ -31,11 +31,9 @@ def _lines(findings: Sequence[Finding]) -> Iterator[str]:
 
 
 def _saves(f: Finding) -> str:
-    t = f.traffic
-    if t is None or not t.saved_at:
-        return ""
-    assumed = f" ({escape.markdown(', '.join(t.assumed))} assumed)" if t.assumed else ""
-    return f"{t.least}{size(t.saved_at)}{assumed}"
+    t, saved = f.traffic, escape.markdown(saving.brief(f.traffic))
+    is_number = t is not None and saved and not t.typical
+    return f"{saved} ({escape.markdown(', '.join(t.assumed))} assumed)" if t and is_number and t.assumed else saved
 
 
 def _fix(f: Finding) -> str:

@@ -11,6 +11,7 @@ from fuselint.finding import Finding, Traffic, Verification
 from fuselint.report import duration, plural, size
 from fuselint.report.json import finding as as_json
 from fuselint.report.page import page, table
+from fuselint.report.saving import brief
 
 OUTCOMES = ("passed", "failed", "not verifiable")
 
@@ -75,8 +76,8 @@ def _notes(v: Verification) -> Iterator[str]:
 
 def _traffic(t: Traffic) -> Iterator[tuple[str, str]]:
     yield "kernels", f"{t.kernels_now} before, {t.kernels_fused} after"
-    at = " ".join(f"{n}={v}" for n, v in t.at.items())
-    saved = f"; {t.least}{size(t.saved_at)} saved at {at}" if t.saved_at else ""
+    at = " at " + " ".join(f"{n}={v}" for n, v in t.at.items()) if t.at and not t.typical else ""
+    saved = f"; {brief(t)} saved{at}" if t.saved_at else ""
     yield "bytes", f"{t.bytes_now} before, {t.bytes_fused} after{saved}"
 
 

@@ -76,7 +76,7 @@ def _result(f: Finding, rule: int, file: FileText) -> dict[str, Any]:
             "bytesFused": t.bytes_fused,
             "kernelsNow": t.kernels_now,
             "kernelsFused": t.kernels_fused,
-            **({} if t.saved_at is None else {"bytesSaved": t.saved_at}),
+            **({} if t.saved_at is None or t.typical else {"bytesSaved": t.saved_at}),
         }
     return result
 

@@ -26,7 +26,7 @@ def render(settings: Settings, codes: frozenset[str], form: str) -> str:
 UNSET = {
     "dtype": "bf16 is assumed, or f32 where that saves less",
     "phase": "prefill is assumed",
-    "model-config": "sizes are assumed",
+    "model-config": "sizes are those that the code says",
     "chip": "this machine's",
     "target-mlx": "the newest",
     "facts": "of no recorded run",

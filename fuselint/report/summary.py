@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from fuselint.report import duration, escape, plural, size
+from fuselint.report import duration, escape, plural, saving, size
 
 if TYPE_CHECKING:
     from fuselint.config import Settings
@@ -47,6 +47,10 @@ MOST_CALLS = 4
 """Of calls that aren't counted, in the line of a model."""
 
 
+LITTLE = 0.01
+"""What makes no difference to a sum of bytes."""
+
+
 def by_saving(finding: Finding) -> tuple[int, float]:
     """What saves most in a pass of the model first: bytes, then time."""
     m = finding.traffic.model if finding.traffic else None
@@ -70,13 +74,15 @@ def models(results: Iterable[FileResult], settings: Settings) -> Iterator[str]:
             continue
         tokens = "a token" if m.tokens == 1 else f"a pass of {m.tokens} tokens"
         left = f"; not counted: {', '.join(m.unknown[:MOST_CALLS])}" if m.unknown else ""
+        guessed = f", {size(m.typical)} of them {saving.TYPICAL}," if m.typical > LITTLE * m.moved else ""
         more = f" and {len(m.unknown) - MOST_CALLS} more" if len(m.unknown) > MOST_CALLS else ""
         time = f"{duration(m.seconds.low)} to {duration(m.seconds.high)}"
         yield (
-            f"{r.path}: {settings.model_config.name} moves {size(m.moved)} {tokens} in {plural(m.functions, 'class')}, "
-            f"{plural(m.launches, 'launch')}; memory alone: {time}{left}{more}"
+            f"{r.path}: {settings.model_config.name} moves {size(m.moved)} {tokens}{guessed} in "
+            f"{plural(m.functions, 'class')}, {plural(m.launches, 'launch')}; memory alone: {time}{left}{more}"
         )
-    if any(f.traffic for r in results for f in r.findings):
+    numbers = (f.traffic for r in results for f in r.findings if f.traffic is not None)
+    if any(not t.typical for t in numbers) or any(r.model is not None for r in results):
         yield f"times are estimates for {chip.name} ({origin})"
 
 
@@ -151,7 +157,10 @@ def verification(finding: Finding) -> Verification | None:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The findings of one rule: how many, how many with a fix, and what they would save together."""
+    """The findings of one rule: how many, how many with a fix, and what they would save together.
+
+    bytes: for ranking also those of findings of which nothing says some size: `unsized` many, with `bytes_unsized`.
+    """
 
     code: str
     name: str
@@ -159,6 +168,8 @@ class Count:
     fixable: int
     bytes: int
     launches: int
+    unsized: int
+    bytes_unsized: int
 
 
 def counts(findings: Iterable[Finding]) -> list[Count]:
@@ -169,9 +180,11 @@ def counts(findings: Iterable[Finding]) -> list[Count]:
     out = []
     for (code, name), found in rows.items():
         fixable = sum(bool(f.fix and f.fix.edits) for f in found)
-        saved = sum(f.traffic.saved_at or 0 for f in found if f.traffic)
-        launches = sum(f.traffic.launches_fewer for f in found if f.traffic)
-        out.append(Count(code, name, len(found), fixable, saved, launches))
+        counted = [f.traffic for f in found if f.traffic]
+        unsized = [t for t in counted if t.saved_at is not None and t.typical]
+        saved, at_typical = (sum(t.saved_at or 0 for t in many) for many in (counted, unsized))
+        launches = sum(t.launches_fewer for t in counted)
+        out.append(Count(code, name, len(found), fixable, saved, launches, len(unsized), at_typical))
     return sorted(out, key=lambda c: (-c.count, c.code))
 
 
@@ -185,9 +198,13 @@ def statistics(findings: Iterable[Finding], form: str = "full") -> str:
     width = max((len(c.name) for c in rows), default=0)
     return "".join(
         f"{c.count:>6}  {c.code}  {c.name:<{width}} {c.fixable:>5} fixable"
-        f" {size(c.bytes):>9} {c.launches:>5} launches\n"
+        f" {c.launches:>5} launches {size(c.bytes - c.bytes_unsized):>9}{_more(c)}\n"
         for c in rows
     )
+
+
+def _more(count: Count) -> str:
+    return f" + {count.unsized} of unknown size" if count.unsized else ""
 
 
 def _in_brackets(parts: Sequence[str]) -> str:

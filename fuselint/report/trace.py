@@ -8,6 +8,7 @@ from typing import Any
 
 from fuselint.chips import Seconds
 from fuselint.report import escape, plural, size
+from fuselint.report.saving import listed
 from fuselint.report.style import Style
 from fuselint.trace.lines import READINGS, Counted, Line, Row, Totals
 from fuselint.trace.model import Kernel, Moved
@@ -123,10 +124,10 @@ def _fixes(report: Survey) -> Iterator[str]:
         f = s.finding
         assert f.fix is not None
         assumed = f"; {', '.join(s.assumed)} assumed" if s.assumed else ""
-        yield (
-            f"  {f.path}:{f.line} {f.code} {f.name} ({f.fix.applicability}), {plural(s.runs, 'run')}:"
-            f" about {size(s.bytes)}, {plural(s.launches, 'launch')}{assumed}"
-        )
+        amount = f"about {size(s.bytes)}, {plural(s.launches, 'launch')}{assumed}"
+        if s.typical:
+            amount = f"{plural(s.launches, 'launch')}; nothing shows {listed(s.typical)}"
+        yield (f"  {f.path}:{f.line} {f.code} {f.name} ({f.fix.applicability}), {plural(s.runs, 'run')}: {amount}")
 
 
 def _percent(part: int, whole: int) -> str:

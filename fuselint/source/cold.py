@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import PurePath
@@ -24,6 +24,9 @@ CACHED = frozenset(["functools.cache", "functools.lru_cache", "functools.cached_
 LOADERS = frozenset(["mlx.core.load", "mlx.nn.quantize", "safetensors.safe_open", "torch.load"])
 LOADS = frozenset(["load_weights", "load_state_dict", "load_file", "from_pretrained"])
 """Methods, by name: their objects are rarely known."""
+
+REPLACES = "update_modules"
+"""The method of MLX's modules that puts others in their place, as quantizing or merging adapters does."""
 
 LOADING_NAME = re.compile(
     r"(?:^|_)(?:load|convert|quantize|dequantize|init|initialize|setup|build|make|create|from|restore|read|import|export"
@@ -55,11 +58,12 @@ def cold(
             out[scope.qualname] = reason
             if reason == _LOADING:
                 loading.add(scope.qualname)
-    _spread(out, loading, calls, _users(calls), {t for targets in references.values() for t in targets})
+    _spread(out, loading, calls, _users(calls), references)
     return out
 
 
 _LOADING = "weight loading"
+_REPLACING = "replaces modules of a model"
 _BY_CALLERS = "called only"
 
 
@@ -75,8 +79,7 @@ def overridden(module: ModuleSummary, hot: Sequence[str], cold: Sequence[str]) -
     found = {q: why for q, why in module.cold.items() if not why.startswith(_BY_CALLERS)}
     out = {q: why for q, why in {**found, **stated}.items() if why}
     loading = {q for q, why in out.items() if why == _LOADING}
-    escaping = {t for targets in module.references.values() for t in targets} | set(stated)
-    _spread(out, loading, module.calls, _users(module.calls), escaping)
+    _spread(out, loading, module.calls, _users(module.calls), module.references, stated)
     return replace(module, cold=out, hot=frozenset(q for q, why in stated.items() if not why))
 
 
@@ -97,19 +100,39 @@ def _spread(
     loading: set[str],
     calls: Mapping[str, Sequence[str]],
     users: Mapping[str, set[str]],
-    escaping: set[str],
+    references: Mapping[str, Sequence[str]],
+    stated: Container[str] = (),
 ) -> None:
     """What only cold functions call is cold, unless it is handed on as a value. Whoever loads weights may also run
-    them, so that spreads nothing; neither does module-level code, where `main()` stands."""
+    them, so that spreads nothing; neither does module-level code, where `main()` stands. What a function that replaces
+    modules hands on of its own runs while it does so."""
     waiting = [q for q in out if q != MODULE and q not in loading]
     pending = {q: len(callers - {q}) for q, callers in users.items()}
+    named_by: dict[str, set[str]] = {}
+    for by, targets in references.items():
+        for target in targets:
+            named_by.setdefault(target, set()).add(by)
+    replacing = {q for q, why in out.items() if why == _REPLACING}
+
+    def is_cold(qualname: str, at: str) -> bool:
+        own = at in replacing and qualname.startswith(f"{at}.<locals>.")
+        return (
+            not pending.get(qualname)
+            and qualname not in out
+            and qualname not in stated
+            and named_by.get(qualname, set()) <= ({at} if own else set())
+        )
+
     while waiting:
         at = waiting.pop()
-        for qualname in sorted(set(calls.get(at, ())) - {at}):
+        called = set(calls.get(at, ())) - {at}
+        for qualname in called:
             pending[qualname] -= 1
-            if not pending[qualname] and qualname not in out and qualname not in escaping:
+        for qualname in sorted(called | set(references.get(at, ()) if at in replacing else ())):
+            if is_cold(qualname, at):
                 reason = out[at]
                 out[qualname] = reason if reason.startswith(_BY_CALLERS) else f"{_BY_CALLERS} from {_short(at)}"
+                replacing |= {qualname} if at in replacing else set()
                 waiting.append(qualname)
 
 
@@ -130,6 +153,8 @@ def _reason(scope: Scope, module: ModuleSummary) -> str:
         return "sanitize" if name == "sanitize" else "weight conversion"
     if _builds_layer(scope, module):
         return "builds a layer from another"
+    if name != "__call__" and any(_method(call) == REPLACES for call in scope.calls):
+        return _REPLACING
     if LOADING_NAME.search(name) and _loads(scope, module):
         return _LOADING
     return ""

@@ -8,15 +8,18 @@ gradient is none of them, since nothing compiled is fused there.
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from fuselint.source.links import Expr
+from fuselint.source.mentions import Mention, Mentions, Suites
 from fuselint.source.modules import Definition, Modules
 from fuselint.source.notes import LINKS
-from fuselint.source.project import MODULE, CompileInfo, ModuleSummary
+from fuselint.source.project import MODULE, CompileInfo, ModuleSummary, unit_of
+from fuselint.source.scopes import dotted
 from fuselint.source.switches import Switches
 from fuselint.source.text import FileText
 from fuselint.source.values import Evaluation, Values, Where
@@ -24,8 +27,15 @@ from fuselint.source.values import Evaluation, Values, Where
 MOST = 4000
 """Functions that are followed from the places that compile."""
 
+MOST_ONCE = 40
+"""Calls that are followed from one that is not compiled to one that runs once."""
+
 FARTHEST = 2
 """Objects inside one another, through whose classes' files a call from outside is looked for."""
+
+
+Call = tuple[Definition, int]
+"""The function that calls, and the line."""
 
 
 def in_package(file: FileText, summary: ModuleSummary, modules: Modules) -> ModuleSummary:
@@ -200,7 +210,12 @@ class Compiled:
                 around = self._compiled_around(path, by, module)
                 if around is not None:
                     inside.add(around)
-                elif Definition(path, by) not in makers and module is not None and self._counts(path, by, line, module):
+                elif (
+                    Definition(path, by) not in makers
+                    and module is not None
+                    and self._counts(path, by, line, module)
+                    and not self._is_once(found, (Definition(path, by), line))
+                ):
                     self.modules.note(f"{LINKS}{path}")
                     name = "module-level code" if by == MODULE else by
                     return f"{name} ({os.path.basename(path)}{f':{line}' if line else ''})", inside
@@ -280,6 +295,51 @@ class Compiled:
             at = module.functions[at].span.outer
         return True
 
+    # -- once ---------------------------------------------------------------------------------------------------------
+
+    def _is_once(self, found: Definition, first: Call) -> bool:
+        """Whether a call outside runs once where the compiled runs again and again: to fill what an object keeps, or
+        beside it, in the function that compiles, or that runs the compiled in a loop."""
+        origin = self.inside.origins[found].by
+        waiting, seen = [first], {first}
+        while waiting:
+            at, line = waiting.pop()
+            held = self.modules.mentions(at.path)
+            if not line or at.name == MODULE or held is None or len(seen) > MOST_ONCE:
+                return False
+            held.by_function.get(at.name)  # where in the function the call stands matters
+            if _fills(held, at.name, line):
+                continue
+            if _is_repeated(held, at.name, line):
+                return False
+            if at == origin or self._repeats_compiled(at, held):
+                continue
+            above = [c for c in self._calls_of(at) if c[0] != at]
+            if not above:
+                return False
+            new = [c for c in above if c not in seen]
+            seen.update(new)
+            waiting += new
+        return True
+
+    def _calls_of(self, found: Definition) -> Iterator[Call]:
+        """The calls of a function that count."""
+        for path in self._candidates(found):
+            module = self.modules.summary(path)
+            for by, line in self._entered_in(path).get(found, ()) if module is not None else ():
+                if module is not None and self._counts(path, by, line, module):
+                    yield Definition(path, by), line
+
+    def _repeats_compiled(self, at: Definition, held: Mentions) -> bool:
+        """Whether a function calls something compiled in a loop."""
+        links, owner = self.evaluation.links(at.path), self.evaluation.owner(at.path, at.name)
+        for call in links.calls.get(at.name, ()) if links is not None else ():
+            if _is_repeated(held, at.name, call.line) and any(
+                v.kind == "wrapped" for v in self.evaluation.of(at.path, call.called, owner)
+            ):
+                return True
+        return False
+
     def _is_dead(
         self, path: str, by: str, module: ModuleSummary | None, within: frozenset[Definition] = frozenset()
     ) -> bool:
@@ -308,3 +368,44 @@ class Compiled:
                 ):
                     return False
         return True
+
+
+def _calls_at(held: Mentions, by: str, line: int) -> Iterator[Mention]:
+    yield from (m for m in held.by_function.get(by, ()) if m.line == line and m.role in ("call", "kept"))
+
+
+def _is_repeated(held: Mentions, by: str, line: int) -> bool:
+    """Whether a call stands in a loop, other than one through the parts of an object: `for layer in self.layers`."""
+    suites = held.suites.get(unit_of(by), Suites())
+    loops = [loop for loop in suites.loops if loop.by == by and loop.first <= line <= loop.last]
+    if len(loops) != 1:
+        return bool(loops)
+    parts = {name for found in held.elements.values() for at, name, _ in found if at == by}
+    return not any(m.text.partition(".")[0] in parts for m in _calls_at(held, by, line))
+
+
+def _fills(held: Mentions, by: str, line: int) -> bool:
+    """Whether a call makes what an object keeps, where that is missing: `if found is None: found = self.made(x)`, of
+    what `found = self.cache.get(key)` read."""
+    return any(
+        wanted and _is_missing(held, by, line, test) for m in _calls_at(held, by, line) for test, wanted in m.tests
+    )
+
+
+def _is_missing(held: Mentions, by: str, line: int, test: ast.expr) -> bool:
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+        return _is_missing(held, by, line, test.values[0])  # what else makes it stale
+    match test:
+        case ast.Compare(left=ast.Name(id=name), ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+            values = [v for v in held.bound.get(by, {}).get(name, ()) if v is not None]
+            made = any(isinstance(v, ast.Call) and v.lineno == line for v in values)
+            return made and any(_is_kept(v.func if isinstance(v, ast.Call) else v) for v in values if v.lineno != line)
+        case ast.Compare(left=ast.Attribute(attr=name), ops=[ast.Is()], comparators=[ast.Constant(value=None)]):
+            stored = held.stored.get(name, ())
+            return _is_kept(test.left) and any(at == by and v is not None and v.lineno == line for at, v in stored)
+    return False
+
+
+def _is_kept(node: ast.expr) -> bool:
+    """`self.cache`, `self.cache.get`"""
+    return isinstance(node, ast.Attribute) and (dotted(node) or "").startswith("self.")

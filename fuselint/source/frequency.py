@@ -23,6 +23,7 @@ from fuselint.source.modules import Definition, Modules, Remembered, is_test
 from fuselint.source.notes import FILES
 from fuselint.source.project import MISSING, MODULE, FunctionSummary, unit_of
 from fuselint.source.scopes import dotted
+from fuselint.source.stages import Stages
 
 MOST = 300
 """Callers that are followed from one function, at most."""
@@ -127,12 +128,21 @@ class Frequencies:
         self._layered: Remembered[Definition, bool] = {}
         self._by_all: Remembered[tuple[Definition, str, int], object] = {}
         self._recall = modules.remembered
+        self._stages = Stages(self)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def of(self, found: Definition) -> Frequency:
         """How often a function runs."""
         return self._recall(self._known, found, lambda: self._of(found))
+
+    def prepares(self, found: Definition, first: int) -> bool:
+        """Whether lines of a function, by the first, only run once before the steps of a solver, in no loop of its
+        own."""
+        held = self.modules.mentions(found.path)
+        suites = held.suites.get(unit_of(found.name), Suites()) if held is not None else Suites()
+        loops = suites.around(found.name, first).loops
+        return not any(self.repeats(found, loop) for loop in loops) and self._stages.prepares(found)
 
     def at(self, found: Definition, first: int, *, beside_innermost: bool = False) -> Frequency:
         """How often lines of a function run, by the first: as often as it does, but for loops, handlers and branches
@@ -397,7 +407,7 @@ class Frequencies:
     def _mentions_of(self, found: Definition) -> Iterator[tuple[str, Mention]]:
         last = found.name.rpartition(".")[2]
         importing = {found.path, *self.modules.users(found)}
-        for path, m in self.named(last, self._reaching(found)):
+        for path, m in self.named(last, self.reaching(found)):
             if path not in importing and m.role != "text" and not self._is_of_import(path, m):
                 continue
             summary = self.modules.summary(path)
@@ -434,7 +444,7 @@ class Frequencies:
                 if name and self.modules.resolve(path, name) == found:
                     yield path, m
 
-    def _reaching(self, found: Definition) -> set[str]:
+    def reaching(self, found: Definition) -> set[str]:
         """The files that may name a definition: its own, those that import it, and those that import its module."""
         stem = PurePath(found.path).stem
         stem = PurePath(found.path).parent.name if stem == "__init__" else stem
@@ -507,13 +517,13 @@ class Frequencies:
 
     def _method_edges(self, at: Definition, owner: Definition, name: str, passed: bool) -> Iterator[_Edge]:
         """The calls of a method, by its name: on `self`, only in its own class and those of its line."""
-        among = self._reaching(owner) if passed or name == "__call__" else None
+        among = self.reaching(owner) if passed or name == "__call__" else None
         for path, m in self.named(name, among):
             if m.role in PASSIVE or m.role == "base" or self._is_off(path, m):
                 continue
             if m.text in (f"self.{name}", f"cls.{name}", f"super.{name}"):
                 by = Definition(path, m.by)
-                if by != at and self._is_of_line(self.owner(by), owner):
+                if by != at and self.is_of_line(self.owner(by), owner):
                     yield self._edge(path, m, at, own=True)
             elif m.role == "text":
                 if name != "__call__":
@@ -533,10 +543,10 @@ class Frequencies:
         if parts[0] == "self" and len(parts) == 3:
             around = self.owner(Definition(path, m.by))
             made = [p for p in self.parts(around) if p.kept == parts[1]] if around is not None else []
-            return bool(made) and not any(p.made is None or self._is_of_line(p.made, owner) for p in made)
+            return bool(made) and not any(p.made is None or self.is_of_line(p.made, owner) for p in made)
         return False
 
-    def _is_of_line(self, one: Definition | None, other: Definition) -> bool:
+    def is_of_line(self, one: Definition | None, other: Definition) -> bool:
         """Whether one class derives from the other, or the other way round."""
         if one is None:
             return False
@@ -578,15 +588,11 @@ class Frequencies:
     def _reads_of_kept(self, path: str, made: Mention) -> Iterator[tuple[str, Mention]]:
         """The places that read what is kept in an attribute: methods of that class, and others of the same file."""
         holder = self.owner(Definition(path, made.by))
-        for at, m in self.named(made.kept, self._reaching(holder) if holder is not None else {path}):
+        for at, m in self.named(made.kept, self.reaching(holder) if holder is not None else {path}):
             if m.role in PASSIVE or m.role in ("base", "through", "text") or "." not in m.text:
                 continue
             if m.text == f"self.{made.kept}":
-                if (
-                    holder is not None
-                    and m.by != made.by
-                    and self._is_of_line(self.owner(Definition(at, m.by)), holder)
-                ):
+                if holder is not None and m.by != made.by and self.is_of_line(self.owner(Definition(at, m.by)), holder):
                     yield at, m
             elif at == path and not self._is_function(at, m) and not self._is_of_another(at, m, holder):
                 yield at, m
@@ -663,12 +669,43 @@ class Frequencies:
         """Whether nothing but itself names a private method, or one that takes no object, and no base that isn't known
         may call it. Another method is for users who have an object."""
         name = found.name.rpartition(".")[2]
-        if name.startswith("__") or self._decorated(function):
+        if not self._is_of_package(owner, function, name) or self._decorated(function):
             return False
-        if not name.startswith("_") and not (function.kind in FREE and self._is_used_otherwise(owner)):
-            return False
-        named = any(path != found.path or m.by != found.name for path, m in self.named(name))
+        others = ((path, m) for path, m in self.named(name) if path != found.path or m.by != found.name)
+        named = any(self._may_name(found, owner, path, m) for path, m in others)
         return not named and self.modules.lineage(owner)[1]
+
+    def _is_of_package(self, owner: Definition, function: FunctionSummary, name: str) -> bool:
+        """Whether none but the package calls a method: a private one, or one that takes no object of a class that the
+        package uses itself, and doesn't offer."""
+        private = name.startswith("_") and not name.startswith("__")
+        free = not name.startswith("_") and function.kind in FREE
+        return private or (free and self._is_used_otherwise(owner))
+
+    def _may_name(self, found: Definition, owner: Definition, path: str, m: Mention) -> bool:
+        """Whether a place may speak of a method, and not of a function, or another class's method, of that name."""
+        if m.role in ELSEWHERE:
+            return True
+        head, dot, _ = m.text.partition(".")
+        if m.role == "import":
+            return False
+        if not dot:
+            return path == found.path and m.by == MODULE  # in the class itself
+        if head in ("self", "cls", "super"):
+            around = self.owner(Definition(path, m.by)) if m.by != MODULE else None
+            if around is None or m.text != f"{head}.{m.name}" or self.is_of_line(around, owner):
+                return True
+            return self.modules.method(around, m.name) is None
+        summary = self.modules.summary(path)
+        name = summary.resolve(m.text, m.by) if summary is not None else None
+        if name is None:
+            return True
+        held = self.modules.resolve(path, name.rpartition(".")[0])
+        if held is None:  # of another package, or a value of this one
+            return name.startswith(".") or self.modules.module(name.partition(".")[0], path) is not None
+        if held.name and self.modules.class_(held) is None:
+            return True
+        return bool(held.name) and self.modules.method(held, m.name) in (None, found)
 
     def _is_entry(self, path: str) -> bool:
         """Whether a file that no other imports may be loaded by its name, or be meant for users.
@@ -720,7 +757,7 @@ class Frequencies:
     def _naming(self, found: Definition) -> Iterator[tuple[str, Mention]]:
         """What may speak of a name of this file: its own names, attributes and texts that something is looked up by
         anywhere, and other texts of files that may name it."""
-        reaching = self._reaching(found)
+        reaching = self.reaching(found)
         for path, m in self.named(found.name):
             if path == found.path:
                 if m.text.partition(".")[0] not in ("self", "super"):
@@ -922,10 +959,29 @@ class Frequencies:
             found = self.mentioned(by)
         elif name == "__init__":
             owner = Definition(by.path, function.class_name)
-            found = self.mentioned(owner)
+            makes = self._makes_itself(owner)
+            found = [(path, m) for path, m in self.mentioned(owner) if m.role != "through" or makes]
         else:
             return self._calls_of_method(by, function, name)
         return self._all_calls([(p, call) for p, m in found for call in self._by_local_name(p, m) or [m]])
+
+    def is_given_otherwise(self, owner: Definition, name: str) -> bool:
+        """Whether a place of the package that makes objects of a class may give an argument that isn't its default."""
+        init = self.modules.method(owner, "__init__")
+        function = self.modules.function(init) if init is not None else None
+        names = [p.name for p in function.parameters] if function is not None else []
+        if function is None or name not in names:
+            return False
+        index, default = names.index(name), function.parameters[names.index(name)].default
+        calls = [(path, m) for path, m in self.mentioned(owner) if m.role in CALLS and not self._is_off(path, m)]
+        return any(self._given(path, m, function, index, 1) != default for path, m in self._used(calls))
+
+    def _makes_itself(self, owner: Definition) -> bool:
+        """Whether `Class.method(...)` may make an object of the class."""
+        lineage, complete = self.modules.lineage(owner)
+        among = {at.path for at in lineage}
+        called = any(m.role in CALLS for _, m in self.named("cls", among))
+        return called or not complete or any(m.text == f"{owner.name}.__init__" for _, m in self.named("__init__"))
 
     def _all_calls(self, found: Sequence[tuple[str, Mention]]) -> Sequence[tuple[str, Mention]]:
         """The calls among the places that name a function or class; none where others may call it too."""
@@ -943,12 +999,23 @@ class Frequencies:
             if all(self._makes_nothing(owner, path, m) for path, m in found):
                 return list(self._calls_by_itself(owner))
             return list(self._calls_of_objects(owner)) if self._all_calls(found) else ()
-        if not name.startswith("_") or name.startswith("__"):
+        owner = Definition(by.path, function.class_name or "")
+        if not self._is_of_package(owner, function, name):
             return ()
-        named = list(self.named(name))
-        own = all(m.role in CALLS and m.text == f"self.{name}" and path == by.path for path, m in named)
-        same = all(m.by.startswith(f"{function.class_name}.") for _, m in named)
-        return named if own and same else ()
+        named = [(path, m) for path, m in self.named(name) if self._may_name(by, owner, path, m)]
+        return named if all(self._is_own_call(by, function, path, m) for path, m in named) else ()
+
+    def _is_own_call(self, by: Definition, function: FunctionSummary, path: str, m: Mention) -> bool:
+        """Whether a place calls a method on `self`, or one that takes no object on its class."""
+        head, _, rest = m.text.partition(".")
+        if m.role not in CALLS or m.by == MODULE:
+            return False
+        if rest == m.name and head in ("self", "super"):
+            return True
+        summary = self.modules.summary(path)
+        name = summary.resolve(m.text, m.by) if summary is not None else None
+        called = (rest == m.name and head == "cls") or (name is not None and self.modules.resolve(path, name) == by)
+        return function.kind in FREE and called
 
     def _makes_nothing(self, owner: Definition, path: str, m: Mention) -> bool:
         """Whether a place that names a class neither makes an object nor is given one from elsewhere."""

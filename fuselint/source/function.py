@@ -1,17 +1,20 @@
-"""The LibCST tree of one function, parsed alone, with the way back to offsets in its file."""
+"""The LibCST tree of one function, made alone, with the way back to offsets in its file."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
 from fuselint.errors import TooComplex
+from fuselint.source.fromast import Unsure, converted
 from fuselint.source.spans import FunctionSpan
 from fuselint.source.text import FileText
 
@@ -26,25 +29,18 @@ LONGEST = 300_000
 class FunctionSource:
     """A function as text and tree.
 
-    node: the FunctionDef, or the Lambda. start, end: its offsets in the file, decorators included.
-    indent: the white space before its first line.
+    node: the FunctionDef, or the Lambda, without the fields of layout. start, end: its offsets in the file, decorators
+    included. indent: the white space before its first line.
     """
 
     def __init__(
-        self,
-        file: FileText,
-        span: FunctionSpan,
-        module: cst.Module,
-        node: cst.FunctionDef | cst.Lambda,
-        shift: int,
-        text: str = "",
+        self, file: FileText, span: FunctionSpan, node: cst.FunctionDef | cst.Lambda, shift: int, text: str
     ) -> None:
         self.file = file
         self.at = span
-        self.module = module
         self.node = node
-        self._shift = shift  # from offsets in module.code to offsets in the file
-        self._parsed = text  # what the module was made of
+        self._shift = shift  # from offsets in the parsed text to offsets in the file
+        self._parsed = text
 
     @property
     def qualname(self) -> str:
@@ -78,15 +74,16 @@ class FunctionSource:
         As in `ast`, the parentheses of a tuple or generator belong to it. A function or class begins at its first
         decorator.
         """
-        start, end = self._positions.span(node)
+        start, end = self._positions.span(self._exact[node])
         return start + self._shift, end + self._shift
 
     def outer_span(self, node: cst.CSTNode) -> tuple[int, int]:
         """As `span`, with the parentheses that belong to the node."""
         start, end = self.span(node)
-        for left in getattr(node, "lpar", ())[:1]:
+        exact = self._exact[node]
+        for left in getattr(exact, "lpar", ())[:1]:
             start = self._positions.inner[left][0] + self._shift
-        for right in getattr(node, "rpar", ())[-1:]:
+        for right in getattr(exact, "rpar", ())[-1:]:
             end = self._positions.inner[right][1] + self._shift
         return start, end
 
@@ -105,14 +102,35 @@ class FunctionSource:
         return first, last
 
     @cached_property
+    def _module(self) -> cst.Module:
+        """The text as LibCST parses it, white space and all."""
+        return cst.parse_module(self._parsed)
+
+    @cached_property
+    def _exact(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
+        """Each node of the tree as LibCST parses it."""
+        out: dict[cst.CSTNode, cst.CSTNode] = {}
+        stack: list[tuple[cst.CSTNode, cst.CSTNode | None]] = [(self.node, _definition(self._module))]
+        while stack:
+            node, exact = stack.pop()
+            if exact is None or type(node) is not type(exact):
+                raise self._unplaced()
+            out[node] = exact
+            stack.extend(zip_longest(children(node), children(exact)))
+        return out
+
+    @cached_property
     def _positions(self) -> _Positions:
-        state = _Positions(self.module.default_indent, self.module.default_newline)
+        state = _Positions(self._module.default_indent, self._module.default_newline)
         with recursion_limit(DEEPEST * 20):
-            self.module._codegen(state)
-        start, end = state.span(self.node)
+            self._module._codegen(state)
+        start, end = state.span(self._exact[self.node])
         if (start + self._shift, end + self._shift) != (self.start, self.end):  # a LibCST that prints otherwise
-            raise TooComplex(f"{self.file.path}:{self.at.line}: {self.qualname}: positions can't be told")
+            raise self._unplaced()
         return state
+
+    def _unplaced(self) -> TooComplex:
+        return TooComplex(f"{self.file.path}:{self.at.line}: {self.qualname}: positions can't be told")
 
 
 def parse_function(file: FileText, span: FunctionSpan, before: FunctionSource | None = None) -> FunctionSource:
@@ -139,16 +157,26 @@ def parse_function(file: FileText, span: FunctionSpan, before: FunctionSource | 
         prefix, suffix = (f"if True:{file.newline}" if indented else ""), file.newline
     whole = prefix + text[begin:end] + suffix
     if before is not None and before._parsed == whole:
-        return FunctionSource(file, span, before.module, before.node, begin - len(prefix), whole)
+        return FunctionSource(file, span, before.node, begin - len(prefix), whole)
     try:
-        module = cst.parse_module(whole)
+        module = _parsed(whole)
     except (cst.ParserSyntaxError, cst.CSTValidationError, RecursionError, UnicodeError) as e:
         reason = getattr(e, "message", None) or type(e).__name__
         raise TooComplex(f"{file.path}:{span.line}: {span.qualname} can't be parsed alone: {reason}") from None
     node = _definition(module)
     if node is None:
         raise TooComplex(f"{file.path}:{span.line}: {span.qualname} can't be parsed alone")
-    return FunctionSource(file, span, module, node, begin - len(prefix), whole)
+    return FunctionSource(file, span, node, begin - len(prefix), whole)
+
+
+def _parsed(text: str) -> cst.Module:
+    """The tree of a text, of nodes that may lack the fields of layout."""
+    try:
+        with warnings.catch_warnings(), recursion_limit(DEEPEST * 20):
+            warnings.simplefilter("ignore")
+            return converted(text)
+    except (Unsure, SyntaxError, ValueError, RecursionError, MemoryError, cst.ParserSyntaxError):
+        return cst.parse_module(text)  # which can, or says why not
 
 
 def _definition(module: cst.Module) -> cst.FunctionDef | cst.Lambda | None:
@@ -182,7 +210,11 @@ _LAYOUT = (
     cst.LeftCurlyBrace,
     cst.RightCurlyBrace,
 )
-_LAYOUT_FIELDS = frozenset(["leading_lines", "lines_after_decorators", "header", "footer", "lpar", "rpar"])
+_LAYOUT_FIELDS = frozenset(
+    """asynchronous colon comma dot equal first_colon footer header indent lbrace lbracket leading_lines
+    leading_whitespace lines_after_decorators lpar newline rbrace rbracket rpar second_colon semicolon star
+    trailing_whitespace""".split()
+)
 _IN_SOURCE_ORDER = {
     cst.FunctionDef: ("decorators", "name", "params", "returns", "body"),
     cst.ClassDef: ("decorators", "name", "bases", "keywords", "body"),

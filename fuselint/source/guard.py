@@ -23,7 +23,7 @@ from functools import lru_cache
 
 from fuselint.finding import Edit
 from fuselint.rulebook import NoFix
-from fuselint.source.screen import syntax
+from fuselint.source.screen import nodes, syntax
 from fuselint.source.suppress import spoken
 
 PRAGMA = re.compile(
@@ -97,7 +97,7 @@ class _Known:
 def _read(text: str) -> _Known:
     """What is known of a file. Many fixes of one are checked in a row."""
     tree = syntax(text)
-    names = frozenset(n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
+    names = frozenset(n.id for n in nodes(text) if isinstance(n, ast.Name))
     starts, parts = Offsets(text).starts, [0]
     held: list[list[ast.stmt]] = [[]]
     last = 0

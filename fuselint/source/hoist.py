@@ -14,7 +14,7 @@ from fuselint.rulebook import HoistedHelper
 from fuselint.source.layout import Page, has_spaced_powers, width_of
 from fuselint.source.project import MODULE, ModuleSummary
 from fuselint.source.removal import above, blank_before, line_end
-from fuselint.source.screen import syntax
+from fuselint.source.screen import nodes, syntax
 from fuselint.source.text import FileText
 
 CORE, NN, PARTIAL = "mlx.core", "mlx.nn", "functools.partial"
@@ -91,8 +91,7 @@ class Surroundings:
         if parent == "functools":
             return True
         return any(
-            isinstance(n, ast.alias) and n.name == f"{parent}.{last}" and not n.asname
-            for n in ast.walk(parsed(self.file))
+            isinstance(n, ast.alias) and n.name == f"{parent}.{last}" and not n.asname for n in nodes(self.file.text)
         )
 
     def _import(self, target: str, scope: str) -> str:
@@ -318,7 +317,7 @@ def _module_binds(stmt: ast.stmt) -> set[str]:
 def taken_names(file: FileText) -> frozenset[str]:
     """Every name that a file reads or binds anywhere."""
     out: set[str] = set()
-    for n in ast.walk(parsed(file)):
+    for n in nodes(file.text):
         if isinstance(n, ast.Name):
             out.add(n.id)
         elif isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

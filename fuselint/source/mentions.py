@@ -129,6 +129,7 @@ class Mentions:
     that a function's local names are assigned; None for what binds them otherwise.
     elements: by attribute of self, the loops through what it holds: their function, an element's name, and the line.
     renamed: the names that imports give to what is called otherwise.
+    handed: by function, the attributes of something else than self that it assigns, with the outline of what.
     """
 
     suites: Mapping[str, Suites]
@@ -140,6 +141,7 @@ class Mentions:
     bound: Mapping[str, Mapping[str, Sequence[ast.expr | None]]]
     elements: Mapping[str, Sequence[tuple[str, str, int]]]
     renamed: Container[str]
+    handed: Mapping[str, Sequence[tuple[str, ast.expr]]]
 
     def watched(self, tell: Callable[[str], None]) -> Mentions:
         """The same, with its parts: which of their keys is looked up is told. Who reads the others tells it himself."""
@@ -159,6 +161,7 @@ class Mentions:
             "bound": self.bound,
             "elements": self.elements,
             "renamed": dict.fromkeys(sorted(self.renamed), True),
+            "handed": self.handed,
         }
 
 
@@ -186,6 +189,7 @@ def mentions(tree: ast.Module) -> Mentions:
         walker.bound,
         walker.elements,
         renamed,
+        walker.handed,
     )
 
 
@@ -224,6 +228,7 @@ class _Walker:
         self.assigned: dict[str, dict[str, list[tuple[int, tuple[Test, ...]]]]] = {}
         self.bound: dict[str, dict[str, list[ast.expr | None]]] = {}
         self.elements: dict[str, list[tuple[str, str, int]]] = {}
+        self.handed: dict[str, list[tuple[str, ast.expr]]] = {}
         self.mlx: set[str] = set()  # modules of MLX, by the names that imports give them
 
     def visit(self, node: ast.AST, at: _At) -> None:
@@ -347,6 +352,8 @@ class _Walker:
         else:
             plain = first if len(node.targets) == 1 and isinstance(first, ast.Name) and not at.loops else None
             self._all([] if plain else node.targets, at)
+            if isinstance(first, ast.Attribute):
+                self.handed.setdefault(at.by, []).append((first.attr, outline(node.value)))
             if plain is not None:
                 self._bind(plain, at, outline(node.value))
             self.visit(node.value, replace(at, role=_of_module(first, node.value)) if at.by == MODULE else at)

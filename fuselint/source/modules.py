@@ -34,9 +34,13 @@ from fuselint.source.notes import (
     ON_METAL,
     OTHER_VERSION,
     OUTLINE,
+    OVERRIDDEN,
     PACKAGE,
+    PREPARING,
     RENAMED,
+    ROUNDS,
     SHOWN,
+    SOLVING,
     SUMMARY,
     TEXT,
     USERS,
@@ -51,6 +55,7 @@ from fuselint.source.notes import (
 )
 from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise, unit_of
 from fuselint.source.screen import parse
+from fuselint.source.stepping import solver_loops
 from fuselint.source.text import FileText, content, read, slashed
 from fuselint.source.watched import PRESENT, WatchedLinks, WatchedSummary
 
@@ -142,7 +147,10 @@ class Modules:
         self._compiled: dict[str, tuple[Compiled, Trail]] = {}
         self._mentions: dict[str, Mentions | None] = {}
         self._frequencies: dict[tuple[str, bool], Frequencies] = {}
+        self._imports: Remembered[str, Mapping[str, frozenset[str]]] = {}
         self._imported: Remembered[str, frozenset[str]] = {}
+        self._solvers: Remembered[str, frozenset[str]] = {}
+        self._importers: Remembered[str, frozenset[str]] = {}
         self._notes: Notes | None = None
         self._trail: Trail | None = None
         self._by_outline = False  # whether no line of what is read matters
@@ -250,6 +258,13 @@ class Modules:
             elif question.startswith(LAYERS):
                 where, _, named = question.partition(" of ")
                 self.is_of_layers(_definition(named), on_metal=where.endswith(ON_METAL))
+            elif question.startswith(PREPARING):
+                where, _, named = question[len(PREPARING) :].partition(" in ")
+                line = where.removesuffix(ON_METAL)
+                self._prepares(_definition(named), int(line) if line else None, where.endswith(ON_METAL))
+            elif question.startswith(OVERRIDDEN):
+                name, _, named = question[len(OVERRIDDEN) :].partition(" in ")
+                self.is_given_otherwise(_definition(named), name)
             elif question.startswith(FREQUENCY):
                 where, _, named = question[len(FREQUENCY) :].partition(" in ")
                 line = where.removesuffix(ON_METAL)
@@ -438,7 +453,7 @@ class Modules:
         if summary is None:
             return None
         name = ".".join(parts)
-        if summary.defined(name) or name in summary.constants:
+        if summary.defined(name) or name in summary.constants or name in summary.arrays:
             return Definition(path, name)
         owner = ".".join(parts[:-1])
         return self.method(Definition(path, owner), parts[-1]) if owner in summary.classes else None
@@ -628,17 +643,62 @@ class Modules:
         """The files of a package that another one imports, or imports something from."""
         self.note(f"{IMPORTS}{folder}")
         self.note(f"{FILES}{folder}")
-        return self.remembered(self._imported, folder, lambda: self._index(folder).imported(self))
+        return self.remembered(self._imported, folder, lambda: frozenset().union(*self._importing(folder).values()))
+
+    def _importing(self, folder: str) -> Mapping[str, frozenset[str]]:
+        """The files of a package, tests apart, that import others, and which."""
+        self.note(f"{IMPORTS}{folder}")
+        self.note(f"{FILES}{folder}")
+        return self.remembered(self._imports, folder, lambda: self._index(folder).imported(self))
+
+    def solver_loops(self, found: Definition) -> list[int]:
+        """The lines in which the rounds of a solver begin in a function, and in those inside it."""
+        unit = unit_of(found.name)
+        self.note(of_file(ROUNDS, unit, found.path))
+        known, start = self.read(found.path), self._line(found)
+        return [] if known is None else [start + line for line in rounds_in(known[1], known[0].text, unit)]
+
+    def solving(self, folder: str) -> list[str]:
+        """The files of a package, tests apart, that have the loop of a solver."""
+        self.note(f"{SOLVING}{folder}")
+        self.note(f"{FILES}{folder}")
+        return [p for p in self._index(folder).solving if not is_test(p, folder)]
+
+    def solvers(self, folder: str) -> frozenset[str]:
+        """Those files, and the files that come to one by what they import."""
+        return self.remembered(self._solvers, folder, lambda: self._and_importers(folder, self.solving(folder)))
+
+    def importers(self, folder: str, path: str) -> frozenset[str]:
+        """A file of a package, and those that come to it by what they import."""
+        return self.remembered(self._importers, path, lambda: self._and_importers(folder, [path]))
+
+    def _and_importers(self, folder: str, paths: Sequence[str]) -> frozenset[str]:
+        by: dict[str, list[str]] = {}
+        for importer, imported in self._importing(folder).items():
+            for one in imported:
+                by.setdefault(one, []).append(importer)
+        found, waiting = set(paths), list(paths)
+        while waiting:
+            new = set(by.get(waiting.pop(), ())) - found
+            found |= new
+            waiting += new
+        return frozenset(found)
 
     def frequency(self, found: Definition, first: int, *, beside_innermost: bool, on_metal: bool = False) -> Frequency:
         """How often lines of a function run, by the first of them: see `Frequencies.at`."""
+        line = self._line_inside(found, first)
+        if line is None:
+            return self._frequency_of(found, on_metal)
+        return self._frequency_at(found, line, beside_innermost=beside_innermost, on_metal=on_metal)
+
+    def _line_inside(self, found: Definition, line: int) -> int | None:
+        """A line of a function as it is counted in there; None where no loop, branch or handler is around it."""
         from fuselint.source.mentions import Suites
 
         held, unit = self.mentions(found.path), unit_of(found.name)
-        if held is None or not held.suites.get(unit, Suites()).around(found.name, first):
-            return self._frequency_of(found, on_metal)
-        line = first - self._line(found)
-        return self._frequency_at(found, line, beside_innermost=beside_innermost, on_metal=on_metal)
+        if held is None or not held.suites.get(unit, Suites()).around(found.name, line):
+            return None
+        return line - self._line(found)
 
     def _line(self, found: Definition) -> int:
         """The line where the outermost function begins that a function lies in: lines in there are told from it on."""
@@ -679,6 +739,28 @@ class Modules:
             return str(self.frequencies(found.path, on_metal).is_of_layers(found))
 
         return self._ask_outlines(question, make) == str(True)
+
+    def prepares(self, found: Definition, first: int, on_metal: bool = False) -> bool:
+        """Whether lines of a function run once before the steps of a solver: see `Frequencies.prepares`."""
+        return self._prepares(found, self._line_inside(found, first), on_metal)
+
+    def _prepares(self, found: Definition, line: int | None, on_metal: bool) -> bool:
+        question = f"{PREPARING}{'' if line is None else line}{ON_METAL if on_metal else ''} in {found}"
+
+        def make() -> str:
+            known = self.frequencies(found.path, on_metal)
+            return str(known.prepares(found, self._line(found) + (line or 0)))
+
+        return self._ask_outlines(question, make) == str(True)
+
+    def is_given_otherwise(self, owner: Definition, name: str) -> bool:
+        """Whether the package gives a constructor something else than a default: see
+        `Frequencies.is_given_otherwise`."""
+
+        def make() -> str:
+            return str(self.frequencies(owner.path).is_given_otherwise(owner, name))
+
+        return self._ask_outlines(f"{OVERRIDDEN}{name} in {owner}", make) == str(True)
 
     # -- derived classes ----------------------------------------------------------------------------------------------
 
@@ -747,6 +829,20 @@ def names_of(summary: ModuleSummary, name: str) -> set[str]:
     return {k for k, target in summary.imports.items() if target.rpartition(".")[2] == name}
 
 
+def rounds_in(summary: ModuleSummary, text: str, unit: str) -> list[int]:
+    """Where the rounds of solvers begin in a function, in its own lines."""
+    function = summary.functions.get(unit)
+    if function is None:
+        return []
+    first, last = function.span.line, text.count("\n", 0, function.span.end) + 1
+    return [line - first for line in _solver_loops(text) if first <= line <= last]
+
+
+@lru_cache(maxsize=8)
+def _solver_loops(text: str) -> tuple[int, ...]:
+    return solver_loops(text.encode("utf-8", "replace"))
+
+
 _FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^()]*\)|[^\n]*)", re.MULTILINE)
 _COMMENT = re.compile(rb"#[^\n]*")
 _COMPILE = re.compile(rb"(?<!\bre\.)(?<!\w)compile\b")
@@ -781,23 +877,29 @@ class Index:
                 out.setdefault(word, []).append(path)
         return out
 
-    def imported(self, modules: Modules) -> frozenset[str]:
-        """The files that another one, tests apart, imports or imports something from."""
+    def imported(self, modules: Modules) -> dict[str, frozenset[str]]:
+        """The files, tests apart, that import others or something from them, and which."""
         stems = {os.path.splitext(os.path.basename(p))[0] for p in python_files(self._folder)}
-        out = set()
+        out: dict[str, set[str]] = {}
         for name, files in self._imports.items():
             for path, sources in files.items():
                 if is_test(path, self._folder):
                     continue
                 for source in sources:
                     inner = f"{source}{'' if source.endswith('.') else '.'}{name}" if name in stems else source
-                    out |= {f for f in (modules.module(source, path), modules.module(inner, path)) if f and f != path}
-        return frozenset(out)
+                    found = modules.module(source, path), modules.module(inner, path)
+                    out.setdefault(path, set()).update(f for f in found if f and f != path)
+        return {path: frozenset(found) for path, found in out.items()}
 
     @cached_property
     def compiling(self) -> list[str]:
         """The files that may compile something that leads to another file."""
         return [p for p in python_files(self._folder) if compiles_more(self._data(p))]
+
+    @cached_property
+    def solving(self) -> list[str]:
+        """The files that have the loop of a solver."""
+        return [p for p in python_files(self._folder) if solver_loops(self._data(p))]
 
     @cached_property
     def differentiating(self) -> list[str]:

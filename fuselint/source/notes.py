@@ -25,26 +25,30 @@ NAMING, RENAMED = "naming ", "renamed "
 """How leaves begin that are about what a file has by some key: the functions whose text a pattern is found in, and what
 its imports call something of a name."""
 
+ROUNDS = "rounds "
+"""How leaves begin that are about where the rounds of a solver begin in a function, in its own lines."""
+
 MENTIONS = "mentions "
 """How leaves begin that are about a part of the places of a file that read names, with the lines that they have in
 their function."""
 
-FILES, IMPORTS, COMPILING, WORD = "files of ", "imports in ", "compiling in ", "word "
+FILES, IMPORTS, COMPILING, SOLVING, WORD = "files of ", "imports in ", "compiling in ", "solving in ", "word "
 """How leaves begin that are about a package, named by its folder: which Python files it has, what they import, which
-may compile something, which hold a word."""
+may compile something, which have the loop of a solver, which hold a word."""
 
 ANYTHING = "anything"
 """The leaf that any change is one of."""
 
 COMPILED, USERS, READING, PACKAGE = "compiled in ", "users of ", "reading ", "package of "
-FREQUENCY, LAYERS, OTHER_VERSION, HALF = "how often ", "layers", "another ", "half precision of "
+FREQUENCY, LAYERS, PREPARING = "how often ", "layers", "preparing "
+OVERRIDDEN, OTHER_VERSION, HALF = "given otherwise ", "another ", "half precision of "
 """How questions begin."""
 ON_METAL = " on Metal"
 """How the part of a question ends that says where code runs."""
 
-OF_FILES = (SUMMARY, OUTLINE, TEXT, CALLS, SHOWN, NAMING, RENAMED, LINKS, MENTIONS, NAMES)
-IN_FOLDERS = (IMPORTS, COMPILING, WORD)
-QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, OTHER_VERSION, HALF)
+OF_FILES = (SUMMARY, OUTLINE, TEXT, CALLS, SHOWN, NAMING, RENAMED, ROUNDS, LINKS, MENTIONS, NAMES)
+IN_FOLDERS = (IMPORTS, COMPILING, SOLVING, WORD)
+QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, PREPARING, OVERRIDDEN, OTHER_VERSION, HALF)
 
 
 def kind_of(path: str, kind: str) -> str:
@@ -97,7 +101,7 @@ def file_of(leaf: str) -> str | None:
     """The file whose text a leaf is about; None where it is about none."""
     if leaf.startswith(OF_FILES):
         return leaf.partition(" of ")[2]
-    return None if leaf.startswith((KIND, FILES, IMPORTS, COMPILING, WORD, ANYTHING)) else leaf
+    return None if leaf.startswith((KIND, FILES, *IN_FOLDERS, ANYTHING)) else leaf
 
 
 def folder_of(leaf: str) -> str | None:

@@ -95,13 +95,14 @@ class FunctionSummary:
 class Field:
     """A class-level name with an annotation or a literal value: a dataclass field, or a class attribute.
 
-    factory: the class, qualified, of which its default is a new instance.
+    factory: the class, qualified, of which its default is a new instance. dtype: the one of MLX that its default is.
     """
 
     annotation: str | None = None
     default: Any = MISSING
     line: int = 0
     factory: str = ""
+    dtype: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +162,21 @@ class Compilation:
 
 
 @dataclass(frozen=True)
+class ConstantArray:
+    """An array that a module makes of literals: its shape, and the name of its dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True)
 class ModuleSummary:
     """What is known of a file without looking into the data flow of its functions.
 
     imports: module-level names that stand for something of another module, aliases such as `sdpa = mx.fast.rope`
         included. function_imports: the same for names that a function binds, by its qualname.
     functions, classes: by qualname, nested ones too. constants: module-level literals that are never rebound.
+    arrays: those that are made of literals, likewise.
     compiled: functions that only run inside mx.compile. partly: those that do so in one place of the package and
     not in another, with both places. compilations: every place that compiles.
     cold: why a function is not on the hot path. hot: those that the user says are.
@@ -174,7 +184,7 @@ class ModuleSummary:
     attribute_reads, names: how often an attribute, or any name, is read in the file; a string that spells one counts.
     bound: all module-level names. unclear: those that are bound in several ways: they resolve to nothing.
     stars: the modules of `from m import *`. exported: the names in `__all__`, where it is one literal list.
-    lines: where constants are bound.
+    lines: where constants and arrays are bound.
     """
 
     path: str
@@ -183,6 +193,7 @@ class ModuleSummary:
     functions: Mapping[str, FunctionSummary] = field(default_factory=dict)
     classes: Mapping[str, ClassSummary] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
+    arrays: Mapping[str, ConstantArray] = field(default_factory=dict)
     compiled: Mapping[str, CompileInfo] = field(default_factory=dict)
     partly: Mapping[str, str] = field(default_factory=dict)
     compilations: tuple[Compilation, ...] = ()

@@ -79,6 +79,12 @@ def syntax(text: str) -> ast.Module:
             gc.enable()
 
 
+@lru_cache(maxsize=2)
+def nodes(text: str) -> tuple[ast.AST, ...]:
+    """All nodes of a text's tree. Of a file that is fixed, several ask for them."""
+    return tuple(ast.walk(syntax(text)))
+
+
 def _valid_elsewhere(text: str) -> bool:
     """Whether LibCST, which knows newer syntax, can parse a text that this interpreter can't."""
     if nesting(text) > 100:

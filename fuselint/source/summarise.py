@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 from fuselint.source.project import (
     MISSING,
     ClassSummary,
+    ConstantArray,
     Field,
     FunctionSummary,
     ModuleSummary,
@@ -107,6 +108,7 @@ def _names(path: str, known: Scopes) -> ModuleSummary:
         elif len(bindings) > 1 and value is None and not _compiles_itself(name, bindings):
             unclear.add(name)
     constants: dict[str, Any] = {}
+    arrays: dict[str, ConstantArray] = {}
     lines: dict[str, int] = {}
     for name, value in values.items():  # in source order, so a later one may use an earlier one
         text = dotted(value)
@@ -115,10 +117,13 @@ def _names(path: str, known: Scopes) -> ModuleSummary:
             imports[name] = normalise(imports[head] + text[len(head) :])
         elif (literal := evaluate(value, imports, constants)) is not MISSING:
             constants[name], lines[name] = literal, value.lineno
+        elif (array := _array(value, imports, constants)) is not None:
+            arrays[name], lines[name] = array, value.lineno
     return ModuleSummary(
         path=path,
         imports=imports,
         constants=constants,
+        arrays=arrays,
         bound=frozenset(known.module.bindings),
         unclear=frozenset(unclear),
         stars=tuple(known.module.stars),
@@ -265,7 +270,8 @@ def _class(qualname: str, node: ast.ClassDef, outer: str, module: ModuleSummary)
             text = annotation(statement.annotation, module, outer)
             value = MISSING if statement.value is None else _field_default(statement.value, module)
             made = _factory(statement.value, module, outer)
-            fields[statement.target.id] = Field(text, value, statement.lineno, made)
+            dtype = _dtype(statement.value, module.imports)
+            fields[statement.target.id] = Field(text, value, statement.lineno, made, dtype)
         elif isinstance(statement, ast.Assign) and len(statement.targets) == 1:
             target = statement.targets[0]
             if isinstance(target, ast.Name):
@@ -275,7 +281,8 @@ def _class(qualname: str, node: ast.ClassDef, outer: str, module: ModuleSummary)
                     methods[target.id] = f"{qualname}.{target.id}"
                 else:
                     value = evaluate(statement.value, module.imports, module.constants)
-                    fields[target.id] = Field(None, value, statement.lineno)
+                    dtype = _dtype(statement.value, module.imports)
+                    fields[target.id] = Field(None, value, statement.lineno, dtype=dtype)
     decorators = [_decorator(d, module, outer) for d in node.decorator_list]
     return ClassSummary(
         qualname,
@@ -293,6 +300,12 @@ def _field_default(node: ast.expr, module: ModuleSummary) -> Any:
             if keyword.arg == "default":
                 node = keyword.value
     return evaluate(node, module.imports, module.constants)
+
+
+def _dtype(node: ast.expr | None, imports: Mapping[str, str]) -> str:
+    """The dtype of MLX that an expression may name."""
+    owner, _, name = ("" if node is None else _target(node, imports)).rpartition(".")
+    return name if owner == "mlx.core" else ""
 
 
 def _factory(node: ast.expr | None, module: ModuleSummary, outer: str) -> str:
@@ -392,6 +405,54 @@ def _evaluate(node: ast.expr, imports: Mapping[str, str], constants: Mapping[str
         return _call(target, values)
     return getattr(math, target[5:], MISSING) if target in ("math.pi", "math.e", "math.inf", "math.tau") else MISSING
 
+
+def _array(node: ast.expr, imports: Mapping[str, str], constants: Mapping[str, Any]) -> ConstantArray | None:
+    """`mx.array(0.5, mx.float32)`: an array of literals."""
+    if not isinstance(node, ast.Call) or _target(node.func, imports) != "mlx.core.array" or not node.args:
+        return None
+    stated = [*node.args[1:], *(k.value for k in node.keywords if k.arg == "dtype")]
+    if len(stated) > 1 or len(node.args) + len(node.keywords) != 1 + len(stated):
+        return None
+    try:
+        found = _nested(node.args[0], imports, constants)
+    except RecursionError:
+        return None
+    if found is None or not stated:
+        return found
+    dtype = _dtype(stated[0], imports)
+    return ConstantArray(found.shape, dtype) if dtype else None
+
+
+def _nested(node: ast.expr, imports: Mapping[str, str], constants: Mapping[str, Any]) -> ConstantArray | None:
+    """What an array is made of: a number, or as many alike."""
+    if isinstance(node, (ast.List, ast.Tuple)):
+        inner = [_nested(e, imports, constants) for e in node.elts]
+        first = inner[0] if inner else None
+        if first is None or any(i is None or i.shape != first.shape for i in inner):
+            return None
+        found = {i.dtype for i in inner if i is not None}
+        widest = next((d for d in ("float32", "int32") if d in found), "bool_")
+        return ConstantArray((len(inner), *first.shape), widest)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, (ast.USub, ast.UAdd)):
+        found_of = _nested(node.operand, imports, constants)
+        return found_of if found_of is None or found_of.dtype != "bool_" else ConstantArray((), "int32")
+    if _target(node, imports) in _MLX_NUMBERS:
+        return ConstantArray((), "float32")
+    value = evaluate(node, imports, constants)
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**31:
+        return None  # it takes a wider one
+    dtype = _DTYPES.get(type(value))
+    return None if dtype is None else ConstantArray((), dtype)
+
+
+def _target(node: ast.expr, imports: Mapping[str, str]) -> str:
+    """The qualified name of a dotted name that begins with an import."""
+    head, dot, rest = (dotted(node) or "").partition(".")
+    return normalise(imports[head] + dot + rest) if head in imports else ""
+
+
+_DTYPES: dict[type, str] = {bool: "bool_", int: "int32", float: "float32"}
+_MLX_NUMBERS = frozenset({"mlx.core.inf", "mlx.core.nan", "mlx.core.pi", "mlx.core.e"})
 
 _FUNCTIONS: dict[str, Any] = {
     "float": float,

@@ -24,6 +24,7 @@ from fuselint.source.function import FunctionSource, walk
 from fuselint.source.guard import PRAGMA
 from fuselint.source.hoist import end_of, parsed, start_of
 from fuselint.source.removal import Removal, above, comments_in, line_end, without_gap
+from fuselint.source.screen import nodes
 from fuselint.source.text import FileText
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def _mentions(file: FileText) -> _Mentions:
     def read(name: str, line: int, column: int) -> None:
         out.reads.setdefault(name, []).append(file.ast_offset(line, column))
 
-    for n in ast.walk(parsed(file)):
+    for n in nodes(file.text):
         if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load):
             read(n.attr, n.end_lineno or n.lineno, n.end_col_offset or 0)
         elif isinstance(n, ast.Attribute):
@@ -230,7 +231,7 @@ def _mentions(file: FileText) -> _Mentions:
 def _imports(file: FileText) -> dict[str, list[ast.Import | ast.ImportFrom]]:
     """By the names that they bind."""
     out: dict[str, list[ast.Import | ast.ImportFrom]] = {}
-    for n in ast.walk(parsed(file)):
+    for n in nodes(file.text):
         if isinstance(n, (ast.Import, ast.ImportFrom)):
             for name in _bound(n):
                 out.setdefault(name, []).append(n)

@@ -20,6 +20,7 @@ MAPS = (
     "functions",
     "classes",
     "constants",
+    "arrays",
     "compiled",
     "partly",
     "calls",

@@ -17,13 +17,15 @@ from fuselint.trace.process import Tracing
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A finding that the traced pass ran through. runs: how often. assumed: sizes that the trace didn't show."""
+    """A finding that the traced pass ran through. runs: how often. assumed: sizes that the trace didn't show; typical:
+    those of them that nothing else says either."""
 
     finding: Finding
     runs: int
     bytes: int
     launches: int
     assumed: tuple[str, ...] = ()
+    typical: tuple[str, ...] = ()
 
 
 def files(traced: Traced) -> list[str]:
@@ -72,7 +74,8 @@ def _saving(tracing: Tracing, finding: Finding, moved: Mapping[int, int]) -> Sav
         saved += min(evaluate(traffic.bytes_now, at) - evaluate(traffic.bytes_fused, at), moved.get(activation, 0))
         launches += traffic.launches_fewer
         assumed.update(unknown)
-    return Saving(finding, len(runs), saved, launches, tuple(sorted(assumed))) if runs else None
+    typical = tuple(name for name in traffic.typical if name in assumed)
+    return Saving(finding, len(runs), saved, launches, tuple(sorted(assumed)), typical) if runs else None
 
 
 def moved_by(traced: Traced) -> Mapping[int, int]:

@@ -5,30 +5,31 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from fuselint import chips
 from fuselint.config import DEFAULT_CHIP, DTYPES, LONG_DTYPES, Settings
-from fuselint.finding import InDtype, Traffic
+from fuselint.finding import UNSTATED, InDtype, Saved, Traffic
 from fuselint.finding import Seconds as SecondsSaved
 from fuselint.graph.callers import Axis, absent_arguments, given_axes, given_dtypes, given_ranks, given_shapes
 from fuselint.graph.dtypes import CONCRETE, DType
 from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
 from fuselint.graph.likely import likely
-from fuselint.graph.makers import as_made
+from fuselint.graph.makers import is_part, made_sizes, numbered, rests_on, solve
 from fuselint.graph.model import PROPERTIES, Graph, Node, region
 from fuselint.graph.ops import TABLE
-from fuselint.graph.shapes import Shape
+from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr, product, readable
-from fuselint.graph.tape import ACTIVATION, FUSABLE, Array
+from fuselint.graph.tape import ACTIVATION, FUSABLE, RESHAPES, Array
 from fuselint.graph.trace import Trace, trace
 from fuselint.graph.unstated import counted, merged
 from fuselint.rates import Rates, rates_of, total
 from fuselint.rulebook import Synthesised
-from fuselint.traffic.apart import apart
+from fuselint.traffic.apart import apart, shapes_of_tables
 from fuselint.traffic.branches import one_way
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
@@ -37,7 +38,7 @@ from fuselint.traffic.known import known as what_is_known
 from fuselint.traffic.layout import Place
 from fuselint.traffic.loads import loads
 from fuselint.traffic.rewritten import kernels_around, small_array
-from fuselint.traffic.sizes import HEADED_RANK, Pair, Sizes, aligned, reduced
+from fuselint.traffic.sizes import HEADED_RANK, Pair, Sizes, aligned, is_obscure, reduced
 from fuselint.traffic.views import places_of_views
 
 if TYPE_CHECKING:
@@ -149,63 +150,26 @@ def by_default(graph: Graph) -> Mapping[str, int]:
     its configurations and constructors, and what all constructors of the package give its object: where these have a
     number, in the shape of the same value."""
     facts, usual = graph.facts, graph.usual
-    given = {name: axis.number for name, axis in given_axes(graph).items() if axis.number is not None}
+    given = {name: axis.least for name, axis in given_axes(graph).items() if axis.least is not None}
     found: dict[str, set[int]] = {}
-    products: list[tuple[Expr, int]] = []
     for node in graph.nodes:
         if node.op == "dim" and node.inputs[0].op == "param" and (size := facts.size(node)) is not None:
             axis = f"{node.inputs[0].attrs['name']}.shape[{node.attrs['axis']}]"
             if axis in given and size.bare is not None:
                 found.setdefault(size.bare, set()).add(given[axis])
-    for size, number in _numbered(graph.nodes, facts, usual):
+    # What a constructor has by default is not what the package's calls give it.
+    never = graph.context.class_name if is_part(graph) else None
+    sizes = list(numbered(graph.nodes, facts, usual, never))
+    for size, number in sizes:
         if size.bare is not None:
             found.setdefault(size.bare, set()).add(number)
-        elif size.names:
-            products.append((size, number))
     # A name of one word may be another value's where these facts are worked out in another order.
-    known = {name: n for name, (n, _) in usual.reach.numbers.items() if "." in name and n > 0}
+    counted = ((k, n) for k, (n, rests) in usual.reach.numbers.items() if not rests_on(rests, never))
+    known = {name: n for name, n in counted if "." in name and n > 0}
     known |= {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
-    for size, number in products:
-        rest = size.substitute(known)
-        (name, *more) = rest.names or ("",)
-        factor = rest.substitute({name: 1}).value() or 0
-        if not more and rest == Expr.name(name) * factor and factor and number % factor == 0:
-            known.setdefault(name, number // factor)
-    made = _made_sizes(graph, known)
-    return made | {name: n for name, n in given.items() if n > 1} | known
-
-
-def _numbered(nodes: Sequence[Node], facts: KnownFacts, likely_facts: KnownFacts) -> Iterator[tuple[Expr, int]]:
-    """The sizes of values, and the numbers that they are in other facts of them."""
-    for node in nodes:
-        sizes = [(facts.size(node), likely_facts.size(node))] if facts.kind(node) == "scalar" else []
-        shape, likely_shape = facts.shape(node), likely_facts.shape(node)
-        if shape is not None and likely_shape is not None:
-            dims = shape.tail(len(likely_shape.dims)) or shape.dims  # of an unknown rank too
-            sizes += zip(reversed(dims), reversed(likely_shape.dims), strict=False)
-        for size, likely_size in sizes:
-            number = None if size is None else likely_facts.usual(likely_size)[0]
-            if size is not None and number is not None and number > 0:
-                yield size, number
-
-
-def _made_sizes(graph: Graph, known: Mapping[str, int]) -> dict[str, int]:
-    """The sizes that the object of a method has by its constructor's arguments: those that all calls of the package
-    give it which give a number."""
-    attributes = [n for n in graph.nodes if n.op == "attr" and graph.facts.kind(n) == "scalar"]
-    wanted = {s.bare for n in attributes if (s := graph.facts.size(n)) is not None} - known.keys() - {None}
-    nodes = attributes + [n for n in graph.nodes if n.op in TABLE and TABLE[n.op].kind == "layer"]
-    numbers: dict[str, set[int]] = {}
-
-    def ask(made: Facts) -> bool | None:
-        found = {size.bare: n for size, n in _numbered(nodes, graph.facts, made) if size.bare is not None}
-        for name, n in found.items():
-            numbers.setdefault(name, set()).add(n)
-        return True if wanted <= found.keys() else None
-
-    if nodes:
-        list(as_made(graph, ask))
-    return {name: next(iter(found)) for name, found in numbers.items() if len(found) == 1}
+    solve(sizes, known)
+    made = made_sizes(facts, known)
+    return {name: n for name, n in given.items() if n > 1} | known | made
 
 
 def saves_where_compiled(graph: Graph, match: Match) -> bool:
@@ -255,7 +219,9 @@ def _count(
     equal = [(own.of(r).shape, w.shape) for k in before for w in k.writes for r in k.reads if w.fusable]
     spelled = {n: text for s in shapes if s is not None for n, text in _spelled(traced, s)}
     same, sums = met(traced.tracer.arrays), summed(traced.tracer.arrays)
-    sizes = Sizes.of(shapes, equal, same, sums, own, spelled, _roles(graph, facts), _ranks(graph))
+    tables = list(shapes_of_tables(traced))
+    parts = dict(split(traced.tracer.arrays))
+    sizes = Sizes.of(shapes, equal, same, sums, own, spelled, _roles(graph, facts), _ranks(graph), parts, tables)
     sizes.meanings.update(letters)
     sizes.renamed.update({**_parted(match, facts), **renamed})
     return Region(before, after, Bytes(sizes, DTYPES[settings.activation]), settings.activation), traced
@@ -276,10 +242,22 @@ def _parted(match: Match, facts: KnownFacts) -> dict[str, Expr]:
 
 
 def _roles(graph: Graph, facts: KnownFacts) -> dict[str, str]:
-    """What sizes are for that have no name here: by what all calls call them, and by the steps of a recurrence."""
+    """What sizes are for that have no name here: by what all calls call them, and by the steps of a recurrence. And
+    what those are by default that are one of several."""
     called = {name: {role(s.bare or "") for s in axis.sizes} for name, axis in given_axes(graph).items()}
     heads = {name: next(iter(roles)) for name, roles in called.items() if ".shape[" in name and roles in HEADS}
-    return heads | dict.fromkeys(_batches(facts), "batch")
+    return heads | dict(_chosen(graph)) | dict.fromkeys(_batches(facts), "batch")
+
+
+def _chosen(graph: Graph) -> Iterator[tuple[str, str]]:
+    """By the name of a size of a layer that may be another by a switch: what it is for as defaults have that."""
+    for node in graph.nodes:
+        if node.op not in TABLE or TABLE[node.op].kind != "layer":
+            continue
+        here, there = graph.facts.shape(node), graph.usual.shape(node)
+        size, chosen = (None if s is None or not s.dims else s.dims[-1].bare for s in (here, there))
+        if size is not None and chosen is not None and size != chosen and role(chosen) != "other":
+            yield size, role(chosen)
 
 
 def _ranks(graph: Graph) -> dict[str, int]:
@@ -355,6 +333,7 @@ def _kernels(graph: Graph, match: Match, facts: Facts, traced: Trace) -> tuple[l
     if gates.training and match.fused and all(k.op.startswith(COMPILES) for k in match.fused):
         return before, before
     still = trace(needed, facts, eager=True, gates=gates)
+    before += _unread_tables(graph, match, traced, needed)
     return before, [*_fused(match, traced, places, absent_arguments(graph)), *launches(still)]
 
 
@@ -403,6 +382,20 @@ def summed(arrays: Sequence[Array]) -> Iterator[Pair]:
         last, own = (given[0].axis(-1), given[1].axis(-2)) if len(given) > 1 and given[1].rank == 2 else (None, None)
         if a.primitive in ("Matmul", "AddMM") and last is not None and own is not None and 1 not in (last, own):
             yield last, own
+
+
+def split(arrays: Sequence[Array]) -> Iterator[tuple[str, Expr]]:
+    """The last axis of an array that the code has no name for, and what a reshape makes of it which keeps the others:
+    of `x.reshape(*x.shape[:-1], heads, width)` it is as long as all heads."""
+    for a in arrays:
+        before = a.inputs[0].shape if a.primitive in RESHAPES and a.inputs else None
+        last = None if before is None else before.axis(-1)
+        if before is None or a.shape is None or last is None or last.bare is None or not is_obscure(last):
+            continue
+        count = next((n for n in range(2, len(a.shape.dims) + 1) if a.shape.front(n) == before.front(1)), 0)
+        size = product(a.shape.dims[-count:])
+        if count and -1 not in a.shape.dims and not is_obscure(size) and last.bare not in size.names:
+            yield last.bare, size
 
 
 def _aligned(a: Sequence[Expr], b: Sequence[Expr]) -> Iterator[Pair]:
@@ -548,7 +541,7 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
     every = sizes.numbers(now + fused, known)
     other = None
     if region.otherwise is not None:
-        other = _in_other_dtype(region.otherwise, known, {name: n for name, (n, _) in every.items()})
+        other = _in_other_dtype(region.otherwise, known, every, now - fused)
     numbers = _worth_saying(region, every, known)
     at = {name: n for name, (n, _) in numbers.items()}
     saved, fewer = region.saved(known, at), region.fewer
@@ -568,7 +561,7 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
         saved_at=least,
         launches_fewer=fewest,
         assumed=(
-            *(name for name, (_, source) in numbers.items() if source == "assumed"),
+            *(name for name, (_, source) in numbers.items() if source in UNSTATED),
             *["dtype"] * (other is not None),
         ),
         sources={name: source for name, (_, source) in numbers.items()},
@@ -576,6 +569,9 @@ def report(region: Region, settings: Settings, known: Known) -> Traffic:
         phase=settings.phase or "prefill",
         seconds=None if least is None else band(_seconds(region, known, at, chip, least, fewest)),
         otherwise=other,
+        saves=_saves(now, fused, every),
+        most=max([(saved or 0, fewer), *((o.saved_at or 0, o.launches_fewer) for o in [other] if o is not None)]),
+        uses=tuple(sizes.use(name) for name in numbers),
     )
 
 
@@ -595,12 +591,47 @@ def _worth_saying(region: Region, numbers: Mapping[str, Number], known: Known) -
     before the fix and once after may be as large as it likes."""
     formulas = [r.leading for r in (region, region.otherwise) if r is not None]
     counts = {name for now, fused in formulas for name in (now - fused).names}
-    said = {name for name, (_, source) in numbers.items() if source != "assumed" or known.likely(name) is not None}
+    said = {name for name, (_, source) in numbers.items() if source not in UNSTATED or known.likely(name) is not None}
     return {name: n for name, n in numbers.items() if name in counts | said}
 
 
-def _in_other_dtype(region: Region, known: Known, at: Mapping[str, int]) -> InDtype:
+MOST_OFF = 8
+"""How many times smaller, or larger, than it counts a size may well be that nobody states."""
+ALIKE = 0.1
+"""Shares no further apart are one that can be told of."""
+
+
+def _saves(now: Expr, fused: Expr, numbers: Mapping[str, Number]) -> Saved:
+    """The share holds whatever the sizes are where one formula is a multiple of the other; else it is told of where it
+    stays much the same, whatever those are that nobody states."""
+    saved = readable(now - fused)
+    if not now.terms:
+        return Saved(saved, None, exact=False)
+    monomial, most = now.terms[0]
+    left = Fraction(dict(fused.terms).get(monomial, 0)) / most
+    if now * left == fused:
+        return Saved(saved, float(1 - left), exact=True)
+    at = {name: n for name, (n, _) in numbers.items()}
+    guessed = [name for name, (_, source) in numbers.items() if source in UNSTATED]
+    moved = [{n: max(1, at[n] // MOST_OFF) for n in names} for names in _each_and_all(guessed)]
+    moved += [{n: at[n] * MOST_OFF for n in names} for names in _each_and_all(guessed)]
+    shares = [_share(now, fused, {**at, **there}) for there in ({}, *moved)]
+    return Saved(saved, shares[0] if max(shares) - min(shares) <= ALIKE else None, exact=False)
+
+
+def _each_and_all(names: Sequence[str]) -> list[list[str]]:
+    return [[n] for n in names] + [list(names)] * (len(names) > 1)
+
+
+def _share(now: Expr, fused: Expr, at: Mapping[str, int]) -> float:
+    before, after = (formula.substitute(at).value() or 0 for formula in (now, fused))
+    return 1 - after / before if before else 0.0
+
+
+def _in_other_dtype(region: Region, known: Known, numbers: Mapping[str, Number], saved: Expr) -> InDtype:
+    """saved: what the fix saves in the first dtype."""
     now, fused = region.leading
+    apart = (saved - (now - fused)).terms
     return InDtype(
         dtype=region.dtype,
         bytes_now=readable(now),
@@ -608,7 +639,9 @@ def _in_other_dtype(region: Region, known: Known, at: Mapping[str, int]) -> InDt
         kernels_now=len(region.before),
         kernels_fused=len(region.after),
         launches_fewer=region.fewer,
-        saved_at=region.saved(known, at),
+        saved_at=region.saved(known, {name: n for name, (n, _) in numbers.items()}),
+        saves=_saves(now, fused, {**region.bytes.sizes.numbers(now + fused, known), **numbers}),
+        less=True if all(c >= 0 for _, c in apart) else False if all(c <= 0 for _, c in apart) else None,
     )
 
 
@@ -634,6 +667,31 @@ def _fused(match: Match, traced: Trace, places: Mapping[Array, Place], absent: C
             out.extend(kernels_of(k.op, reads, writes, k.writes, traced.gates, wide=k.wide, places=places))
             places = {a: p for a, p in places.items() if a is not writes}  # what is written lies in row order
     return out
+
+
+def _unread_tables(graph: Graph, match: Match, traced: Trace, needed: Collection[Node]) -> Iterator[Kernel]:
+    """The kernels that make the tables of a rotation here, where the fused kernels don't read them, nor anything else:
+    each as large as the table, up to the product that it begins with, and what is before that as good as nothing.
+    needed: what of the region is computed after the fix too."""
+    read = {n for k in match.fused for n in (*k.reads, *(r for m in k.made for r in m.reads))}
+    gone = match.region.difference(needed)
+    tables = (h for name, h in match.holes.items() if name.startswith("table") and isinstance(h, Node))
+    waiting = [(h, traced.array(h), True) for h in dict.fromkeys(tables)]
+    while waiting:
+        node, table, is_whole = waiting.pop()
+        op = TABLE.get(node.op)
+        computes = node.op == "index" or (op is not None and op.kind != "layer" and op.result == "array")
+        if table is None or not computes or node in gone | match.region or node in read:
+            continue
+        if node in graph.escaping or any(_needs(u, gone) for u in graph.users.get(node, ())):
+            continue
+        gone |= {node}
+        one = Array("", [], table.shape if is_whole else SCALAR, "float32")
+        kind = "view" if op is None else op.kind
+        if kind != "view":
+            yield Kernel(node.op, node, (one,) if is_whole and kind in ("unary", "cast", "copy") else (), (one,))
+        below = is_whole and kind in ("view", "unary", "cast")
+        waiting += [(n, table, below) for n in node.inputs]
 
 
 def _arrays(nodes: Sequence[Node], traced: Trace) -> list[Array]:

@@ -193,6 +193,15 @@ def apart(traced: Trace, region: Collection[Node], results: Iterable[Node], also
     return out if counted is None or counted.own is not None else replace(out, like=counted.shape)
 
 
+def shapes_of_tables(traced: Trace) -> Iterator[Shape]:
+    """The shapes in which tables of cosines, sines or angles are read, views of them among these."""
+    for node, array in traced.made.items():
+        if isinstance(array, Array) and not array.primitive and array.shape is not None:
+            whole = _whole(node)
+            if _use(whole, _readable(whole, traced.facts.name_of(whole))) == "table":
+                yield array.shape
+
+
 def _comes_in(array: Array) -> bool:
     """Whether an array is there before the region, or a sum of which nothing says what is summed over."""
     return array.value is None and (array.primitive in ("", OPAQUE) or _is_total(array))

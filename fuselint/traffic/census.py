@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fuselint.config import DTYPES, Settings
+from fuselint.finding import UNSTATED
 from fuselint.graph.across import MARK, Inside
 from fuselint.graph.known import unmarked
 from fuselint.graph.model import Graph, Node, region
@@ -33,13 +34,14 @@ class LineCount:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """bytes: of the formula at the sizes `at`, of which nobody stated `assumed`."""
+    """bytes: of the formula at the sizes `at`, of which nobody stated `assumed`, and nothing says `typical`."""
 
     launches: int
     formula: str
     bytes: int
     at: Mapping[str, int]
     assumed: tuple[str, ...]
+    typical: tuple[str, ...]
     lines: tuple[LineCount, ...]
 
 
@@ -56,7 +58,7 @@ def census(graph: Graph, settings: Settings, across: bool = True) -> Census | No
     numbers = moved.sizes.numbers(total, known(settings, graph.context.qualname))
     every = {name: size for name, (size, _) in numbers.items()}
     at = {name: every[name] for name in sorted(formula.names)}
-    assumed = [name for name in at if numbers[name][1] == "assumed"]
+    sources = {name: numbers[name][1] for name in at}
     stable = _stable_names(total.names)
     by_line: dict[int, list[Kernel]] = {}
     for k, at_node in found:
@@ -70,7 +72,8 @@ def census(graph: Graph, settings: Settings, across: bool = True) -> Census | No
         formula=str(formula.substitute({old: Expr.name(new) for old, new in stable.items()})),
         bytes=formula.substitute(at).value() or 0,
         at={stable.get(name, name): size for name, size in at.items()},
-        assumed=tuple(stable.get(name, name) for name in assumed),
+        assumed=tuple(stable.get(name, name) for name in at if sources[name] in UNSTATED),
+        typical=tuple(stable.get(name, name) for name in at if sources[name] == "typical"),
         lines=tuple(lines),
     )
 

@@ -1,11 +1,11 @@
-"""Numbers for the sizes of one function: what the user states, what a configuration says, what the phase is, and what
-is assumed where nothing says anything.
+"""Numbers for the sizes of one function: what the user states, what a configuration says, what the phase is, what the
+package's own code says, and those of a typical model where nothing says anything.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fuselint.config import PHASES, Settings
@@ -14,6 +14,13 @@ from fuselint.graph.known import unmarked
 from fuselint.modelconfig import ModelConfig
 
 Number = tuple[int, Source]
+
+SUREST_LAST: tuple[Source, ...] = ("typical", "assumed", "phase", "config", "recorded", "stated")
+
+
+def least_sure(sources: Iterable[Source]) -> Source:
+    """Where a number comes from that is made of others."""
+    return min(sources, key=SUREST_LAST.index, default="stated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +44,12 @@ PHASE: dict[str, Phase] = {
 }
 assert set(PHASE) == set(PHASES)
 
-ASSUMED: dict[str, int] = {
+TYPICAL: dict[str, int] = {
     "features": 4096, "heads": 32, "kv_heads": 8, "group": 4, "head": 128, "inner": 14336, "vocabulary": 128256,
     "experts": 8, "chosen": 2, "layers": 32, "pairs": 64, "span": 128, "rank": 8, "ratio": 4, "side": 32, "patch": 8,
     "state": 16, "other": 1,
 }  # fmt: skip
-"""Where nothing says a size: those of Llama 3 8B, and one of anything else."""
+"""Where nothing says a size: those of Llama 3 8B, and one of anything else. Good for ranking, and no more."""
 
 LETTERS: dict[str, str] = {
     "B": "batch", "N": "batch", "H": "heads", "G": "kv_heads", "L": "length", "S": "keys", "T": "rows", "D": "features",
@@ -193,11 +200,11 @@ class Known:
         if what in phases:
             return phases[what], self._phase_source(what)
         if what == "head rows":  # of each token
-            heads, source = self.of_role("heads")
-            tokens, stated = self.of_role("rows")
-            return heads * tokens, source if stated == source else "assumed"
+            heads, of_heads = self.of_role("heads")
+            tokens, of_tokens = self.of_role("rows")
+            return heads * tokens, least_sure((of_heads, of_tokens))
         said = None if self.config is None else self.config.role(what)
-        return (ASSUMED.get(what, 1), "assumed") if said is None else (said, "config")
+        return (TYPICAL.get(what, 1), "typical") if said is None else (said, "config")
 
     def _phase_source(self, what: str) -> Source:
         if what in self.resized:

@@ -149,6 +149,7 @@ class Model:
         if total is None or traffic.saved_at is None:
             return traffic
         saved, fewer, objects, time = 0, 0, 0, chips.NOTHING
+        typical: dict[str, None] = {}
         for o in self.running(graph, match):
             known_here = self.known(qualname, o.made)
             region = self.region(graph, match, o.made)
@@ -157,13 +158,15 @@ class Model:
             saved += (here.saved_at or 0) * o.count
             fewer += launches_here * o.count
             objects += o.count
+            typical.update(dict.fromkeys(here.typical))
             if here.seconds is not None:
                 time += chips.Seconds(here.seconds.low, here.seconds.estimate, here.seconds.high) * o.count
         if not objects:
             return traffic
         share = saved / total.moved if total.moved else 0.0
         tokens = usual.phase.tokens
-        return replace(traffic, model=ModelSaving(objects, saved, fewer, band(time), tokens, total.moved, share))
+        saving = ModelSaving(objects, saved, fewer, band(time), tokens, total.moved, share, tuple(typical))
+        return replace(traffic, model=saving)
 
     def region(self, graph: Graph, match: Match, made: Made) -> Region:
         key = (id(match), made)
@@ -177,7 +180,7 @@ class Model:
     @cached_property
     def total(self) -> ModelTraffic | None:
         """One pass of all objects; None where the file makes none."""
-        moved, launched, functions = 0, 0, 0
+        moved, typical, launched, functions = 0, 0, 0, 0
         unknown: Counter[str] = Counter()
         for name, objects in self.objects.items():
             graph = self.graph(name)
@@ -187,6 +190,7 @@ class Model:
             for o in objects:
                 found, missed = self.launches(graph, o.made)
                 moved += sum(x.bytes * x.times for x in found) * o.count
+                typical += sum(x.bytes * x.times for x in found if x.typical) * o.count
                 launched += sum(x.times * x.kernel.launches for x in found) * o.count
                 unknown.update(missed)
         if not moved:
@@ -194,7 +198,7 @@ class Model:
         time = chips.seconds(moved, launched, self.chip)
         phase = self.known("", None).phase
         names = tuple(n for n, _ in unknown.most_common())
-        return ModelTraffic(functions, moved, launched, band(time), phase.tokens, names)
+        return ModelTraffic(functions, moved, launched, band(time), phase.tokens, names, typical)
 
     def launches(self, graph: Graph, made: Made) -> tuple[list[Launch], Counter[str]]:
         """What one call of an object launches, and what isn't counted of it."""
@@ -205,7 +209,7 @@ class Model:
             found = [x for x in found if x.kernel.node not in replaced]
             times = max((x.times for x in gone), default=1)
             measure = Measure(region.bytes, run.known)
-            found += [Launch(k, measure(k), times) for k in region.before]
+            found += [measure(k, times) for k in region.before]
         return found, run.missed
 
     def matched(self, graph: Graph, made: Made) -> Iterator[tuple[Region, frozenset[Node]]]:

@@ -41,11 +41,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """A kernel, the bytes that it moves, and how often it runs in one call."""
+    """A kernel, the bytes that it moves, and how often it runs in one call. typical: at sizes that nothing says."""
 
     kernel: Kernel
     bytes: int
     times: int
+    typical: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +56,11 @@ class Measure:
     bytes: Bytes
     known: Known
 
-    def __call__(self, kernel: Kernel) -> int:
+    def __call__(self, kernel: Kernel, times: int) -> Launch:
         formula = self.bytes.moved(kernel)
-        numbers = {name: n for name, (n, _) in self.bytes.sizes.numbers(formula, self.known).items()}
-        return formula.substitute(numbers).value() or 0
+        numbers = self.bytes.sizes.numbers(formula, self.known)
+        moved = formula.substitute({name: n for name, (n, _) in numbers.items()}).value() or 0
+        return Launch(kernel, moved, times, any(source == "typical" for _, source in numbers.values()))
 
 
 @dataclass(eq=False)
@@ -80,7 +82,7 @@ class Pass:
         """The function's own and those of the calls that it makes."""
         nodes = [n for n in inside.graph.nodes if self.runs(inside, n) and not _is_a_number(inside.facts, n)]
         kernels, measure = self._kernels(inside, nodes)
-        out = [Launch(k, measure(k), self.rounds(inside, k.node)) for k in kernels]
+        out = [measure(k, self.rounds(inside, k.node)) for k in kernels]
         for node in nodes:
             found = self.called(inside, node) if node.op == "call" else []
             times = self.rounds(inside, node) if found else 1

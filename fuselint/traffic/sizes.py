@@ -11,12 +11,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import reduce
 
-from fuselint.finding import Source
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Apply, Expr, product
 from fuselint.graph.tape import Array
 from fuselint.traffic.apart import Apart, Operand, base
-from fuselint.traffic.known import BY_RANK, HEADED, IMAGE, LETTER_OF, LETTERS, Known, Number, role
+from fuselint.traffic.known import BY_RANK, HEADED, IMAGE, LETTER_OF, LETTERS, Known, Number, least_sure, role
 
 ROWS, FEATURES, BATCH, HEADS, LENGTH = "T", "D", "B", "H", "L"
 
@@ -56,6 +55,10 @@ class Sizes:
     same: list[Pair] = field(default_factory=list)  # sizes that are equal, because arrays meet there
     apart: Apart | None = None  # operands of unknown shape with a size of their own
     ranks: dict[str, int] = field(default_factory=dict)  # axes that arrays of unknown rank have at least
+    split: dict[str, Expr] = field(
+        default_factory=dict
+    )  # last axes that the code parts into several, and their product
+    positions: frozenset[str] = frozenset()  # first axes of tables that all heads share: `cos[:, None, :]`
     contracted: frozenset[Expr] = frozenset()  # last axes that products sum over: another width than that of results
 
     @classmethod
@@ -69,20 +72,26 @@ class Sizes:
         spelled: Mapping[str, str] | None = None,
         roles: Mapping[str, str] | None = None,
         ranks: Mapping[str, int] | None = None,
+        split: Mapping[str, Expr] | None = None,
+        tables: Iterable[Shape] = (),
     ) -> Sizes:
         """`equal`: shapes of operands and results of elementwise operations, whose axes are the same ones.
         `summed`: the last axis of what is multiplied by a matrix, and what the matrix calls it.
         `spelled`: how the code spells sizes that it gives no name. `roles`: what sizes are for, where it is said
-        elsewhere; `ranks`: how many axes arrays have there.
+        elsewhere; `ranks`: how many axes arrays have there. `split`: last axes that are several in one, and those.
+        `tables`: shapes of tables of angles.
         """
-        out = cls(same=list(same), apart=apart, ranks=dict(ranks or {}))
+        out = cls(same=list(same), apart=apart, ranks=dict(ranks or {}), split=dict(split or {}))
         out.renamed.update((name, Expr.name(text)) for name, text in (spelled or {}).items())
+        out.renamed.update(out.split)
         shapes = list(shapes)
         out._name_differences(shapes)
         for operand, result in equal:
             out._equate(operand, result)
         out._note_contracted(summed)
         listed = [None if s is None else out._renamed(s) for s in shapes]
+        positions = (s for s in map(out._renamed, tables) if s.rank == 3 and s.dims[1] == 1)
+        out.positions = frozenset(str(s.dims[0]) for s in positions)
         out._note_whole(listed)
         ordinary = [s for s in listed if out._apart(s) is None]
         free = [s for s in ordinary if s is None or s.lead is not None]
@@ -208,7 +217,7 @@ class Sizes:
         self.rows = (first or "").split("[", 1)[0].split(" & ", 1)[0]
         lasts = [a for s in listed if s is not None and (a := s.axis(-1)) is not None and (s.lead or _is_vector(s))]
         named = [a for a in lasts if a.value() is None and self._named(a) not in self.contracted]
-        named = [a for a in named if not self._is_outer_axis_apart(str(a))]
+        named = [a for a in named if not self._is_outer_axis_apart(str(a)) and str(a) not in self.split]
         stated = [a for a in named if ".shape[" not in str(a)]
         # An axis of the code's own (a weight's size) says more than `x.shape[-1]`; a number says most.
         number = next((a for a in lasts if (a.value() or 0) > 1), None)
@@ -221,7 +230,7 @@ class Sizes:
         self.roles[ROWS] = "rows"
         if number is None:
             self.roles[FEATURES] = "features"
-            if self.ranks.get(self.rows, 0) >= HEADED_RANK:
+            if self.ranks.get(self.rows, 0) >= HEADED_RANK or self.positions:
                 self.roles |= {ROWS: "head rows", FEATURES: "head"}
                 if self.features is not None and self.features.bare is not None:
                     self.roles[self.features.bare] = "head"
@@ -241,7 +250,8 @@ class Sizes:
             deepest = max(*named, self.ranks.get(array, 0))
             for depth, name in named.items():
                 letter = LENGTH if depth == min(named) and depth < max(deepest, 3) else HEADS
-                is_batch = depth == max(deepest, 3) or name in firsts
+                is_batch = (depth == max(deepest, 3) or name in firsts) and name not in self.positions
+                letter = LENGTH if name in self.positions else letter
                 self.renamed.setdefault(name, Expr.name(BATCH if is_batch else letter))
 
     def _note_last_axes_of_heads(self) -> None:
@@ -290,6 +300,8 @@ class Sizes:
             places = IMAGE
         if len(dims) == SPLIT and (shape.lead or "").endswith("[:-1]"):
             places = ("group", "features")  # the last axis of what had rows
+        if shape.lead is None and places[:1] == ("batch",) and _is_rest(dims):
+            self.roles.setdefault(str(dims[0]), "rows")
         places = ("other",) * (len(dims) - len(places)) + places[-len(dims) :] if dims else ()
         for d, place in zip(dims, places, strict=True):
             size = d.substitute(self.renamed)
@@ -454,7 +466,8 @@ class Sizes:
         if name != ROWS or self.roles.get(ROWS) != "head rows" or known.number(ROWS) is not None:
             return None
         heads = [n for i in (2, 3) if (n := known.likely(f"{self.rows}.shape[-{i}]")) is not None]
-        return (heads[0][0] * known.of_role("rows")[0], "assumed") if len(heads) == 1 else None
+        tokens, source = known.of_role("rows")
+        return (heads[0][0] * tokens, least_sure(("assumed", source))) if len(heads) == 1 else None
 
     def _of_operand(self, name: str, known: Known, within: frozenset[str]) -> Number | None:
         """The elements of an operand of unknown shape, by what it is for."""
@@ -465,25 +478,30 @@ class Sizes:
         if own.use == "number":
             return 1, "assumed"
         if own.use == "vector":
-            return self._widths(self.apart.like, known, within | {name}), "assumed"
+            width, source = self._widths(self.apart.like, known, within | {name})
+            return width, least_sure(("assumed", source))
         if own.use == "table":
-            return known.of_role("length")[0] * known.of_role("pairs")[0], "assumed"
+            (length, of_length), (pairs, of_pairs) = known.of_role("length"), known.of_role("pairs")
+            return length * pairs, least_sure(("assumed", of_length, of_pairs))
         like = self.elements(self.apart.like) if self._apart(self.apart.like) is None else self.elements(None)
         if own.shape is not None and any(d == 1 for d in own.shape.dims):
             dims = product(map(self._named, own.shape.dims))
             last = self._last(None if self._apart(self.apart.like) is not None else self.apart.like)
             # A number for each row, or what the axes that are known hold.
             like = like // last if len(own.shape.dims) == 1 else Expr.name(BATCH) * dims
-        numbers = {n: self.number(n, known, within | {name})[0] for n in like.names - within - {name}}
-        return like.substitute(numbers).value() or 1, "assumed"
+        parts = {n: self.number(n, known, within | {name}) for n in like.names - within - {name}}
+        value = like.substitute({n: number for n, (number, _) in parts.items()}).value()
+        return value or 1, least_sure(("assumed", *(source for _, source in parts.values())))
 
-    def _widths(self, like: Shape | None, known: Known, within: frozenset[str]) -> int:
+    def _widths(self, like: Shape | None, known: Known, within: frozenset[str]) -> Number:
         """The features of a result, or where its last axis is no width of the model, those of one."""
         last = self._last(None if self._apart(like) is not None else like)
-        numbers = {n: self.number(n, known, within)[0] for n in last.names - within}
+        parts = {n: self.number(n, known, within) for n in last.names - within}
         roles = {self._role(n) for n in last.names}
-        found = last.substitute(numbers).value() if roles <= {"features"} else None
-        return found if found is not None and found > 1 else known.of_role("features")[0]
+        found = last.substitute({n: number for n, (number, _) in parts.items()}).value()
+        if roles <= {"features"} and found is not None and found > 1:
+            return found, least_sure(source for _, source in parts.values())
+        return known.of_role("features")
 
     def _of_pairs(self, name: str, known: Known) -> Number | None:
         """Pairs of a rotation, and the width that they are half of: of a head, whatever the code calls it."""
@@ -498,11 +516,17 @@ class Sizes:
             or known.number(alone) is not None
         ):
             return None
-        pairs = known.of_role("pairs")[0]
-        return (pairs, "assumed") if name == letter else (2 * pairs, "assumed") if name == alone else None
+        pairs, said = known.of_role("pairs")
+        source = least_sure(("assumed", said))
+        return (pairs, source) if name == letter else (2 * pairs, source) if name == alone else None
 
     def _role(self, name: str) -> str:
         return self.roles.get(name) or role(name)
+
+    def use(self, name: str) -> str:
+        """What a size is for, by its own name or that of what it means."""
+        meaning = self.meanings.get(name)
+        return self._role(name if meaning is None or meaning.bare is None else meaning.bare)
 
     def _meant(self, meaning: Expr, known: Known, within: frozenset[str]) -> Number | None:
         """The number of what a name means, itself made of names."""
@@ -512,9 +536,9 @@ class Sizes:
         value = meaning.substitute({n: number for n, (number, _) in parts.items()}).value()
         if value is None or value < 1:
             return None
-        sources = {source for _, source in parts.values()}
-        order: tuple[Source, ...] = ("assumed", "phase", "config", "recorded")
-        return value, next((s for s in order if s in sources), "stated")
+        source = least_sure(source for _, source in parts.values())
+        guessed = _subtracts(meaning) and any(known.likely(n) is None for n in meaning.names)
+        return value, "typical" if guessed and source == "assumed" else source
 
     def _met(self, name: str, known: Known) -> Number | None:
         """The number of a size that it is equal to, because arrays meet there, or because both meet a third."""
@@ -575,6 +599,11 @@ def _times(size: Expr, part: Expr) -> Expr | None:
     return times if others and part * times == size else None
 
 
+def _is_rest(dims: Sequence[Expr]) -> bool:
+    """Whether a first axis that the code has no name for is what numbers leave of an array: `y.reshape(-1, 4, 64)`."""
+    return re.fullmatch(r"%\d+\.shape\[0\]", str(dims[0])) is not None and all(d.value() for d in dims[1:])
+
+
 def _is_image(dims: Sequence[Expr]) -> bool:
     """Whether four axes are those of an image: the last has a name that says channels, those before it have none."""
     last = next(iter(dims[3].names), ".shape[-1]")
@@ -592,6 +621,11 @@ def _cut_off(shape: Shape) -> int:
 def _is_vector(shape: Shape) -> bool:
     """Of one axis, which is not said to be an inner one of another array: positions, of as many as `x.shape[1]`."""
     return shape.rank == 1 and re.search(r"\.shape\[[1-9]\]", str(shape.axis(-1))) is None
+
+
+def is_obscure(size: Expr) -> bool:
+    """Whether the code has no name for some part of a size."""
+    return any(_obscurity(Expr.name(n)) for n in size.names)
 
 
 def _obscurity(size: Expr) -> int:
@@ -626,9 +660,7 @@ def _evaluated(size: Expr, known: Known) -> Number | None:
     value = size.substitute({n: s[0] for n, s in said.items() if s is not None}).value()
     if value is None or value < 1:
         return None
-    sources = {s[1] for s in said.values() if s is not None}
-    order: tuple[Source, ...] = ("assumed", "config", "recorded")
-    return value, next((s for s in order if s in sources), "stated")
+    return value, least_sure(s[1] for s in said.values() if s is not None)
 
 
 def reduced(formula: Expr) -> Expr:

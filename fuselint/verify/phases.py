@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fuselint.finding import Region, Traffic
-from fuselint.traffic.known import ASSUMED, BY_RANK, PHASE, role
+from fuselint.traffic.known import BY_RANK, PHASE, TYPICAL, role
 
 MEASURED = ("prefill", "decode")
 KNOWN = frozenset({"stated", "recorded", "config"})
@@ -20,7 +20,7 @@ def sizes(region: Region, traffic: Traffic | None, names: Iterable[str], phase: 
     out = {}
     for name in names:
         what = role(name, places.get(name, "other"))
-        out[name] = known.get(name, by_phase.get(what, ASSUMED.get(what, 1)))
+        out[name] = known.get(name, by_phase.get(what, TYPICAL.get(what, 1)))
     return out
 
 

@@ -204,3 +204,14 @@ def test_a_layer_that_a_helper_is_given_stays(tmp_path: Path) -> None:
     )
     (result,) = check_paths([path], select=["FUS104"], cache=False)
     assert not [f for f in result.findings if f.fix and f.fix.edits]
+
+
+@pytest.mark.parametrize(("dtype", "count"), [("", 1), ("bfloat16", 1), ("float32", 0)])
+def test_casts_to_the_dtype_that_is_stated_are_no_kernels(tmp_path: Path, dtype: str, count: int) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(
+        "import mlx.core as mx\n\n\n"
+        "def f(x: mx.array):\n    return mx.softmax(x.astype(mx.float32), axis=-1).astype(x.dtype)\n"
+    )
+    (result,) = check_paths([path], select=["FUS104"], cache=False, **({"dtype": dtype} if dtype else {}))
+    assert len(result.findings) == count

@@ -8,6 +8,7 @@ import pytest
 
 from fuselint.config import Settings
 from fuselint.engine import FixedFile, check_file, fix_text
+from fuselint.finding import Finding
 from fuselint.rulebook import Match
 from fuselint.rulebook import rules as all_rules
 from fuselint.source.text import FileText
@@ -687,5 +688,78 @@ class Stepper:
     ],
 )
 def test_what_every_call_gives_tables_or_single_numbers_is_small(more: str, count: int) -> None:
-    assert len(reported(f"{SCALED}\n\n{more}", "warp")) == count
-    assert len(reported(f"{HEAD}def warp(x: mx.array):\n    return 1127.0 * mx.log(1.0 + x / 700.0)\n", "warp")) == 1
+    assert len(told(f"{SCALED}\n\n{more}")) == count
+    assert len(told(f"{HEAD}def warp(x: mx.array):\n    return 1127.0 * mx.log(1.0 + x / 700.0)\n")) == 1
+
+
+def told(text: str, *, code: str = "FUS301", function: str = "warp") -> list[Finding]:
+    found = check_file(FileText("m.py", text), Settings(select=(code,))).findings
+    return [f for f in found if f.function == function]
+
+
+POSITIONS = f"""{HEAD}class Tau(nn.Module):
+    def __init__(self, heads: int):
+        super().__init__()
+        self.alpha = mx.zeros((heads,))
+
+    def __call__(self, x: mx.array, positions: mx.array):
+        at = mx.log(positions + 1.0)
+        tau = 1.0 + (mx.sigmoid(self.alpha[:, None] * at[None, :]) - 0.5)
+        return x @ tau
+
+
+class Attention(nn.Module):
+    def __init__(self, heads: int):
+        super().__init__()
+        self.tau = Tau(heads)
+
+    def __call__(self, x: mx.array, offset: int):
+        return self.tau({{first}}, {{second}})
+"""
+ROWS = "mx.arange(offset, offset + x.shape[1])"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "count"),
+    [
+        ("x", ROWS, 0),
+        ("x", f"{ROWS} * self.tau.alpha[0]", 0),
+        ("x", "mx.softmax(x[0, :, 0])", 1),
+        (ROWS, ROWS, 1),  # a layer that is given nothing else may be called with an activation elsewhere
+    ],
+)
+def test_positions_that_a_layer_is_given_are_small(first: str, second: str, count: int) -> None:
+    found = told(POSITIONS.format(first=first, second=second), function="Tau.__call__")
+    assert len([f for f in found if "sigmoid" in f.message]) == count
+
+
+CUBIC = f"""from functools import lru_cache
+
+{HEAD}def cubic(t: mx.array):
+    return mx.where(mx.abs(t) < 2.0, mx.exp(t), mx.zeros_like(t))
+
+
+{{cached}}def weights(size, scale):
+    at = (mx.arange(size) + 0.5) / scale
+    return cubic(at[:, None] - mx.floor(at)[:, None])
+
+
+def resized(x: mx.array, size):
+    def along(at, n):
+        return cubic(at[:, None] - mx.arange(n))
+
+    at = mx.arange(x.shape[0]) + 0.5
+    return x @ weights(x.shape[1], size) @ along(at, x.shape[0]){{more}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("cached", "more", "count"),
+    [
+        ("@lru_cache\n", "", 0),
+        ("", "", 1),  # nothing says that the scale is a number
+        ("@lru_cache\n", " @ cubic(x)", 1),
+    ],
+)
+def test_zeros_in_tables_are_small(cached: str, more: str, count: int) -> None:
+    assert len(told(CUBIC.format(cached=cached, more=more), code="FUS106", function="cubic")) == count

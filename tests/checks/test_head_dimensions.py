@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from fuselint.config import Settings
-from fuselint.engine import check_paths
+from fuselint.engine import check_file, check_paths
 from fuselint.finding import Finding
+from fuselint.source.text import FileText
 
 HEAD = "from dataclasses import dataclass\n\nimport mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 ATTENTION = """@dataclass
@@ -111,3 +112,35 @@ def test_a_quotient_of_defaults_that_is_no_common_size_is_only_possible(
     """Heads of 40 and 88; of 32 and 160."""
     found = finding(tmp_path, width, FUSED)
     assert found is not None and found.message.startswith("possible: ") is possible
+
+
+CHOSEN = """
+
+class Detector(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.attention = Attention(config)
+        self.score = nn.Linear(config.width, 1)
+        self.chosen = {chosen}
+
+    def __call__(self, x):
+        best = mx.argsort(-self.score(x)[..., 0], axis=1)[:, : self.chosen]
+        places = mx.broadcast_to(best[:, :, None], (x.shape[0], self.chosen, x.shape[-1]))
+        return self.attention(mx.stop_gradient(mx.take_along_axis(x, places, axis=1))){more}
+"""
+
+
+@pytest.mark.parametrize(
+    ("chosen", "more", "hot", "count"),
+    [
+        ("300", "", (), 0),  # 8 heads of 300 x 300 scores
+        ("300", "", ("*",), 1),
+        ("400", "", (), 1),
+        ("config.count", "", (), 1),
+        ("300", " + self.attention(x)", (), 1),
+    ],
+)
+def test_attention_of_few_chosen_queries(chosen: str, more: str, hot: tuple[str, ...], count: int) -> None:
+    text = HEAD + ATTENTION.format(width=8 * 32, cast="", attend=FUSED) + CHOSEN.format(chosen=chosen, more=more)
+    result = check_file(FileText("attention.py", text), Settings(select=("FUS401",), hot=hot))
+    assert (len(result.findings), result.idle) == (count, 1 - count)

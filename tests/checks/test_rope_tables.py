@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fuselint import check_paths
 from fuselint.analysis import analyse
 from fuselint.config import Settings
 from fuselint.finding import Finding
@@ -552,3 +554,29 @@ def attend(q, k):
         for text in (rotation, rotation + outside)
     ]
     assert ["positions count up by one where callers are followed" in c for c in claims] == [False, True]
+
+
+LEFT_OUT = """import mlx.core as mx
+
+
+def rotate(q, offset=0, positions=None):
+    if positions is None:
+        positions = (mx.arange(q.shape[-2], dtype=mx.float32) + offset)[None]
+    angles = positions[..., None] * 10000.0 ** (-mx.arange(0, 64, 2, dtype=mx.float32) / 64)
+    angles = mx.concatenate([angles, angles], axis=-1)
+    cos, sin = mx.cos(angles)[:, None].astype(q.dtype), mx.sin(angles)[:, None].astype(q.dtype)
+    first, second = mx.split(q, 2, axis=-1)
+    return q * cos + mx.concatenate([-second, first], axis=-1) * sin
+"""
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_positions_that_another_file_gives_are_not_counted_here(given: bool, tmp_path: Path) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "turn.py").write_text(LEFT_OUT)
+    rows = "mx.stack([mx.arange(8), mx.maximum(mx.arange(8) - 2, 0)])" if given else "None"
+    text = f"import mlx.core as mx\nfrom .turn import rotate\n\n\ndef f(q):\n    return rotate(q, positions={rows})\n"
+    (tmp_path / "use.py").write_text(text)
+    (result,) = check_paths([tmp_path / "turn.py"], select=["FUS221", "FUS301"], cache=False)
+    codes = {f.code for f in result.findings}
+    assert codes == ({"FUS301"} if given else {"FUS221", "FUS301"})

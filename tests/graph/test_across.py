@@ -230,8 +230,11 @@ class Config(Base):
     head_dim: int | None = None
     other: int | None = None
     name: str = ""
+    gate: bool | str = True
 
     def __post_init__(self):
+        if self.gate is True:
+            self.gate = "each"
         if self.head_dim is None:
             self.head_dim = self.width // self.heads
         if self.kind == "y":
@@ -261,6 +264,8 @@ class Whole:
         ("getattr(config, 'absent', 3 * config.heads)", 24, {"heads"}),
         ("config.width if hasattr(config, 'width') else 1", 64, {"width"}),
         ("2 if config.name == '' else 3", 2, {"name"}),
+        ("config.heads if config.gate == 'each' else config.width", 8, {"heads", "gate"}),
+        ("2 if config.name is not True else 3", 2, {"name"}),
         ("whole.text.heads", 8, {"heads"}),
         ("whole.vision.width // whole.vision.heads", 8, {"width", "heads"}),
         ("int(config.width * 0.5)", 32, {"width"}),

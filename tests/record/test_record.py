@@ -202,7 +202,7 @@ def test_the_source_wins(recorded, fuselint, tmp_path):
     data = json.loads(path.read_text())
     for s in data["files"]["model.py"]["functions"]["Attention.__call__"]["signatures"]:
         s["values"]["mask"] = {"array": [6, 6], "dtype": "bfloat16"}
-        s["values"]["q"] = {"array": [4, 6, 8], "dtype": "bfloat16"}
+        s["values"]["q"] = {"array": [4, 6, 64], "dtype": "bfloat16"}
     path.write_text(json.dumps(data))
     assert findings(fuselint)[0]["FUS211"]["fix"]["applicability"] == "unsafe"
 

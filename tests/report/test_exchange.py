@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from fuselint.config import FORMATS
-from fuselint.finding import Edit, Finding, Fix, Obligation, Related, Traffic
+from fuselint.finding import Edit, Finding, Fix, Obligation, Related, Saved, Traffic
 from fuselint.report import escape, renderer
+from fuselint.report.summary import counts, statistics
 from fuselint.source.edit import apply
 from support import NORM, Ran
 
@@ -233,6 +234,22 @@ def test_markdown_puts_what_saves_most_first() -> None:
     assert many.endswith("\n\nand 50 more\n") and len(many.splitlines()) == 206
 
 
+def test_no_bytes_are_made_up_where_nothing_says_a_size() -> None:
+    assert FINDING.traffic
+    share = Saved("32*T*D", 8 / 9, exact=True)
+    traffic = replace(FINDING.traffic, at={"D": 4096}, sources={"D": "typical"}, assumed=("D",), saves=share)
+    unsized = replace(FINDING, traffic=traffic)
+    assert "| hand-written RMSNorm | 89 % | unsafe" in render("markdown", unsized)
+    formula = replace(FINDING, traffic=replace(traffic, saves=Saved("32*T*D + 4*s.size", None, exact=False)))
+    assert "| hand-written RMSNorm | 32\\*T\\*D + 4\\*s.size bytes | unsafe" in render("markdown", formula)
+    properties = [json.loads(render("sarif", f))["runs"][0]["results"][0]["properties"] for f in (FINDING, unsized)]
+    assert [p.get("bytesSaved") for p in properties] == [268435456, None]
+    (count,) = counts([FINDING, unsized, unsized])
+    assert (count.bytes, count.unsized, count.bytes_unsized) == (3 * 268435456, 2, 2 * 268435456)
+    assert statistics([FINDING, unsized]).endswith("   2 fixable     0 launches    268 MB + 1 of unknown size\n")
+    assert "MB" not in "".join(render(name, unsized) for name in FORMATS)
+
+
 def test_grouped_has_columns_under_each_file() -> None:
     wide = replace(ADVICE, line=120, column=1)
     assert render("grouped", FINDING, UNREADABLE, wide) == (
@@ -249,7 +266,8 @@ def test_statistics_are_json_where_findings_would_be(fuselint: Callable[..., Ran
     (tmp_path / "norm.py").write_text(NORM)
     [count] = json.loads(fuselint("check", "--statistics", "--output-format", "json").out)
     assert {**count, "bytes": 0} == {
-        "code": "FUS201", "name": "unfused-rms-norm", "count": 1, "fixable": 1, "bytes": 0, "launches": 6
+        "code": "FUS201", "name": "unfused-rms-norm", "count": 1, "fixable": 1, "bytes": 0, "launches": 6, "unsized": 1,
+        "bytes_unsized": count["bytes"],
     }  # fmt: skip
     assert count["bytes"] > 10**6
     assert json.loads(fuselint("check", "--statistics", "--output-format", "jsonl").out) == count

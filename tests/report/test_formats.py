@@ -12,9 +12,11 @@ from fuselint.finding import (
     Edit,
     Finding,
     Fix,
+    InDtype,
     ModelSaving,
     Obligation,
     Related,
+    Saved,
     Seconds,
     Traffic,
     Verification,
@@ -159,6 +161,73 @@ def test_full_says_that_nothing_is_saved_and_what_it_costs() -> None:
     assert line.startswith("costs 2 MB and 5 us (-4 us to 6 us) on m3-max at ")
 
 
+HALF = Saved("20*T*D", 0.5, exact=True)
+UNSIZED: dict[str, object] = {"sources": {"T": "phase", "D": "typical"}, "assumed": ("D",), "model": None}
+
+
+def narrow(t: Traffic, saves: Saved | None, less: bool | None) -> InDtype:
+    return InDtype("f32", t.bytes_now, t.bytes_fused, 9, 1, 8, t.saved_at, saves, less)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    {
+        "whatever the sizes": ({"saves": HALF}, "saves 50 % of these bytes, 20*T*D"),
+        "much the same": ({"saves": Saved("20*T*D", 0.5, exact=False)}, "saves about 50 % of these bytes, 20*T*D"),
+        "decided by sizes": ({"saves": Saved("20*T*D", None, exact=False)}, "saves 20*T*D of these bytes"),
+        "all": ({"saves": Saved("20*T*D", 1.0, exact=True)}, "saves all of these bytes"),
+        "nearly all": ({"saves": Saved("20*T*D", 0.9999, exact=True)}, "saves more than 99 % of these bytes, 20*T*D"),
+        "a long formula": ({"saves": Saved("T*D" * 30, 0.5, exact=True)}, "saves 50 % of these bytes"),
+        "a cost": ({"saves": Saved("-20*T*D", -0.25, exact=True)}, "costs 25 % more bytes"),
+        "less in the other dtype": (
+            {"saves": HALF, "otherwise": narrow(KNOWN, Saved("8*T*D", 0.2, exact=True), True)},
+            "saves at least 20 % of these bytes, 8*T*D",
+        ),
+        "the same share in both": (
+            {"saves": HALF, "otherwise": narrow(KNOWN, Saved("40*T*D", 0.5, exact=True), False)},
+            "saves 50 % of these bytes, at least 20*T*D",
+        ),
+        "less of one, by the sizes": (
+            {"saves": HALF, "otherwise": narrow(KNOWN, Saved("8*D*D", 0.2, exact=False), None)},
+            "saves at least about 20 % of these bytes",
+        ),
+        "no share of one": (
+            {"saves": HALF, "otherwise": narrow(KNOWN, Saved("40*T*D", None, exact=False), False)},
+            "saves at least 20*T*D of these bytes",
+        ),
+        "nothing in one": (
+            {"saves": HALF, "otherwise": narrow(KNOWN, Saved("0", 0.0, exact=True), True), "saved_at": 0},
+            "saves 50 % of these bytes in bf16, 20*T*D; saves nothing in f32",
+        ),
+    }.values(),
+)
+def test_full_gives_a_share_and_a_formula_where_nothing_says_a_size(changed: dict[str, object], said: str) -> None:
+    """Neither bytes nor time: they would be those of another model."""
+    (line,) = saving_lines(**{**UNSIZED, **changed})
+    assert line == (
+        f"{said}; 8 launches fewer (counted); "
+        "nothing says D: --shape D=N, --model-config or a recorded run gives bytes and time [T: rows of x]"
+    )
+
+
+def test_full_says_how_sizes_can_be_said() -> None:
+    at = dict.fromkeys("ABCDE", 8)
+    (line,) = saving_lines(**{**UNSIZED, "saves": HALF, "at": at, "sources": dict.fromkeys(at, "typical")})
+    assert "nothing says A, B, C or 2 more: --shape, --model-config or a recorded run gives" in line
+    sources = {"T": "config", "D": "typical"}
+    (line,) = saving_lines(**{**UNSIZED, "saves": HALF, "sources": sources, "calls": 3})
+    assert "called 3 times in the recorded run; nothing says D: --shape D=N gives bytes and time" in line
+
+
+def test_full_adds_no_guesses_up_in_a_model() -> None:
+    assert KNOWN.model
+    text = render("full", replace(FINDING, traffic=replace(KNOWN, model=replace(KNOWN.model, typical=("K",)))))
+    assert (
+        "   | the model, 65 times: 520 launches fewer (counted) a prefill of 2048 tokens; "
+        "its configuration doesn't say K\n"
+    ) in text
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0 ns"), (3e-9, "3 ns"), (3.26e-5, "33 us"), (0.00123, "1.2 ms"), (0.0996, "100 ms"), (1.5, "1.5 s")],
@@ -195,7 +264,7 @@ def test_json_has_the_documented_keys_in_order() -> None:
     assert " ".join(first["fix"]) == "applicability message edits needs requires numerics verification"
     assert " ".join(first["traffic"]) == (
         "symbols bytes_now bytes_fused kernels_now kernels_fused launches_fewer dtype at saved_at assumed "
-        "sources chip phase seconds model calls otherwise"
+        "sources chip phase seconds model calls otherwise saves"
     )
     assert first["fix"]["edits"] == [{"start": 10, "end": 12, "text": "é"}]
     assert first["related"][1] == {"path": "other.py", "line": 7, "message": "the weight"}
@@ -206,7 +275,7 @@ def test_json_has_the_documented_keys_in_order() -> None:
     (known,) = json.loads(render("json", replace(FINDING, traffic=KNOWN)))
     assert known["traffic"]["sources"] == {"T": "phase", "D": "config"}
     assert known["traffic"]["seconds"] == {"low": 0.00074, "estimate": 0.00082, "high": 0.001}
-    assert " ".join(known["traffic"]["model"]) == "objects bytes launches seconds tokens moved share"
+    assert " ".join(known["traffic"]["model"]) == "objects bytes launches seconds tokens moved share typical"
 
 
 @pytest.mark.parametrize("name", FORMATS)

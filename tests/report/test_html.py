@@ -75,6 +75,16 @@ def test_it_shows_the_kernels_of_each_finding(page: Page) -> None:
     assert [n for n, _ in chain["source"]] == list(range(chain["line"] - 2, chain["line"] + 3))
 
 
+def test_it_has_formulas_where_nothing_says_a_size(tmp_path: Path) -> None:
+    path = tmp_path / "model.py"
+    path.write_text(NORM)
+    shown = data(render(gather([str(path)], Settings(chip="h200", dtype="bf16"), verify=False), "model"))
+    (norm,) = shown["findings"]
+    assert (norm["saves"], norm["typical"]) == ("89 %", ["D"])
+    assert [m["formula"] for m in norm["after"]["launches"][0]["reads"]] == ["2*T*D", "2*D"]
+    assert [f["typical"] for f in shown["functions"]] == [True]
+
+
 def test_it_loads_nothing_from_elsewhere(page: Page) -> None:
     text = render(page, "model")
     assert "default-src 'none'" in text

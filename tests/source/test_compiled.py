@@ -512,3 +512,78 @@ def test_a_switch_that_nobody_uses_is_off(package: Path) -> None:
     assert not compiled(package)
     write(package, other="from .run import Runner\ndef load():\n    runner = Runner(8)\n    runner.compile_model()\n")
     assert compiled(package) == {"MLP.__call__"}
+
+
+ONCE = """
+    from .model import Model
+
+    class Whole:
+        def __init__(self, dims):
+            self.model = Model(dims)
+            self.kept = {{}}
+            self.ready = None
+
+        def prepared(self, x):
+            return self.model(x)
+
+        def run(self, x, steps):
+            {before}
+            step = mx.compile(self.model)
+            for _ in range(steps):
+                x = step(x)
+                {inside}
+            return x
+
+        def other(self, x):
+            {other}
+    """
+
+
+FILLED = """
+            if made is None or made is not x:
+                made = self.prepared(x)
+                self.kept[x.shape] = made
+            return made"""
+
+
+@pytest.mark.parametrize(
+    ("before", "inside", "other", "both"),
+    [
+        ("x = self.prepared(x)", "pass", "return x", False),  # once beside the steps
+        ("pass", "x = self.prepared(x)", "return x", True),
+        ("pass", "pass", "return self.prepared(x)", True),
+        ("for i in range(2): x = self.prepared(x)", "pass", "return x", True),
+        ("pass", "x = self.other(x)", "made = self.kept.get(x.shape)" + FILLED, False),
+        ("pass", "x = self.other(x)", "made = None" + FILLED, True),
+        ("pass", "if self.ready is None: self.ready = self.prepared(x)", "return x", False),
+        ("pass", "if self.ready is not None: self.ready = self.prepared(x)", "return x", True),
+        ("pass", "if self.ready is None: x = self.prepared(x)", "return x", True),
+        ("made = None", "if made is None: made = self.prepared(x)", "return x", True),
+        ("x = self.prepared(x)", "pass", "return self.prepared(x)", True),
+    ],
+)
+def test_what_runs_uncompiled_once_runs_compiled(
+    package: Path, before: str, inside: str, other: str, both: bool
+) -> None:
+    write(package, run=ONCE.format(before=before, inside=inside, other=other))
+    assert bool(partly(package)) is both
+    assert bool(compiled(package)) is not both
+
+
+def test_a_compiled_helper_that_is_run_once_before(package: Path) -> None:
+    text = """
+        @mx.compile
+        def step(x):
+            return near(x) + 1
+        def near(x):
+            return mx.tanh(x) * mx.sigmoid(x) - x
+        def solve(x):
+            x = near(x)
+            for _ in range(8):
+                {}
+            return x
+        """
+    write(package, layers=text.format("x = step(x)"), run="from .layers import solve\n", model="")
+    assert compiled(package) >= {"near"}
+    write(package, layers=text.format("x = x + 1"), run="from .layers import solve\n", model="")
+    assert "near" not in compiled(package)

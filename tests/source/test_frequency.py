@@ -671,24 +671,43 @@ CHOICE = """
 
         def __call__(self, x):
             x = self.up(x)
-            if {test}:
+            {branch}
                 x = mx.tanh(x) * mx.sigmoid(x) + x
             return x
 """
+EARLY = """if {}:
+                return x
+            if x is not None:"""
+LATE = """if {}:
+                pass
+            elif self.gated:
+                return x
+            if x is not None:"""
+ELSE = """if {}:
+                x = x + 1
+            else:
+                return x
+            if x is not None:"""
 
 
 @pytest.mark.parametrize(
-    ("default", "test", "count"),
+    ("default", "branch", "count"),
     [
-        ('"gelu"', 'self.act == "tanh"', 0),
-        ('"gelu"', 'self.act != "gelu"', 0),
-        ('"tanh"', 'self.act == "tanh"', 1),
-        ("None", "self.act == x.name", 1),
-        ('"gelu"', "self.gated", 1),  # what a configuration's file turns on
+        ('"gelu"', 'if self.act == "tanh":', 0),
+        ('"gelu"', 'if self.act != "gelu":', 0),
+        ('"tanh"', 'if self.act == "tanh":', 1),
+        ("None", "if self.act == x.name:", 1),
+        ('"gelu"', "if self.gated:", 1),  # what a configuration's file turns on
+        ('"gelu"', EARLY.format('self.act == "gelu"'), 0),
+        ('"gelu"', EARLY.format('self.act == "tanh"'), 1),
+        ('"gelu"', EARLY.format("not self.gated"), 1),
+        ('"gelu"', LATE.format('self.act == "gelu"'), 1),
+        ('"gelu"', ELSE.format('self.act == "gelu"'), 1),
+        ('"gelu"', ELSE.format('self.act == "tanh"'), 0),
     ],
 )
-def test_an_option_that_is_another_word_by_default(package: Path, default: str, test: str, count: int) -> None:
-    choice = CHOICE.format(default=default, test=test)
+def test_an_option_that_is_another_word_by_default(package: Path, default: str, branch: str, count: int) -> None:
+    choice = CHOICE.format(default=default, branch=branch)
     write(package, choice=choice, user="from .choice import Activated\nall = [Activated(c) for c in range(3)]\n")
     assert told(package, "choice") == (["Activated.__call__"] * count, 1 - count)
     assert told(package, "choice", hot=("*",)) == (["Activated.__call__"], 0)
@@ -919,9 +938,31 @@ def test_two_launches_on_a_few_numbers_are_silent_where_no_layer_has_them(
     assert told(package, "few")[1] == silent
 
 
-def test_two_launches_on_a_few_numbers_are_reported_where_each_layer_has_them(package: Path) -> None:
-    layers = LAYERS.replace("x + self.mlp(self.norm(x))", "x + self.mlp(self.norm(x)) * scaled(self.norm.weight)[0]")
-    write(package, few=FEW.format(heads=32), layers="from .few import scaled\n" + textwrap.dedent(layers))
+@pytest.mark.parametrize(
+    ("heads", "of", "silent"),
+    [
+        ("32", "few * 0.5 * few + 1.0", 1),  # 512 bytes
+        ("2048", "few * 0.5 * few + 1.0", 1),  # 32 kB in float32
+        ("16384", "few * 0.5 * few + 1.0", 0),
+        ("32", "mx.tanh(few * 0.5) * few + 1.0", 0),  # three launches
+        ("x", "few * 0.5 * few + 1.0", 0),  # nothing says how many numbers
+    ],
+)
+def test_two_launches_on_a_few_numbers_in_each_layer(package: Path, heads: str, of: str, silent: int) -> None:
+    layers = LAYERS.replace("x + self.mlp(self.norm(x))", "x + self.mlp(self.norm(x)) * scaled(self.norm.weight, 3)[0]")
+    text = FEW.replace("weights: mx.array", "weights: mx.array, x: int").replace("few * 0.5 * few + 1.0", of)
+    write(package, few=text.format(heads=heads), layers="from .few import scaled\n" + textwrap.dedent(layers))
+    assert told(package, "few")[1] == silent
+
+
+def test_two_launches_in_each_round_of_a_loop_are_reported(package: Path) -> None:
+    body = "    few = w.reshape(32)\n    for _ in range(9):\n        m = m @ (few * 0.5 * few + 1.0)\n    return m\n"
+    layers = LAYERS.replace("x + self.mlp(self.norm(x))", "x + self.mlp(self.norm(x)) * scaled(self.norm.weight, x)[0]")
+    write(
+        package,
+        few=f"def scaled(w: mx.array, m: mx.array):\n{body}",
+        layers="from .few import scaled\n" + textwrap.dedent(layers),
+    )
     assert told(package, "few") == (["scaled"], 0)
 
 
@@ -1025,6 +1066,24 @@ KERNELS = """
         ("def run(x):\n    return Kernels.one(x)\n", ["Kernels.one"]),
         ("def run(x):\n    return Kernels.one(Kernels.other(x))\n", ["Kernels.one", "Kernels.other"]),
         ("def run(x, name):\n    return getattr(Kernels, 'other')(Kernels.one(x))\n", ["Kernels.one", "Kernels.other"]),
+        ("def run(x):\n    return other(Kernels.one(x))\ndef other(x):\n    return x\n", ["Kernels.one"]),
+        (
+            "class Others:\n    def other(self, x):\n        return Kernels.one(x)\n"
+            "    def run(self, x):\n        return self.other(x)\n",
+            ["Kernels.one"],
+        ),
+        (
+            "class Others:\n    @staticmethod\n    def other(x):\n        return x\n"
+            "def run(x):\n    return Others.other(Kernels.one(x))\n",
+            ["Kernels.one"],
+        ),
+        (
+            "class More(Kernels):\n    def run(self, x):\n        return self.other(Kernels.one(x))\n",
+            ["Kernels.one", "Kernels.other"],
+        ),
+        ("def run(x, k):\n    return k.other(Kernels.one(x))\n", ["Kernels.one", "Kernels.other"]),
+        ("K = Kernels()\ndef run(x):\n    return K.other(Kernels.one(x))\n", ["Kernels.one", "Kernels.other"]),
+        ("def run(x):\n    return mx.other(Kernels.one(x))\n", ["Kernels.one"]),
         ("", ["Kernels.one", "Kernels.other"]),  # users may call either
         ("__all__ = ['Kernels']\ndef run(x):\n    return Kernels.one(x)\n", ["Kernels.one", "Kernels.other"]),
     ],
@@ -1191,6 +1250,9 @@ READ_OUT = """
         ("return self.proj(y) if mx.max(y).item() > 0 else x", 1),
         ("self.kept = y\n            return mx.max(y).item()", 1),
         ("return mx.max(y)", 1),
+        ("return y @ mx.linalg.inv(x.T @ x, stream=mx.cpu)", 0),  # on the CPU alone
+        ("return y @ mx.linalg.svd(x, stream=mx.cpu)[2]", 0),
+        ("return y / mx.linalg.norm(x)", 1),
     ],
 )
 def test_what_only_the_host_reads_is_silent(package: Path, after: str, count: int) -> None:
@@ -1227,3 +1289,224 @@ def test_a_function_that_returns_a_number_waits_for_it(
 ) -> None:
     write(package, step=STEPPER.format(base=base, init=init, returns=returns), user="from .step import Stepper\n")
     assert told(package, "step") == (["Stepper.measure"] * count, 1 - count)
+
+
+BUCKETS = """
+    class Attention(nn.Module):
+        def __init__(self, d):
+            super().__init__()
+            self.proj = nn.Linear(d, d)
+
+        @staticmethod
+        def _bucket(x, both=True, size=8):
+            if both:
+                return mx.abs(x)
+            else:
+                return mx.tanh(x) * mx.sigmoid(x)
+
+        def __call__(self, x):
+            return self.proj({call})
+
+
+    class Net(nn.Module):
+        def __init__(self, d, n):
+            super().__init__()
+            self.layers = [Attention(d) for _ in range(n)]
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(x)
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "user", "count"),
+    [
+        ("self._bucket(x, both=True)", "", 0),
+        ("self._bucket(x, True, 4)", "", 0),
+        ("Attention._bucket(x)", "", 0),
+        ("self._bucket(x, both=False)", "", 1),
+        ("self._bucket(x, x is not None)", "", 1),
+        (
+            "self._bucket(x)",
+            "class Other:\n    def run(self, x):\n        return self._bucket(x, both=False)\nmade = Other()\n",
+            1,  # it may be mixed in
+        ),
+        (
+            "self._bucket(x)",
+            "class Other:\n    def _bucket(self, x, both=True):\n        return x\n\n"
+            "    def run(self, x):\n        return self._bucket(x, both=False)\nmade = Other()\n",
+            0,  # another class's
+        ),
+        ("self._bucket(x)", "def _bucket(x, both):\n    return x\nmade = _bucket(x, False)\n", 0),
+        (
+            "self._bucket(x)",
+            "from .net import Attention\nclass More(Attention):\n    def run(self, x):\n"
+            "        return self._bucket(x, both=False)\nmade = More(8)\n",
+            1,
+        ),
+        ("self._bucket(x)", "from .net import Attention\nmade = Attention._bucket(mx.ones(2), False)\n", 1),
+        ("self._bucket(x)", "net = Net(8, 2)\nmade = net.layers[0]._bucket(x, False)\n", 1),
+        ("self._bucket(x)", "def run(layer, x):\n    return getattr(layer, '_bucket')(x, False)\n", 1),
+    ],
+)
+def test_what_a_private_method_is_given(package: Path, call: str, user: str, count: int) -> None:
+    write(package, net=BUCKETS.format(call=call), user=f"from .net import Net\n{user}")
+    (package / "__init__.py").write_text("from . import user\n")
+    assert len(told(package, "net")[0]) == count
+
+
+RETURNED = """
+    class Layer(nn.Module):
+        def __init__(self, d, act="silu"):
+            super().__init__()
+            self.act = act
+            self.proj = nn.Linear(d, d)
+
+        def activated(self, x):
+            if self.act == "silu":
+                return nn.silu(x)
+            return mx.tanh(x) * mx.sigmoid(x)
+
+        def __call__(self, x):
+            return self.activated(self.proj(x))
+
+
+    class Net(nn.Module):
+        def __init__(self, d, n, act="silu"):
+            super().__init__()
+            self.layers = [Layer(d, act=act) for _ in range(n)]
+
+        @staticmethod
+        def mask(x):
+            return x > 0
+
+        {make}
+
+        def __call__(self, x):
+            for layer in self.layers:
+                x = layer(Net.mask(x) * x)
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("make", "made", "count"),
+    [
+        ("kind = 1", "Net(8, 2)", 0),
+        ("kind = 1", "Net(8, 2, 'tanh')", 1),
+        ("kind = 1", "Net(8, 2, read())", 1),
+        ("@classmethod\n        def make(cls, d, act):\n            return cls(d, 2, act)", "Net(8, 2)", 1),
+    ],
+)
+def test_what_stands_behind_a_return_for_an_option(package: Path, make: str, made: str, count: int) -> None:
+    write(package, net=RETURNED.format(make=make))
+    write(package, user=f"from .net import Net\ndef run(x):\n    return {made}(x)\nready = run(mx.ones(8))\n")
+    (package / "__init__.py").write_text("from . import user\n")
+    assert len(told(package, "net")[0]) == count
+
+
+GROUPED = """
+    from dataclasses import dataclass
+
+
+    @dataclass
+    class Config:
+        heads: int = 8
+        kv_heads: {kv}
+        {post}
+
+
+    class Attention(nn.Module):
+        def __init__(self, {parameters}):
+            super().__init__()
+            {before}
+            self.heads, self.kv_heads, self.groups = None, None, None
+            self.heads = heads
+            self.kv_heads = kv_heads
+            self.groups = heads // kv_heads
+
+        def __call__(self, q, k, v):
+            if self.groups > 1:
+                k = mx.repeat(k, self.groups, axis=1)
+                v = mx.repeat(v, self.groups, axis=1)
+            return mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0)
+
+
+    class Block(nn.Module):
+        def __init__(self, config: Config, kv_heads: int = 8):
+            super().__init__()
+            self.attention = {made}
+
+        def __call__(self, q, k, v):
+            return self.attention(q, k, v)
+
+
+    class Model(nn.Module):
+        def __init__(self, config: Config, n):
+            super().__init__()
+            self.blocks = [{block} for _ in range(n)]
+
+        def __call__(self, q, k, v):
+            for block in self.blocks:
+                q = block(q, k, v)
+            return q
+"""
+WHOLE = "config: Config", "heads, kv_heads = config.heads, config.kv_heads"
+NUMBERS = "heads: int, kv_heads: int", "pass"
+SAME = "def __post_init__(self): self.kv_heads = self.kv_heads or self.heads"
+
+
+@pytest.mark.parametrize(
+    ("kv", "post", "given", "made", "block", "count"),
+    [
+        ("int = 8", "", WHOLE, "Attention(config)", "Block(config)", 0),
+        ("int = 2", "", WHOLE, "Attention(config)", "Block(config)", 1),
+        ("int = None", SAME, WHOLE, "Attention(config)", "Block(config)", 1),  # nothing states it
+        ("int = 8", "", NUMBERS, "Attention(config.heads, config.kv_heads)", "Block(config)", 0),
+        ("int = 8", "", NUMBERS, "Attention(config.heads, kv_heads)", "Block(config)", 0),
+        ("int = 8", "", NUMBERS, "Attention(config.heads, kv_heads)", "Block(config, 2)", 1),
+        ("int = 8", "", NUMBERS, "Attention(config.heads, kv_heads)", "Block(config, read())", 1),
+        (
+            "int = 8",
+            "",
+            NUMBERS,
+            "Attention(config.heads, config.kv_heads) if kv_heads else Attention(*read())",
+            "Block(config)",
+            1,
+        ),
+    ],
+)
+def test_as_many_heads_of_keys_as_of_queries(
+    package: Path, kv: str, post: str, given: tuple[str, str], made: str, block: str, count: int
+) -> None:
+    parameters, before = given
+    text = GROUPED.format(kv=kv, post=post, parameters=parameters, before=before, made=made, block=block)
+    write(package, net=text, user="from .net import Model\n")
+    (package / "__init__.py").write_text("from . import user\n")
+    assert told(package, "net") == (["Attention.__call__"] * count, 1 - count)
+    assert told(package, "net", shape={"heads": 32}) == (["Attention.__call__"], 0)
+
+
+QUANTIZER = """
+    def quantize(model, w, steps):
+        for j in range(steps):
+            w = w - w @ w.T
+            w = w * mx.sigmoid(w) + mx.tanh(w)
+        {replace}
+        return w
+
+
+    def main(model):
+        w = quantize(model, mx.ones((64, 64)), 8)
+        return w @ w.T
+"""
+
+
+@pytest.mark.parametrize("replace", ["model.update_modules({'w': w})", "model.updated({'w': w})"])
+def test_what_only_a_quantizer_does(package: Path, replace: str) -> None:
+    write(package, quant=QUANTIZER.format(replace=replace), user="from .quant import main\n")
+    found = told(package, "quant")[0]
+    assert bool(found) is ("update_modules" not in replace)
+    assert told(package, "quant", hot=("*",))[0]

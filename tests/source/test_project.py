@@ -4,6 +4,7 @@ import ast
 import pickle
 import textwrap
 
+import mlx.core as mx
 import pytest
 
 from fuselint.source.project import MISSING, ModuleSummary, summarise
@@ -303,6 +304,24 @@ def test_functions_know_their_parameters_and_kinds() -> None:
     assert module.functions["A.c"].is_async
     assert module.functions["A.c"].is_generator
     assert module.functions["A.m"].parameters[1].default == -1
+
+
+@pytest.mark.parametrize(
+    "text", ["0.5", "3", "True", "[1, 2]", "[True, 2]", "[1, 2.0]", "[[1], [2]]", "-mx.inf", "1 / 6", "2, mx.bfloat16"]
+)
+def test_arrays_of_literals_have_the_shape_and_dtype_that_mlx_gives_them(text: str) -> None:
+    found = summary(f"import mlx.core as mx\nA = mx.array({text})\n").arrays["A"]
+    array = eval(f"mx.array({text})", {"mx": mx})
+    assert found.shape == array.shape
+    assert found.dtype.removesuffix("_") == str(array.dtype).removeprefix("mlx.core.")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["A = mx.array(n)", "A = mx.array(2**40)", "A = mx.array([[1, 2], [3]])", "A = mx.array(1)\nA = mx.array(2.0)"],
+)
+def test_other_arrays_are_of_unknown_shape_and_dtype(text: str) -> None:
+    assert not summary(f"import mlx.core as mx\n{text}\n").arrays
 
 
 def test_constants_are_literals_that_are_bound_once() -> None:

@@ -185,6 +185,8 @@ def test_what_builds_a_model_is_cold_and_what_runs_it_is_not() -> None:
             "def f(layer):\n    new = nn.Linear(1, 1)\n    new.weight = layer.weight * 2\n    return new",
             "builds a layer",
         ),
+        ("def f(model, leaves):\n    model.update_modules(leaves)", "replaces modules"),
+        ("def f(cache):\n    return [c.to_quantized(64) for c in cache]", ""),
         ("def f(path):\n    return 1", ""),
         ("def load_f(path):\n    return mx.load(path)", "weight loading"),
         ("def f(path):\n    return mx.load(path)", ""),
@@ -225,6 +227,29 @@ def test_methods_that_convert_and_their_helpers_are_cold_by_what_they_do() -> No
         "A._fix": "called only from sanitize",
         "A.from_linear": "builds a layer from another",
     }
+
+
+def test_what_a_quantizer_calls_or_hands_on_is_cold() -> None:
+    text = """
+        def loss(x, y): return (x - y) ** 2
+        def clip(w): return mx.clip(w - loss(w, 1), 0, 1)
+        def block_of(block):
+            def clipped(path, w): return clip(w)
+            return mx.utils.tree_map_with_path(clipped, block)
+        def shown(x): return x * 2 + 1
+        def quantize(model, data):
+            for block in model.layers:
+                block_of(block)
+                block.update_modules(capture(block))
+            return shown
+        def main():
+            quantize(1, 2)
+        {}
+    """
+    outer = "called only from quantize"
+    cold_ = {"quantize": "replaces modules of a model", "block_of": outer, "block_of.<locals>.clipped": outer}
+    assert cold(text.format("")) == {**cold_, "clip": outer, "loss": outer}
+    assert cold(text.format("def __call__(x): return loss(x, 1)")) == {**cold_, "clip": outer}
 
 
 def test_tests_are_cold_and_so_is_what_only_they_call() -> None:

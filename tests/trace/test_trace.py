@@ -9,6 +9,12 @@ from typing import Any
 
 import pytest
 
+from fuselint.chips import Seconds
+from fuselint.finding import Finding, Fix
+from fuselint.report.trace import render
+from fuselint.trace.lines import Totals
+from fuselint.trace.savings import Saving
+from fuselint.trace.survey import Survey
 from support import Ran
 
 mx = pytest.importorskip("mlx.core")
@@ -293,6 +299,16 @@ def test_what_fixes_delete(trace: Callable[..., Any], tmp_path: Path) -> None:
     assert fixed["launches"] == eager["launches"] - 8
     assert report["fixes"][0]["bytes"] == (36 - 4) * n and report["fixes"][0]["launches"] == 8
     assert (tmp_path / "m.py").read_text() == MODEL  # nothing is written
+
+
+def test_a_fix_at_sizes_that_nothing_shows_has_no_bytes() -> None:
+    finding = Finding("FUS201", "unfused-rms-norm", "", "m.py", 3, 1, 3, 9, fix=Fix("safe", ""))
+    shown, guessed = Saving(finding, 2, 10**9, 16, ("T",)), Saving(finding, 2, 10**9, 16, ("D", "T"), ("D",))
+    total = Totals(2, 2, 1, 10, 10, Seconds(1.0, 1.0, 1.0))
+    totals = {"eager": total, "compiled": total}
+    text = render(Survey("f", "metal", "0.32", "m3-max", 0, [], totals, [shown, guessed], []), "full")
+    assert "FUS201 unfused-rms-norm (safe), 2 runs: about 1 GB, 16 launches; T assumed\n" in text
+    assert "FUS201 unfused-rms-norm (safe), 2 runs: 16 launches; nothing shows D\n" in text
 
 
 def test_text_shows_lines_totals_and_fixes(fuselint: Run, tmp_path: Path) -> None:

@@ -90,6 +90,7 @@ def test_an_operand_that_is_read_again_keeps_its_number(tmp_path: Path) -> None:
     path.write_text(HEAD + "def f(x: mx.array, sigma):\n    return mx.tanh(x * sigma) * sigma\n")
     (t,) = costs(path, "FUS301", dtype="bf16")
     assert t.at["sigma.size"] == 1 and "sigma.size" in t.assumed
+    assert t.sources["sigma.size"] == "assumed"  # a step of a schedule is one number in any model
 
 
 def test_an_own_size_can_be_stated(tmp_path: Path) -> None:
@@ -105,6 +106,9 @@ def test_a_scale_is_as_long_as_the_rows_of_what_it_scales(tmp_path: Path) -> Non
     path.write_text(HEAD + "def f(x: mx.array, shift, scale):\n    return x * (1 + scale) + shift\n")
     (t,) = costs(path, "FUS301", dtype="bf16", shape={"D": 640})
     assert t.at == {"D": 640, "T": 2048, "scale.size": 640}
+    assert t.sources == {"D": "stated", "T": "assumed", "scale.size": "assumed"} and not t.typical
+    (t,) = costs(path, "FUS301", dtype="bf16")
+    assert t.typical == ("D", "scale.size")  # as long as what nothing says
 
 
 @pytest.mark.parametrize("view", ["cos[None]", "mx.expand_dims(cos, 0)"])

@@ -6,11 +6,12 @@ import pytest
 
 from fuselint.config import Settings, shape_entries
 from fuselint.engine import check_file
+from fuselint.finding import Source
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
 from fuselint.modelconfig import load
 from fuselint.source.text import FileText
-from fuselint.traffic.known import Known, known, role
+from fuselint.traffic.known import Known, known, least_sure, role
 from fuselint.traffic.sizes import Sizes, reduced
 
 n, m, k = (Expr.name(x) for x in "nmk")
@@ -85,6 +86,26 @@ def test_assumed_head_counts_are_those_of_a_model_that_exists() -> None:
     )
     assert (heads, kept, group, head, features) == (32, 8, 4, 128, 4096)
     assert heads == kept * group and features == heads * head
+
+
+def test_what_nothing_says_is_that_of_a_typical_model() -> None:
+    here = Known()
+    assert here.of_role("features") == (4096, "typical")
+    assert here.of_role("other") == (1, "typical")
+    assert here.of_role("head rows") == (32 * 2048, "typical")  # the rows are those of the usual phase
+    configured = known(Settings(model_config=load("qwen2.5-7b", "x")), "f")
+    assert configured.of_role("state") == (16, "typical")
+    assert configured.of_role("head rows") == (28 * 2048, "assumed")
+
+
+def test_a_number_is_as_sure_as_the_least_sure_of_what_it_is_made_of() -> None:
+    sources: list[Source] = ["stated", "recorded", "config", "phase", "assumed", "typical"]
+    for i, worse in enumerate(sources):
+        assert all(least_sure((better, worse)) == worse for better in sources[: i + 1])
+    assert least_sure(()) == "stated"
+    sizes = Sizes(meanings={"N": Expr.name("dims") * Expr.name("length")})
+    assert sizes.number("N", Known()) == (4096 * 2048, "typical")
+    assert sizes.number("N", Known(usual={"dims": 8})) == (8 * 2048, "assumed")
 
 
 def test_stated_comes_before_configured_before_assumed() -> None:

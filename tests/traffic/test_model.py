@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fuselint.config import Settings
+from fuselint.finding import FileResult, ModelTraffic, Seconds
 from fuselint.graph.model import Statement
+from fuselint.modelconfig import load
+from fuselint.report.summary import models
 from fuselint.traffic.passes import most
 from tests.support import Ran
 from tests.traffic.models import HEAD, KEYS, LLAMA
@@ -74,6 +79,16 @@ def test_findings_are_ranked_by_what_they_save_in_all_objects(check: Check, tmp_
         ("FUS301", 2 * 4 * 2048 * 960),
         ("FUS201", 20 * 2048 * 64),
     ]
+
+
+def test_bytes_at_sizes_that_the_configuration_does_not_say_are_named() -> None:
+    total = ModelTraffic(2, 10**9, 7, Seconds(1e-3, 2e-3, 3e-3), 1, typical=10**8)
+    settings = Settings(model_config=load("qwen2.5-7b", "x"))
+    line, times = models([FileResult("m.py", model=total)], settings)
+    assert " a token, 100 MB of them at sizes of a typical model where nothing says any, in 2 classes" in line
+    assert times.startswith("times are estimates")
+    line, _ = models([FileResult("m.py", model=replace(total, typical=10**6))], settings)
+    assert "typical" not in line
 
 
 def test_without_a_configuration_findings_stand_in_the_files_order(check: Check) -> None:

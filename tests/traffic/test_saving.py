@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 
 import mlx.core as mx
 
 from fuselint.config import Settings
-from fuselint.finding import Traffic
+from fuselint.finding import Saved, Traffic
 from fuselint.graph.callers import given_dtypes
 from fuselint.graph.supplied import MODEL
 from fuselint.graph.symbols import Expr, evaluate
@@ -47,6 +48,36 @@ def test_a_llama_norm_moves_nine_times_what_it_has_to() -> None:
     assert (t.kernels_now, t.kernels_fused) == (9, 1)
     assert t.symbols == {"T": "rows of x", "D": "dims"}
     assert (t.at, t.assumed) == ({"T": 2048, "D": 4096}, ("D", "T", "dtype"))
+
+
+def test_a_saving_is_a_share_and_a_formula() -> None:
+    (t,) = savings(NORM, "FUS201", "RMSNorm.__call__")
+    assert (dict(t.sources), t.typical) == ({"D": "typical", "T": "assumed"}, ("D",))
+    assert t.saves == Saved("32*T*D", 1 - 4 / 36, exact=True)
+    assert t.otherwise is not None and t.otherwise.less is True
+    assert t.otherwise.saves == Saved("20*T*D", float(1 - Fraction(8, 28)), exact=True)
+    (stated,) = savings(NORM, "FUS201", "RMSNorm.__call__", Settings(shape={"D": 64}))
+    assert stated.typical == () and stated.saves == t.saves
+
+
+GATED = """def f(x: mx.array, {}):
+    return mx.tanh(mx.sigmoid({}) * x)
+"""
+
+
+def test_a_share_is_told_of_where_sizes_hardly_change_it() -> None:
+    """A vector is small beside rows, whatever it is exactly; what may be as large as the rows or not decides."""
+    (small,) = savings(GATED.format("weight", "weight"), "FUS301", settings=Settings(dtype="bf16"))
+    assert small.typical == ("D", "weight.size")
+    assert small.saves is not None and not small.saves.exact and small.saves.share is not None
+    sizes = {"T": 512, "D": 640, "weight.size": 640}
+    now, fused = (evaluate(text, sizes) for text in (small.bytes_now, small.bytes_fused))
+    assert abs(small.saves.share - (1 - fused / now)) < 0.01
+    (large,) = savings(GATED.format("y", "y"), "FUS301", settings=Settings(dtype="bf16"))
+    assert large.saves is not None and large.saves.share is None
+    stated = Settings(dtype="bf16", shape={**sizes, "x.size": 7})
+    (said,) = savings(GATED.format("y", "y"), "FUS301", settings=stated)
+    assert said.saves is not None and said.saves.share is not None
 
 
 def kernels_of(function: Callable[..., mx.array], *arrays: mx.array) -> int:
@@ -403,8 +434,8 @@ def test_pairs_of_a_head_are_few_where_the_code_does_not_say() -> None:
     sizes = Sizes()
     sizes.meanings["F"] = Expr.name("x.shape[-1]") // 2
     sizes.meanings["D"] = Expr.name("x.shape[-1]")
-    assert sizes.number("F", Known()) == (64, "assumed")  # not half of a model's width
-    assert sizes.number("D", Known()) == (4096, "assumed")
+    assert sizes.number("F", Known()) == (64, "typical")  # not half of a model's width
+    assert sizes.number("D", Known()) == (4096, "typical")
 
 
 ROTATED = """
@@ -593,10 +624,10 @@ def test_a_table_that_is_added_to_a_product_of_weights_has_its_own_size() -> Non
 def test_the_width_of_a_rotation_is_that_of_a_head() -> None:
     sizes = Sizes()
     sizes.meanings["F"] = (Expr.name("dims") + Expr.of(1)) // 2
-    assert sizes.number("F", Known()) == (64, "assumed")
-    assert sizes.number("dims", Known()) == (128, "assumed")  # beside those pairs, not a model's width
-    assert Sizes().number("dims", Known()) == (4096, "assumed")
-    assert sizes.number("config.rotary_dim", Known()) == (128, "assumed")
+    assert sizes.number("F", Known()) == (64, "typical")
+    assert sizes.number("dims", Known()) == (128, "typical")  # beside those pairs, not a model's width
+    assert Sizes().number("dims", Known()) == (4096, "typical")
+    assert sizes.number("config.rotary_dim", Known()) == (128, "typical")
 
 
 PAIRS = """def rotate(q: mx.array, cos: mx.array, sin: mx.array):
@@ -699,7 +730,7 @@ def test_tables_that_are_cast_where_they_are_made_are_not_wider() -> None:
 
     q, table = mx.zeros((1, 2, 3, 8), mx.bfloat16), mx.zeros((1, 1, 3, 8), mx.bfloat16)
     assert t.kernels_now == kernels_of(rotated, q, q, table, table) == 3
-    assert (t.dtype, t.bytes_now, t.bytes_fused) == ("bf16", "14*T*D", "6*T*D")
+    assert (t.dtype, t.bytes_now, t.bytes_fused) == ("bf16", "14*T*D + 4*L*D", "6*T*D + 4*L*D")
 
 
 def test_a_call_of_one_of_several_functions_gives_what_they_all_give() -> None:

@@ -1026,3 +1026,87 @@ class Attention(nn.Module):
 """
     (t,) = costs(tmp_path / "a.py", text, "FUS201")
     assert t.at == {"T": 2048 * 32, "D": 128}
+
+
+SCALED = """
+LARGEST = mx.array(1 / 6, dtype=mx.float32)
+
+
+@mx.compile
+def scale_of(largest, inverse):
+    return mx.exp(largest * inverse)
+
+
+def f(x, block=4):
+    xb = x.astype(mx.float32).reshape(*x.shape[:-1], x.shape[-1] // block, block)
+    s = scale_of(mx.max(mx.abs(xb), axis=-1, keepdims=True), LARGEST)
+    return mx.tanh(mx.clip(xb / s, -6.0, 6.0)) * s
+"""
+
+
+def test_a_helper_gives_the_shape_of_its_operand_times_a_number_of_the_module(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", SCALED)
+    xb, s = mx.zeros((6, 2, 4)), mx.zeros((6, 2, 1))
+    now = moved((xb, s, xb), *[(xb, xb)] * 3, (xb, s, xb))  # clip is two kernels
+    sizes = {**at(t, T=6, N=8), "D": 4}
+    assert evaluate(t.bytes_now, sizes) == now
+    assert evaluate(t.bytes_fused, sizes) == moved((xb, s, xb))
+
+
+MIXED = """
+@mx.compile
+def mix(projected, normed, count: int, width: int):
+    weights = mx.sigmoid(projected).reshape(*projected.shape[:-1], count, width)
+    streams = normed.reshape(*normed.shape[:-1], count, width)
+    return mx.mean(weights * streams, axis=-2)
+"""
+
+
+def test_a_last_axis_that_a_reshape_splits_is_the_product_of_its_parts(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", MIXED, "FUS302")
+    x = mx.zeros((6, 4, 8), mx.bfloat16)
+    sizes = {**at(t, T=6, D=8, normed=x.size), "count": 4}
+    assert evaluate(t.bytes_now, sizes) == moved((x, x), (x, x, x))
+    assert evaluate(t.bytes_fused, sizes) == moved((x, x, x))
+
+
+WIDE_VALUES = """
+class Attention(nn.Module):
+    def __init__(self, dims, heads, key_dim, value_dim):
+        super().__init__()
+        self.heads, self.key_dim, self.value_dim = heads, key_dim, value_dim
+        self.q = nn.Linear(dims, heads * key_dim)
+        self.k = nn.Linear(dims, heads * key_dim)
+        self.v = nn.Linear(dims, heads * value_dim)
+        self.gate = nn.Linear(dims, heads * value_dim)
+
+    def __call__(self, x: mx.array):
+        B, L, D = x.shape
+        q = self.q(x).reshape(B, L, self.heads, self.key_dim).transpose(0, 2, 1, 3)
+        k = self.k(x).reshape(B, L, self.heads, self.key_dim).transpose(0, 2, 1, 3)
+        v = self.v(x).reshape(B, L, self.heads, self.value_dim).transpose(0, 2, 1, 3)
+        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=1.0)
+        return out.transpose(0, 2, 1, 3).reshape(B, L, -1) * mx.sigmoid(self.gate(x))
+"""
+
+
+def test_attention_gives_back_rows_as_wide_as_the_values(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "model.py", WIDE_VALUES)
+    out = mx.zeros((2, 5, 12), mx.bfloat16)
+    sizes = {name: {"B": 2, "L": 5, "heads": 3, "value_dim": 4}[name] for name in t.symbols}
+    assert evaluate(t.bytes_now, sizes) == moved((out, out), (out, out, out))
+
+
+SHARED = """
+def rotate(x: mx.array, cos: mx.array, sin: mx.array):
+    x1, x2 = mx.split(x, 2, axis=-1)
+    cos, sin = cos[:, None, :], sin[:, None, :]
+    return x1 * cos - x2 * sin
+"""
+
+
+def test_a_table_that_all_heads_share_has_a_row_for_each_position(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", SHARED)
+    x, cos = mx.zeros((6, 4, 8), mx.bfloat16), mx.zeros((6, 1, 8), mx.bfloat16)
+    sizes = {name: {"T": 6 * 4, "L": 6, "D": 8, "N": 16}[name] for name in t.symbols}
+    assert evaluate(t.bytes_now, sizes) == moved((x, cos, x), (x, cos, x), (x, x, x))

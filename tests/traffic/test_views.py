@@ -86,3 +86,38 @@ def test_a_cast_before_a_norm_puts_a_view_in_order(tmp_path: Path) -> None:
     half, wide = mx.zeros((B, L, H, D), mx.bfloat16), mx.zeros((B, L, H, D))
     assert evaluate(t.bytes_now, sizes) == 2 * (half.nbytes + wide.nbytes) + 2 * wide.nbytes
     assert evaluate(t.bytes_fused, sizes) == 4 * half.nbytes
+
+
+CHANNELS = """
+class Norm(nn.Module):
+    def __call__(self, x: mx.array):
+        y = mx.transpose(x, (0, 2, 1))
+        y = y * mx.rsqrt(mx.mean(y * y, axis=-1, keepdims=True) + 1e-5)
+        return mx.transpose(y, (0, 2, 1))
+
+
+class Block(nn.Module):
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+        self.norm = Norm()
+
+    def __call__(self, x: mx.array, w: mx.array):
+        return self.norm(GIVEN)
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "kernels"),
+    [
+        ("mx.conv1d(x, w)", 2),  # it lies in row order: turned, it is copied
+        ("mx.transpose(mx.conv1d(x, w), (0, 2, 1))", 1),  # turned back
+        ("x + self.conv(x)", 1),  # nobody knows
+    ],
+)
+def test_an_argument_may_be_turned_back_to_how_it_lies(tmp_path: Path, given: str, kernels: int) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("import mlx.core as mx\nimport mlx.nn as nn\n\n\n" + CHANNELS.replace("GIVEN", given))
+    (result,) = check_paths([path], select=["FUS201"], cache=False)
+    (t,) = [f.traffic for f in result.findings if f.traffic is not None and f.function == "Norm.__call__"]
+    assert t.kernels_fused == kernels

@@ -30,11 +30,14 @@
   const now = sum(data.functions, "bytes"), then = sum(data.functions, "bytes_fixed");
   const launches = sum(data.functions, "launches") - sum(data.functions, "launches_fixed");
   const share = now ? `, ${Math.round(100 * (now - then) / now)} %` : "";
+  const typical = data.functions.some((f) => f.typical) || data.findings.some((f) => f.typical.length);
+  const about = typical ? "~" : "";
+  const guessed = typical ? "and at those of a typical model where nothing says any, marked ~, which rank and say no more; " : "";
   $("totals").textContent =
-    `${plural(data.findings.length, "finding")} in ${plural(data.files, "file")}. One call of every function moves ${bytes(now)}; ` +
-    `the safe fixes leave ${bytes(then)} (${bytes(now - then)} less${share}) and save ${plural(launches, "launch").replace(/launchs$/, "launches")}.`;
+    `${plural(data.findings.length, "finding")} in ${plural(data.files, "file")}. One call of every function moves ${about}${bytes(now)}; ` +
+    `the safe fixes leave ${about}${bytes(then)} (${about}${bytes(now - then)} less${share}) and save ${plural(launches, "launch").replace(/launchs$/, "launches")}.`;
   $("basis").textContent =
-    `Bytes are counted from the source at the sizes that each finding names, activations in ${data.dtype}; ` +
+    `Bytes are counted from the source at the sizes that each finding names, ${guessed}activations in ${data.dtype}; ` +
     `times are estimates for ${data.chip.name} (${data.chip.origin}). fuselint ${data.version}.`;
   for (const error of data.errors) $("basis").after(make("p", { class: "small", text: error }));
 
@@ -49,14 +52,17 @@
     element.querySelector("summary").focus({ preventScroll: true });
   };
 
-  const arrow = (m) => make("span", { text: `${m.name ? `${m.name} ` : m.made !== null ? `from ${m.made + 1} ` : ""}${bytes(m.bytes)}` });
-  const side = (name, title, s) => {
+  // Formulas where nothing says the sizes: a number would be that of another model.
+  const arrow = (typical) => (m) => make("span", {
+    text: `${m.name ? `${m.name} ` : m.made !== null ? `from ${m.made + 1} ` : ""}${typical ? m.formula : bytes(m.bytes)}` });
+  const side = (name, title, s, typical) => {
+    const amounts = typical ? "" : `, ${bytes(s.bytes)}, ${seconds(s.seconds)}`;
     const element = make("div", { class: `side ${name}` }, make("h3", {
-      text: `${title}: ${plural(s.launches.length, "kernel")}, ${bytes(s.bytes)}, ${seconds(s.seconds)}` }));
+      text: `${title}: ${plural(s.launches.length, "kernel")}${amounts}` }));
     s.launches.forEach((k, i) => element.append(make("div", { class: "kernel" },
-      make("div", { class: "in" }, ...k.reads.map(arrow)),
+      make("div", { class: "in" }, ...k.reads.map(arrow(typical))),
       make("b", { text: `${i + 1} ${k.op}` }),
-      make("div", { class: "out" }, ...k.writes.map(arrow)))));
+      make("div", { class: "out" }, ...k.writes.map(arrow(typical))))));
     return element;
   };
 
@@ -77,7 +83,9 @@
     for (const o of f.obligations) lines.push(`${o.verdict === "proven" ? "proven" : "not proven"}: ${o.claim} (${o.because})`);
     for (const r of f.related) lines.push(`${r.path}:${r.line}: ${r.message}`);
     if (f.traffic) {
-      const at = Object.entries(f.traffic.at).map(([name, value]) => `${name} = ${value}${f.traffic.assumed.includes(name) ? " (assumed)" : ""}`);
+      const at = Object.entries(f.traffic.at).filter(([name]) => !f.typical.includes(name))
+        .map(([name, value]) => `${name} = ${value}${f.traffic.assumed.includes(name) ? " (assumed)" : ""}`);
+      at.push(...f.typical.map((name) => `${name} that nothing says`));
       const other = f.traffic.otherwise, also = other ? `, or in ${other.dtype} ${other.bytes_now} and ${other.bytes_fused}` : "";
       lines.push(`${f.traffic.bytes_now} bytes now, ${f.traffic.bytes_fused} fused${also}${at.length ? `, at ${at.join(", ")}` : ""}`);
     }
@@ -90,7 +98,7 @@
   };
 
   for (const f of data.findings) {
-    const saves = f.traffic && f.traffic.saved_at ? `saves ${f.traffic.otherwise ? "at least " : ""}${bytes(f.traffic.saved_at)} ` : "";
+    const saves = f.saves ? `saves ${f.saves} ` : "";
     const element = make("details", { id: `finding-${f.id}`, "data-rule": f.code }, make("summary", {},
       make("span", { class: "code", text: `${f.code} ` }), make("span", { class: "saves", text: saves }),
       make("span", { class: "place", text: `${f.place}:${f.line} ${f.function} ` }), f.message));
@@ -98,7 +106,7 @@
       if (!element.open || element.dataset.drawn) return;
       element.dataset.drawn = "yes";
       element.append(excerpt(f));
-      if (f.before) element.append(make("div", { class: "sides" }, side("now", "now", f.before), side("then", "fused", f.after)));
+      if (f.before) element.append(make("div", { class: "sides" }, side("now", "now", f.before, f.typical.length > 0), side("then", "fused", f.after, f.typical.length > 0)));
       element.append(said(f));
     });
     $("findings").append(element);
@@ -133,7 +141,8 @@
       button.addEventListener("click", () => open(id));
       last.append(button);
     });
-    body.append(make("tr", {}, first, ...[bytes(f.bytes), bytes(f.bytes_fixed), f.launches, f.launches_fixed].map(
+    const about = f.typical ? "~" : "";
+    body.append(make("tr", {}, first, ...[about + bytes(f.bytes), about + bytes(f.bytes_fixed), f.launches, f.launches_fixed].map(
       (text) => make("td", { class: "n", text })), last));
   }
   $("functions").append(body);
@@ -174,7 +183,7 @@
         title: (items) => items.length ? items[items.length - 1].raw.g : "",
         label: (item) => {
           const own = leaf(item.raw);
-          return own ? `${own.name}: ${bytes(own.bytes)} today, ${bytes(own.bytes_fixed)} fixed, ${plural(own.ids.length, "finding")}` : bytes(item.raw.v);
+          return own ? `${own.name}: ${own.typical ? "~" : ""}${bytes(own.bytes)} today, ${own.typical ? "~" : ""}${bytes(own.bytes_fixed)} fixed, ${plural(own.ids.length, "finding")}` : bytes(item.raw.v);
         } } } },
     },
   });
@@ -204,7 +213,7 @@
     const still = regions.length - computing.length;
     $("roof-text").textContent =
       `What ${name} can do in ${data.dtype}, and where each region stands, now and fused: operations for each byte that it moves, against operations a second ` +
-      `as estimated. On the slope memory is the limit, and fewer bytes are more speed; far below it launches are. Both axes are logarithmic.` +
+      `as estimated${typical ? ", at sizes of a typical model where nothing says any" : ""}. On the slope memory is the limit, and fewer bytes are more speed; far below it launches are. Both axes are logarithmic.` +
       (still ? ` ${plural(still, "region")} only ${still === 1 ? "moves" : "move"} or cast${still === 1 ? "s" : ""} data and ${still === 1 ? "has" : "have"} no place here.` : "");
     const axis = (text, format) => ({ type: "logarithmic", title: { display: true, text, color: style("--soft") },
       ticks: { color: style("--soft"), maxTicksLimit: 8, callback: format }, grid: { color: style("--line") } });

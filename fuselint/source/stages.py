@@ -1,0 +1,455 @@
+"""Whether a function prepares what a solver then refines: it runs once for many steps of another model.
+
+A pipeline encodes a prompt, and then puts noise through a large model some ten to fifty times. From a function the
+classes that hold its objects are followed upwards to what comes to such a loop; from there its calls downwards. What is
+called before the loop, in no other loop, and never in it or after it, is worth little beside it. Calls that can't be
+followed count by the names that they speak of; where nothing is known, a function prepares nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from fuselint.source.mentions import Loop, Mention
+from fuselint.source.modules import Definition, Remembered
+from fuselint.source.project import MODULE, unit_of
+
+if TYPE_CHECKING:
+    from fuselint.source.frequency import Frequencies
+
+MOST = 600
+"""Functions that are looked through from one place, at most."""
+
+HIGHEST = 8
+"""Classes inside one another, and functions that make them, at most."""
+
+ASKED = 200
+"""Classes and functions that are looked at upwards from one, at most."""
+
+SILENT = frozenset({"type", "import", "string", "exported", "base"})
+"""Mentions that call nothing."""
+
+Reached = dict[Definition, None]
+"""Definitions, in the order in which they are come to."""
+
+
+@dataclass
+class Reach:
+    """What some code may run: functions, classes whose objects it calls, and all names on the way. whole: there is no
+    more."""
+
+    functions: Reached = field(default_factory=dict)
+    classes: Reached = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    whole: bool = True
+
+    def add(self, other: Reach) -> None:
+        self.functions.update(other.functions)
+        self.classes.update(other.classes)
+        self.names |= other.names
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A class, and the attributes and local names under which what is above it keeps its objects."""
+
+    owner: Definition
+    kept: frozenset[str]
+
+
+@dataclass
+class Course:
+    """What functions run before the loops of solvers that they come to, in each round of one, and afterwards; and what
+    of it loops call, by its classes and names."""
+
+    inside: list[Reach] = field(default_factory=list)
+    before: Reach = field(default_factory=Reach)
+    after: Reach = field(default_factory=Reach)
+    looped: Reach = field(default_factory=Reach)
+
+
+class Stages:
+    """Of one package; `known` says what classes keep."""
+
+    def __init__(self, known: Frequencies) -> None:
+        self.known, self.modules = known, known.modules
+        self._recall = known.modules.remembered
+        self._prepares: Remembered[Definition, bool] = {}
+        self._objects: Remembered[Definition, bool | None] = {}
+        self._courses: Remembered[tuple[Definition, ...], Course] = {}
+        self._reads: Remembered[Definition, Sequence[tuple[Mention, Reach]]] = {}
+        self._solvers: Remembered[Definition, Sequence[Loop]] = {}
+        self._coming: Remembered[Definition, bool] = {}
+        self._left = 0
+
+    def prepares(self, found: Definition) -> bool:
+        """Whether a function runs only before the steps of a solver, once for all of them."""
+        found = Definition(found.path, found.name.partition(".<locals>.")[0])
+        return self._recall(self._prepares, found, lambda: self._is_preparing(found))
+
+    def _is_preparing(self, found: Definition) -> bool:
+        top, modules = self.known.top, self.modules
+        if modules.solvers(top).isdisjoint(modules.importers(top, found.path)):
+            return False
+        self._left = ASKED
+        return self._of_function(found, (), frozenset()) is True
+
+    # -- upwards ------------------------------------------------------------------------------------------------------
+
+    def _is_too_far(self, at: Definition, seen: frozenset[Definition]) -> bool:
+        self._left -= 1
+        return at in seen or len(seen) > HIGHEST or self._left < 0
+
+    def _of_function(self, found: Definition, levels: tuple[Level, ...], seen: frozenset[Definition]) -> bool | None:
+        """The same for a function; levels: the classes below it, the lowest first, that it makes objects of."""
+        if self._is_too_far(found, seen):
+            return False
+        owner = self.known.owner(found)
+        if self._comes_to_solver(found):
+            return bool(levels) and self._is_before((found,), levels)
+        if not levels and owner is not None and self._has_objects(owner) and not self._comes_by(owner):
+            return self._recall(self._objects, owner, lambda: self._of_objects(owner))
+        return self._of_callers(found, levels, seen | {found})
+
+    def _of_objects(self, owner: Definition) -> bool | None:
+        left, self._left = self._left, ASKED
+        try:
+            return self._of_class(owner, (), frozenset())
+        finally:
+            self._left = left
+
+    def _of_callers(self, found: Definition, levels: tuple[Level, ...], seen: frozenset[Definition]) -> bool | None:
+        answers: list[bool | None] = []
+        for path, m in self._callers(found):
+            by = Definition(path, m.by)
+            if by == found:
+                continue
+            if m.role not in ("call", "kept") or m.by == MODULE:
+                return False
+            named = (*levels[:-1], self._named(path, m, levels[-1])) if levels else levels
+            owner = self.known.owner(by)
+            if levels and owner is not None and self._comes_by(owner):
+                answers.append(self._is_before(self._methods(owner), named))
+            elif levels and owner is not None and m.role == "kept" and by.name.endswith(".__init__"):
+                answers.append(self._of_class(owner, named, seen))
+            elif not levels and self._comes_to_solver(by):
+                answers.append(self._is_called_before(by, found))
+            else:
+                answers.append(self._of_function(by, named, seen))
+            if answers[-1] is False:
+                return False
+        if levels and not answers and found.name.endswith(".__init__"):
+            return self._is_used_once(self.known.owner(found), levels[-1])
+        return any(answers) or (None if answers else False)
+
+    def _of_class(self, owner: Definition, levels: tuple[Level, ...], seen: frozenset[Definition]) -> bool | None:
+        """The same for the methods of the objects of a class, which hold those of the levels below."""
+        if self._is_too_far(owner, seen) or self._repeats(owner):
+            return False
+        seen |= {owner}
+        answers: list[bool | None] = []
+        for path, m in self.known.mentioned(owner):
+            if m.role == "base":
+                answers.append(self._of_class(Definition(path, m.inside), levels, seen))
+            elif m.role in ("call", "kept"):
+                if m.by == MODULE:
+                    return False
+                named = (*levels, self._named(path, m, Level(owner, frozenset())))
+                answers.append(self._of_maker(Definition(path, m.by), m, named, seen))
+            elif m.role not in SILENT | {"through"}:
+                return False
+            if answers and answers[-1] is False:
+                return False
+        return any(answers) or (None if answers else False)
+
+    def _of_maker(
+        self, by: Definition, m: Mention, levels: tuple[Level, ...], seen: frozenset[Definition]
+    ) -> bool | None:
+        """The same for the objects that a function makes."""
+        holder = self.known.owner(by)
+        if holder is not None and (m.role == "kept" or by.name.endswith(".__init__")):
+            if self._comes_by(holder):
+                return self._is_before(self._methods(holder), levels)
+            return self._of_class(holder, levels, seen)
+        return self._of_function(by, levels, seen)
+
+    def _is_used_once(self, top: Definition | None, level: Level) -> bool | None:
+        """None where a class that comes to no solver's loop uses what it holds, and in no loop: that says nothing."""
+        below = self._all(pair for f in self._methods(top) for pair in self._read(f)) if top is not None else Reach()
+        in_loops = (reached for f in below.functions for m, reached in self._read(f) if m.loops)
+        unknown = not below.functions or not below.whole
+        return False if unknown or any(self._touches(reached, level) for reached in in_loops) else None
+
+    def _has_objects(self, owner: Definition) -> bool:
+        held = self.modules.class_(owner)
+        return held is not None and (held.is_module or any(m.role == "kept" for _, m in self.known.mentioned(owner)))
+
+    def _methods(self, owner: Definition) -> tuple[Definition, ...]:
+        held = self.modules.class_(owner)
+        return tuple(Definition(owner.path, name) for name in held.methods.values()) if held is not None else ()
+
+    def _callers(self, found: Definition) -> Iterator[tuple[str, Mention]]:
+        function = self.modules.function(found)
+        if function is None:
+            return
+        if function.class_name is None:
+            yield from ((path, m) for path, m in self.known.mentioned(found) if m.role not in SILENT)
+            return
+        owner, name = Definition(found.path, function.class_name), found.name.rpartition(".")[2]
+        for path, m in self.known.named(name, self.known.reaching(owner)):
+            if m.role in SILENT or "." not in m.text:
+                continue
+            head = m.text.partition(".")[0]
+            summary = self.modules.summary(path)
+            if head in ("self", "cls", "super"):
+                around = self.known.owner(Definition(path, m.by))
+                if around is not None and self.known.is_of_line(around, owner) and m.text.count(".") == 1:
+                    yield path, m
+            elif summary is not None and (known := summary.resolve(m.text, m.by)) is not None:
+                if self.modules.resolve(path, known) == found:
+                    yield path, m
+            elif function.kind not in ("staticmethod", "classmethod"):
+                yield path, replace(m, role="named")  # of whatever object
+
+    def _named(self, path: str, m: Mention, level: Level) -> Level:
+        """A level with the names that what a place makes is kept under."""
+        names = {m.kept} if m.kept else set()
+        held = self.modules.mentions(path)
+        if held is not None:
+            handed = held.handed.get(m.by, ())
+            names |= {attribute for attribute, value in handed if _is_on(value, m.line)}
+            for name, values in held.bound.get(m.by, {}).items():
+                names |= {name for value in values if value is not None and _is_on(value, m.line)}
+            names |= {attribute for attribute, v in handed if isinstance(v, ast.Name) and v.id in names}
+        return Level(level.owner, level.kept | names)
+
+    def _repeats(self, owner: Definition) -> bool:
+        """Whether the methods of a class run again and again what they hold, other than one layer after another."""
+        return any(
+            self.known.is_driving(method, loop)
+            for method in self._methods(owner)
+            for loop in dict.fromkeys(loop for m, _ in self._read(method) for loop in m.loops if loop.by == method.name)
+        )
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def _comes_by(self, owner: Definition) -> bool:
+        """Whether a method of a class comes to the loop of a solver."""
+        return any(map(self._comes_to_solver, self._methods(owner)))
+
+    def _comes_to_solver(self, found: Definition) -> bool:
+        """Whether a function has the loop of a solver, or calls one that does."""
+        return self._recall(self._coming, found, lambda: bool(self._spine((found,))))
+
+    def _spine(self, functions: Sequence[Definition]) -> list[Definition]:
+        """The functions that have the loop of a solver, and those between."""
+        among = self.modules.solvers(self.known.top)
+        callers: dict[Definition, list[Definition]] = {f: [] for f in functions if f.path in among}
+        waiting, out = list(callers), []
+        while waiting:
+            at = waiting.pop()
+            if self._loops(at):
+                out.append(at)
+            for _, reached in self._read(at):
+                for f in reached.functions:
+                    if f.path in among:
+                        if f not in callers:
+                            callers[f] = []
+                            waiting.append(f)
+                        callers[f].append(at)
+        found = dict.fromkeys(out)
+        while out:
+            new = [f for f in dict.fromkeys(callers[out.pop()]) if f not in found]
+            found.update(dict.fromkeys(new))
+            out += new
+        return list(found)
+
+    def _loops(self, found: Definition) -> Sequence[Loop]:
+        """The loops of a function that take the steps of a solver, by a model."""
+        return self._recall(self._solvers, found, lambda: list(self._loops_of(found)))
+
+    def _loops_of(self, found: Definition) -> Iterator[Loop]:
+        is_solving = found.path in self.modules.solving(self.known.top)
+        lines = self.modules.solver_loops(found) if is_solving else ()
+        own = self._read(found) if lines else ()
+        for loop in dict.fromkeys(loop for m, _ in own for loop in m.loops if loop.first in lines):
+            run = self._all((m, reached) for m, reached in own if loop in m.loops)
+            if any(map(self.known.is_model, run.classes)):
+                yield loop
+
+    def _course(self, functions: tuple[Definition, ...]) -> Course:
+        return self._recall(self._courses, functions, lambda: self._course_of(functions))
+
+    def _course_of(self, functions: tuple[Definition, ...]) -> Course:
+        out, spine = Course(), self._spine(functions)
+        before: list[tuple[Mention, Reach]] = []
+        after: list[tuple[Mention, Reach]] = []
+        for f in spine:
+            own, loops = self._read(f), self._loops(f)
+            out.inside += [self._all((m, r) for m, r in own if loop in m.loops) for loop in loops]
+            ways = [pair for pair in own if any(g in pair[1].functions for g in spine)]
+            first = min([m.line for m, _ in ways] + [loop.first for loop in loops])
+            for pair in own:
+                m = pair[0]
+                if pair not in ways:
+                    again = m.line > first or any(not loop.later for loop in m.loops)
+                    (after if again else before).append(pair)
+        out.before, out.after = self._all(before), self._all(after)
+        for f in {**dict.fromkeys(spine), **out.before.functions}:
+            for m, reached in self._read(f):
+                if m.loops and m.role == "call":
+                    out.looped.classes.update(reached.classes)
+                    out.looped.names.add(m.text.rpartition(".")[2])
+        return out
+
+    def _is_before(self, functions: tuple[Definition, ...], levels: tuple[Level, ...]) -> bool | None:
+        """Whether something that is kept below is used before a loop of a solver, and not in it, nor after it; None
+        where no use of it is seen."""
+        course = self._course(functions)
+        if not all(r.whole for r in (course.before, course.after, *course.inside)):
+            return False
+        for level in reversed(levels):
+            if not any(self._touches(r, level) for r in course.inside):
+                if self._touches(course.after, level) or self._touches(course.looped, level):
+                    return False  # it may be run as often: a model that writes the prompt anew
+                return self._touches(course.before, level) or None
+            if not all(level.owner in r.classes or not self._touches(r, level) for r in course.inside):
+                return False  # what of it is called in the loop can't be told
+        return False
+
+    def _is_called_before(self, by: Definition, found: Definition) -> bool:
+        """Whether a function that comes to a loop of a solver calls another before that alone."""
+        course = self._course((by,))
+        beside = [*course.inside, course.after]
+        return found in course.before.functions and not any(found in r.functions or not r.whole for r in beside)
+
+    def _touches(self, reached: Reach, level: Level) -> bool:
+        return level.owner in reached.classes or not level.kept.isdisjoint(reached.names)
+
+    # -- downwards ----------------------------------------------------------------------------------------------------
+
+    def _all(self, places: Iterable[tuple[Mention, Reach]]) -> Reach:
+        """What places may come to."""
+        out, waiting = Reach(), []
+        for _, reached in places:
+            out.add(reached)
+        waiting = list(out.functions)
+        while waiting:
+            if len(out.functions) > MOST:
+                out.whole = False
+                break
+            for _, reached in self._read(waiting.pop()):
+                waiting += [f for f in reached.functions if f not in out.functions]
+                out.add(reached)
+        return out
+
+    def _read(self, found: Definition) -> Sequence[tuple[Mention, Reach]]:
+        """What a function reads, and those inside it, with what each place calls or names itself."""
+        return self._recall(self._reads, found, lambda: list(self._read_by(found)))
+
+    def _read_by(self, found: Definition) -> Iterator[tuple[Mention, Reach]]:
+        held = self.modules.mentions(found.path)
+        for by in held.within.get(unit_of(found.name), ()) if held is not None else ():
+            if held is not None and (by == found.name or by.startswith(f"{found.name}.<locals>.")):
+                for m in held.by_function[by]:
+                    if m.role not in SILENT:
+                        yield m, self._found_at(Definition(found.path, by), m)
+
+    def _found_at(self, by: Definition, m: Mention) -> Reach:
+        out = Reach()
+        parts = [p for p in m.text.split(".") if p not in ("self", "cls", "super", "?", "")]
+        out.names.update(parts)
+        summary = self.modules.summary(by.path)
+        name = summary.resolve(m.text, by.name) if summary is not None else None
+        if name is not None:
+            found = None if name.startswith("mlx.") else self.modules.resolve(by.path, name)
+            if found is not None and self.modules.class_(found) is not None:
+                if m.role in ("call", "kept"):
+                    self._object(found, out, "__init__")
+                out.classes[found] = None
+            elif found is not None and self.modules.function(found) is not None:
+                out.functions[found] = None
+            return out
+        head, *rest = m.text.split(".")
+        if head in ("self", "cls", "super"):
+            owner = self.known.owner(by)
+            holders = [owner] if owner is not None else []
+        else:
+            holders = list(dict.fromkeys(self._of_name(by, head)))
+            if not rest and m.role != "through":
+                for h in holders:
+                    self._object(h, out, "__call__")
+                for n in self._bound(by, m):
+                    out.add(self._found_at(by, n))
+        for part in rest[:-1]:
+            holders = list(dict.fromkeys(c for h in holders for c in self._kept(h, part)))
+        for h in holders if rest else ():
+            method = self.modules.method(h, rest[-1])
+            if method is not None:
+                out.functions[method] = None
+                if head != "self" or len(rest) > 1:
+                    out.classes[h] = None
+            for c in self._kept(h, rest[-1]) if m.role != "through" else ():
+                self._object(c, out, "__call__")
+        return out
+
+    def _object(self, owner: Definition, out: Reach, method: str) -> None:
+        out.classes[owner] = None
+        found = self.modules.method(owner, method)
+        if found is not None:
+            out.functions[found] = None
+
+    def _of_name(self, by: Definition, name: str) -> Iterator[Definition]:
+        """The classes that the annotation of a parameter names."""
+        outer = by.name
+        while True:
+            function = self.modules.function(Definition(by.path, outer))
+            for p in function.parameters if function is not None else ():
+                if p.name == name and p.annotation:
+                    yield from self._annotated(by.path, p.annotation)
+            if ".<locals>." not in outer:
+                return
+            outer = outer.rpartition(".<locals>.")[0]
+
+    def _kept(self, holder: Definition, name: str) -> Iterator[Definition]:
+        """The classes that an attribute may be of: by what is stored there, many or one, or by its annotation."""
+        for part in self.known.parts(holder):
+            if part.kept == name and part.made is not None:
+                yield part.made
+        for at in self.modules.lineage(holder)[0]:
+            held, said = self.modules.class_(at), self.modules.mentions(at.path)
+            stated = held.fields.get(name) if held is not None else None
+            if stated is not None and stated.annotation:
+                yield from self._annotated(at.path, stated.annotation)
+            for by, value in said.stored.get(name, ()) if said is not None else ():
+                if isinstance(value, ast.Name) and by.startswith(f"{at.name}."):
+                    yield from self._of_name(Definition(at.path, by), value.id)
+
+    def _annotated(self, path: str, annotation: str) -> Iterator[Definition]:
+        for word in annotation.replace("|", " ").replace("[", " ").replace("]", " ").replace(",", " ").split():
+            found = self.modules.resolve(path, word.strip("\"'"))
+            if found is not None and self.modules.class_(found) is not None:
+                yield found
+
+    def _bound(self, by: Definition, m: Mention) -> Iterator[Mention]:
+        """What a local name is, that is called: the names in the expression which it is bound to."""
+        held = self.modules.mentions(by.path)
+        if held is None or m.role != "call":
+            return
+        outer = by.name
+        while True:
+            for value in held.bound.get(outer, {}).get(m.text, ()):
+                if value is not None:
+                    for n in held.by_function.get(outer, ()):
+                        if _is_on(value, n.line) and n.text != m.text and n.role not in SILENT:
+                            yield n
+            if ".<locals>." not in outer:
+                return
+            outer = outer.rpartition(".<locals>.")[0]
+
+
+def _is_on(value: ast.expr, line: int) -> bool:
+    return value.lineno == line

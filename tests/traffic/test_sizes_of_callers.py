@@ -1,0 +1,268 @@
+"""Sizes that the package itself states: where it makes an object, calls a function, or reads a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fuselint import check_paths
+from fuselint.finding import Traffic
+from fuselint.graph.symbols import evaluate
+
+HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
+
+TYPICAL = 4096
+"""A width that nothing states."""
+
+
+def costs(path: Path, text: str, code: str = "FUS301") -> Traffic:
+    path.write_text(HEAD + text)
+    (result,) = check_paths([path], select=[code], cache=False)
+    (traffic,) = [f.traffic for f in result.findings if f.traffic is not None]
+    return traffic
+
+
+ROTATED = """
+def turn(x, cos: mx.array, sin: mx.array):
+    return x * cos + mx.tanh(x) * sin
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads, self.width = heads, dim // heads
+        self.q = nn.Linear(dim, dim)
+
+    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
+        B, L, _ = x.shape
+        return turn(self.q(x).reshape(B, L, self.heads, self.width), cos, sin)
+
+
+class Block(nn.Module):
+    def __init__(self, dim: int, heads: int = 4):
+        super().__init__()
+        self.attention = Attention(dim, heads)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = [Block(96, heads=6) for _ in range(2)]
+"""
+
+
+def test_a_caller_gives_what_its_own_object_is_made_with(tmp_path: Path) -> None:
+    t = costs(tmp_path / "a.py", ROTATED)
+    assert t.at["D"] == 96 // 6
+    assert t.at["T"] == 2048 * 6
+
+
+GELU = """
+def act(x):
+    return 0.5 * x * (1 + mx.tanh(0.8 * (x + 0.04 * x**3)))
+
+
+class MLP(nn.Module):
+    def __init__(self, dim: int, ratio: int = 4):
+        super().__init__()
+        self.up = nn.Linear(dim, int(dim * ratio))
+
+    def __call__(self, x):
+        return act(self.up(x))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mlp = MLP(WIDTHS)
+"""
+
+
+def test_a_last_axis_is_known_though_the_rank_is_not(tmp_path: Path) -> None:
+    assert costs(tmp_path / "a.py", GELU.replace("WIDTHS", "48, ratio=3")).at["D"] == 144
+    assert costs(tmp_path / "a.py", GELU.replace("WIDTHS", "48")).at["D"] == 192
+
+
+def test_of_several_sizes_the_smallest_counts(tmp_path: Path) -> None:
+    several = GELU.replace("self.mlp = MLP(WIDTHS)", "self.a, self.b, self.c = MLP(64), MLP(32), MLP(48)")
+    assert costs(tmp_path / "a.py", several).at["D"] == 128
+
+
+NORMED = """
+class Block(nn.Module):
+    def __init__(self, dim: int = 512):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+
+    def __call__(self, x, gate: mx.array):
+        return x + mx.tanh(gate) * self.norm(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "width"),
+    [
+        ("class Model(nn.Module):\n    def __init__(self):\n        self.block = Block(96)\n", 96),
+        ("class Model(nn.Module):\n    def __init__(self):\n        self.block = Block()\n", 512),
+        ("class Model(nn.Module):\n    def __init__(self, dim: int = 64):\n        self.block = Block(dim)\n", 64),
+        ("class Model(nn.Module):\n    def __init__(self, dim):\n        self.block = Block(dim)\n", TYPICAL),
+        ("def load(config):\n    return Block(config['dim'])\n", 512),
+        ("def load(config):\n    return Block(**config)\n", 512),
+        ("def load(config):\n    return Block(int(config.get('dim', 128)))\n", 128),
+        ("def load(config):\n    return Block(getattr(config, 'dim', 128))\n", 128),
+        ("def load(config):\n    return Block(config.get('dim'))\n", 512),
+        ("", 512),
+    ],
+)
+def test_a_default_counts_where_the_package_gives_nothing_else(tmp_path: Path, made: str, width: int) -> None:
+    assert costs(tmp_path / "a.py", f"{NORMED}\n\n{made}").at["D"] == width
+
+
+CONFIGURED = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    width: int
+    hidden: int
+
+
+class MLP(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.hidden)
+        self.up = nn.Linear(config.width, config.hidden)
+
+    def __call__(self, x):
+        return nn.silu(self.gate(x)) * self.up(x)
+
+
+class Model(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.mlp = MLP(config)
+"""
+
+
+def test_a_configuration_that_the_package_makes_says_what_its_fields_have_no_default_for(tmp_path: Path) -> None:
+    assert costs(tmp_path / "a.py", CONFIGURED).saved_at == 4 * 2048 * 14336  # typical, too
+    made = "\n\ndef small():\n    return Config(width=48, hidden=160)\n"
+    assert costs(tmp_path / "a.py", CONFIGURED + made).saved_at == 4 * 2048 * 160
+
+
+PARTED = """
+def turn(x, cos: mx.array, sin: mx.array):
+    return x * cos + mx.tanh(x) * sin
+
+
+class Attention(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads = heads
+        self.q = nn.Linear(dim, dim)
+
+    def __call__(self, x: mx.array, cos: mx.array, sin: mx.array):
+        return turn(self.q(x).reshape(x.shape[0], self.heads, -1), cos, sin)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = Attention(96, 6)
+"""
+
+
+def test_a_width_of_heads_is_part_of_the_width(tmp_path: Path) -> None:
+    assert costs(tmp_path / "a.py", PARTED).numbers["D"] == 96 // 6
+
+
+LOOPED = """
+def act(x):
+    return 0.5 * x * (1 + mx.tanh(0.8 * (x + 0.04 * x**3)))
+
+
+class Model(nn.Module):
+    def __init__(self, dim: int = 80):
+        super().__init__()
+        self.first = nn.Linear(24, dim)
+        self.rest = [nn.Linear(dim, dim) for _ in range(3)]
+
+    def __call__(self, x):
+        h = self.first(x)
+        for layer in self.rest:
+            h = act(layer(h) + h)
+        return h
+"""
+
+
+def test_what_a_loop_carries_is_as_wide_as_it_starts(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(HEAD + LOOPED)
+    (result,) = check_paths([path], select=["FUS301"], cache=False)
+    assert {f.traffic.at.get("D", 80) for f in result.findings if f.traffic is not None} == {80}
+
+
+WRAPPED = """
+class Adapted(nn.Module):
+    @staticmethod
+    def from_base(linear: nn.Linear, rank: int = 4):
+        out, inner = linear.weight.shape
+        made = Adapted(inner, out, rank)
+        made.linear = linear
+        return made
+
+    def __init__(self, inner: int, out: int, rank: int):
+        super().__init__()
+        self.linear = nn.Linear(inner, out)
+        self.down = mx.random.uniform(-0.1, 0.1, (inner, rank))
+        self.up = mx.zeros((rank, out))
+
+    def __call__(self, x: mx.array):
+        y = x @ self.down
+        return mx.tanh(y) * mx.sigmoid(y)
+"""
+
+
+def test_what_a_wrapped_layer_is_given_besides_is_float32(tmp_path: Path) -> None:
+    t = costs(tmp_path / "a.py", WRAPPED)
+    assert evaluate(t.bytes_now, dict.fromkeys(t.symbols, 1)) == 4 * (2 + 2 + 3)
+    assert t.otherwise is None
+    loaded = WRAPPED.replace("linear.weight.shape", "sizes").replace("linear: nn.Linear", "sizes")
+    t = costs(tmp_path / "a.py", loaded.replace("        made.linear = linear\n", ""))
+    assert evaluate(t.bytes_now, dict.fromkeys(t.symbols, 1)) == 2 * (2 + 2 + 3)
+
+
+def test_a_default_that_only_chooses_a_branch_leaves_the_size(tmp_path: Path) -> None:
+    text = """
+from dataclasses import dataclass
+
+
+@dataclass
+class Config:
+    width: int = 48
+    hidden: int = 160
+
+
+def act(gate, x):
+    return mx.sigmoid(gate) * gate * x
+
+
+class MLP(nn.Module):
+    def __init__(self, config: Config, index: int = 0):
+        super().__init__()
+        hidden = config.hidden * (2 if index > 20 else 1)
+        self.gate = nn.Linear(config.width, hidden)
+        self.up = nn.Linear(config.width, hidden)
+
+    def __call__(self, x):
+        return act(self.gate(x), self.up(x))
+
+
+class Model(nn.Module):
+    def __init__(self, config: Config, layers: int):
+        super().__init__()
+        self.layers = [MLP(config, i) for i in range(layers)]
+"""
+    assert costs(tmp_path / "a.py", text).at["D"] == 160
