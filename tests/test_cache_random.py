@@ -126,7 +126,139 @@ def both(x: mx.array):
     return (z - mx.mean(z, axis=-1, keepdims=True)) * mx.rsqrt(mx.var(z, axis=-1, keepdims=True) + 1e-5)
 """,
 }
+
+BLOCKS = """
+from .sizes import BIAS, Config, Gate
+
+
+class {name}MLP(nn.Module):
+    def __init__(self, d: int = 32, act: str = "silu"):
+        super().__init__()
+        self.gate = nn.Linear(d, d)
+        self.up = nn.Linear(d, d)
+        self.act = act
+        self.shared = Gate(d)
+
+    def __call__(self, x):
+        if self.act == "tanh":
+            return mx.sigmoid(x) * mx.tanh(x) * x
+        return nn.silu(self.gate(x)) * self.up(x) + self.shared(x, BIAS)
+
+
+class {name}(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.layers = [{name}MLP(config.width) for _ in range(config.depth)]
+
+    def __call__(self, x, t=None):
+        for layer in self.layers:
+            x = layer(x)
+        return mx.sigmoid(x) * mx.tanh(x) * x
+"""
+SOLVED = {
+    "pack/__init__.py": "from .pipeline import Pipeline\n",
+    "pack/sizes.py": HEAD
+    + """
+from dataclasses import dataclass
+
+BIAS = mx.array([0.5, 1.0], mx.float32)
+
+
+@dataclass
+class Config:
+    width: int
+    depth: int = 4
+    rotate: str = "half"
+
+
+class Gate(nn.Module):
+    precision = mx.float32
+
+    def __init__(self, d):
+        super().__init__()
+        self.weight = mx.ones((d,))
+
+    def __call__(self, x, scale):
+        y = (x * scale[0]).astype(self.precision)
+        return self.norm_of(y, self.weight)
+
+    def norm_of(self, y, w):
+        return y * mx.rsqrt(mx.mean(y * y, axis=-1, keepdims=True) + 1e-5) * w
+""",
+    "pack/encoder.py": HEAD + BLOCKS.format(name="Encoder"),
+    "pack/denoiser.py": HEAD + BLOCKS.format(name="Denoiser"),
+    "pack/turns.py": HEAD
+    + """
+def halves(x, cos, sin):
+    a, b = mx.split(x, 2, axis=-1)
+    return mx.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+
+
+def pairs(x, cos, sin):
+    return mx.sigmoid(x) * mx.tanh(cos) * x
+
+
+def turned(x, scale, paired=False):
+    turn = pairs if paired else halves
+    return turn(x, mx.cos(scale), mx.sin(scale))
+
+
+def filtered(x, table):
+    return mx.sigmoid(table) * mx.tanh(table) * table
+
+
+class Kept:
+    def __init__(self):
+        self.cache = {}
+
+    def stepped(self, x, y):
+        return mx.sigmoid(x) * mx.tanh(y) * y
+
+    def of(self, x, y):
+        found = self.cache.get("k")
+        if found is None:
+            found = self.stepped(x, y)
+        step = mx.compile(self.stepped)
+        for _ in range(9):
+            x = step(x, y)
+        return x + found
+""",
+    "pack/pipeline.py": HEAD
+    + """
+from . import turns
+from .denoiser import Denoiser, DenoiserMLP
+from .encoder import Encoder
+from .sizes import Config
+from .turns import Kept, filtered
+
+
+class Pipeline(nn.Module):
+    def __init__(self, width: int = 32):
+        super().__init__()
+        self.encoder = Encoder(Config(width=64, depth=2))
+        self.denoiser = Denoiser(Config(width=width))
+        self.other = DenoiserMLP(8, "tanh")
+        self.kept = Kept()
+        self.kept.late = Encoder(Config(8))
+
+    def encode(self, prompt):
+        return turns.turned(self.encoder(prompt), mx.arange(4) * 0.5)
+
+    def generate(self, prompt, steps):
+        text = self.encode(prompt)
+        x = self.other(mx.random.normal(text.shape))
+        for t in range(steps):
+            x = x + 0.1 * self.denoiser(x + text, t)
+        return filtered(self.kept.of(x, text), self.bank(3))
+
+    def bank(self, n):
+        return mx.arange(n) * 2.0
+""",
+}
+"""A pipeline with a solver's loop, sizes that callers give, and what is compiled beside what runs once."""
+
 NAMES = ("gated", "mask_of", "Store", "half_of", "Norm", "smooth", "swing", "flatten", "factor", "Base", "Feed")
+NAMES += ("turned", "filtered", "Encoder", "Denoiser", "Config", "Kept", "Gate", "halves")
 
 
 def functions_of(text: str) -> list[ast.FunctionDef]:
@@ -231,6 +363,33 @@ def another_order(files: Files, r: Random) -> None:
         files[name] = "".join([*lines[:at], *lines[first:last], "\n\n", *lines[at:first], *lines[last:]])
 
 
+def a_loop_more(files: Files, r: Random) -> None:
+    """Around a statement, of which each round may refine a value."""
+    name = some_file(files, r)
+    found = [stmt for f in functions_of(files[name]) for stmt in f.body if isinstance(stmt, ast.Assign)]
+    if found:
+        stmt = r.choice(found)
+        lines, (first, last) = files[name].splitlines(keepends=True), lines_of(stmt)
+        inside = [f"    {line}" for line in lines[first:last]]
+        head = " " * stmt.col_offset + "for _ in range(3):\n"
+        files[name] = "".join([*lines[:first], head, *inside, *lines[last:]])
+
+
+def no_step_more(files: Files, r: Random) -> None:
+    """Of a solver, in any file; or it is one again."""
+    for name, text in files.items():
+        other = {"x = x + 0.1 *": "x =", "x = self.denoiser": "x = x + 0.1 * self.denoiser"}
+        files[name] = next((text.replace(a, b) for a, b in other.items() if a in text), text)
+
+
+def another_word(files: Files, r: Random) -> None:
+    """For an option, wherever one is given or stated."""
+    words = [(name, m) for name in sorted(files) for m in re.finditer('"(silu|tanh|half)"', files[name])]
+    if words:
+        name, m = r.choice(words)
+        files[name] = files[name][: m.start()] + r.choice(['"silu"', '"tanh"']) + files[name][m.end() :]
+
+
 def a_file_more(files: Files, r: Random) -> None:
     called = r.choice(NAMES)
     source = r.choice(["hub", "steps", "norms", "helpers", "feed"])
@@ -264,6 +423,10 @@ EDITS: list[Callable[[Files, Random], None]] = [
     another_constant_in_the_hub,
     an_import_more,
     another_order,
+    a_loop_more,
+    no_step_more,
+    another_word,
+    another_word,
     a_file_more,
     a_file_less,
     a_file_of_another_name,
@@ -276,9 +439,8 @@ def shown(*options: str) -> str:
     return made.output
 
 
-def check_edits(seed: int, number: int) -> None:
-    r = Random(seed)
-    files = {**FILES, **MORE}
+def check_edits(seed: int, number: int, files: Files) -> None:
+    r, files = Random(seed), {**files}
     for name, text in files.items():
         write(Path(name), text)
     shown("--cache-dir", "cache")
@@ -307,12 +469,17 @@ def _at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pyproject.toml").write_text("")
 
 
+PACKAGES = [{**FILES, **MORE}, SOLVED]
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_edits_as_people_make_them(seed: int) -> None:
-    check_edits(seed, 8)
+@pytest.mark.parametrize("files", PACKAGES, ids=["model", "pipeline"])
+def test_edits_as_people_make_them(seed: int, files: Files) -> None:
+    check_edits(seed, 8, files)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10, 22))
-def test_many_edits_as_people_make_them(seed: int) -> None:
-    check_edits(seed, 12)
+@pytest.mark.parametrize("files", PACKAGES, ids=["model", "pipeline"])
+def test_many_edits_as_people_make_them(seed: int, files: Files) -> None:
+    check_edits(seed, 12, files)
