@@ -24,13 +24,14 @@ from fuselint.config import Settings
 from fuselint.finding import Applicability, FileResult, Finding, Fix, InDtype, Obligation, Region, Related, Traffic
 from fuselint.graph.compiling import UNCOMPILED, both_ways
 from fuselint.graph.derived import no_other_version
-from fuselint.graph.elsewhere import Elsewhere, shared
+from fuselint.graph.elsewhere import Elsewhere, rest_shared, shared
 from fuselint.graph.fact import Place
 from fuselint.graph.gates import Version, newest_use, version_of
 from fuselint.graph.leftovers import leave
 from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.program import Program
 from fuselint.hot import ANYWHERE, HowOften, is_idle, little_where
+from fuselint.plain import dumps
 from fuselint.recorded import loaded
 from fuselint.rulebook import GIVEN, Match, NoFix, Replacement, Rule, chosen_codes, claim, rules
 from fuselint.source.cold import overridden
@@ -107,12 +108,15 @@ def analyse(
                 if known is not summary:
                     inside = program.known_as(known)
                     leave(inside)
+                    rest_shared()
                     inside.elsewhere = Elsewhere(inside, modules)
                     ran = as_recorded(inside, settings)
                     analysis = Analysis(file, settings, is_read, inside, screened.tree, ran, often)
                     result, proposals = analysis.run(qualnames)
+            modules.note_shown(dumps(result))
     finally:
         program.rest()
+        rest_shared()
     return replace(result, reads=tuple(sorted(notes.items())), basis=notes.of_questions()), proposals
 
 

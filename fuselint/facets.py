@@ -1,7 +1,7 @@
 """What an edit of a file changes for others: the leaves of `notes` that are not what they were.
 
-Others read of a file which names it binds, calls, stores and mentions, and in which lines: of most edits inside a
-function they see nothing.
+Others read of a file which names it binds, calls, stores and mentions: of most edits inside a function they see
+nothing. What is asked for is worked out, of the functions whose text is another, or a name in it.
 """
 
 from __future__ import annotations
@@ -9,21 +9,31 @@ from __future__ import annotations
 import ast
 import contextlib
 import dataclasses
+import io
 import os
+import re
+import tokenize
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from fuselint.errors import UnreadableFile
 from fuselint.package import reads_of
-from fuselint.source.mentions import EVERY, Loop, Mention
+from fuselint.source.links import Call, Links
+from fuselint.source.mentions import EVERY as EVERY_KEY
+from fuselint.source.mentions import Loop, Mention, Mentions
 from fuselint.source.modules import (
     compiles_more,
     differentiates,
+    functions_naming,
     imports_of,
     links_of,
     mentions_in,
     modules_of,
+    names_of,
+    rounds_in,
     summary_in,
     words_of,
 )
@@ -34,86 +44,292 @@ from fuselint.source.notes import (
     FILES,
     IMPORTS,
     LINKS,
+    MENTIONS,
     NAMES,
+    NAMING,
     OUTLINE,
+    RENAMED,
+    ROUNDS,
+    SHOWN,
     SOLVING,
     SUMMARY,
-    WHOLE,
+    TEXT,
     file_of,
     folder_of,
+    key_in,
     kind_of,
     mentions_of,
+    of_file,
+    split,
     word_in,
 )
-from fuselint.source.project import MODULE, ModuleSummary
+from fuselint.source.project import MODULE, ModuleSummary, unit_of
 from fuselint.source.screen import parse
 from fuselint.source.spans import FunctionSpan
 from fuselint.source.stepping import solver_loops
 from fuselint.source.text import FileText, read
+from fuselint.source.watched import COUNT, COUNTS, EVERY, KEYS, MAPS, REST, SETS, SITES, of_name, of_stores
 from fuselint.world import Changes
 
-UNSEEN = {
-    FunctionSpan: frozenset({"start", "end"}),  # who reads a function's text reads the file's
-    ModuleSummary: frozenset({"path", "attribute_reads", "names"}),  # only asked of the file that is analysed
-}
+UNSEEN = {FunctionSpan: frozenset({"start", "end"})}
 """Fields that don't matter to other files."""
 
-OUTSIDE_OUTLINES = frozenset({"line", "lines", "header", "local", "calls", "references"})
-"""Fields of summaries and links that are lines, or that nobody who asks for an outline reads: what a name stands for in
-a function, its mentions tell."""
+LINES = frozenset({"line", "header"})
+"""Fields of summaries and links that are lines: they only matter to who shows them."""
 
-FACETS: dict[str, tuple[Callable[[str, str], object], bool]] = {
-    SUMMARY: (summary_in, True),
-    OUTLINE: (summary_in, False),
-    LINKS: (links_of, True),
-    CALLS: (links_of, False),
-    NAMES: (reads_of, True),
-}
-"""What a file's text says, and whether with its lines."""
+OUTSIDE_OUTLINES = LINES | {"local"}
+"""Fields that nobody who asks for an outline reads: what a name stands for in a function, its mentions tell."""
+
+OUTSIDE_OUTLINES_PARTS = frozenset({"lines", "calls", "references", *COUNTS})
+"""Parts of summaries that no outline has."""
+
+_WORD = re.compile(r"\w+")
 
 
 @dataclasses.dataclass
 class Leaves:
-    """What changed: leaves, and all leaves of some packages and of some files."""
+    """What changed: leaves, all leaves of some packages and of some files, and those of others that an edit changes."""
 
     single: set[str] = dataclasses.field(default_factory=set)
     folders: set[str] = dataclasses.field(default_factory=set)
     files: set[str] = dataclasses.field(default_factory=set)
+    edits: dict[str, Edit] = dataclasses.field(default_factory=dict)
 
     def __contains__(self, leaf: object) -> bool:
         assert isinstance(leaf, str)
         if leaf in self.single:
             return True
-        return (bool(self.folders) and folder_of(leaf) in self.folders) or (
-            bool(self.files) and file_of(leaf) in self.files
+        if self.folders and folder_of(leaf) in self.folders:
+            return True
+        if not leaf.endswith(self._ends):
+            return False
+        path = file_of(leaf)
+        edit = self.edits.get(path or "")
+        return path in self.files or (edit is not None and edit.changes(leaf))
+
+    def touches(self, about: str) -> bool:
+        """Whether leaves about a file or folder may be among them."""
+        return about in self.files or about in self.edits or about in self.folders or about in self._about
+
+    @cached_property
+    def _about(self) -> frozenset[str]:
+        return frozenset(split(leaf)[1] for leaf in self.single)
+
+    @cached_property
+    def _ends(self) -> tuple[str, ...]:
+        return (*self.files, *self.edits)
+
+
+class Edit:
+    """A file with a text before and another after. Raises ValueError where it can't be told what differs."""
+
+    def __init__(self, path: str, before: str, after: str) -> None:
+        self.path, self.texts = path, (before, after)
+        old, new = (summary_in(path, text) for text in self.texts)
+        if old is None or new is None:
+            raise ValueError(f"{path} has a syntax error")
+        self.summaries = old, new
+        if [f for f in old.functions if f in new.functions] != [f for f in new.functions if f in old.functions]:
+            raise ValueError("other lines come first")
+
+    def changes(self, leaf: str) -> bool:
+        """Whether a leaf about the file is another, or can't be told."""
+        try:
+            if leaf.startswith((NAMING, RENAMED)):
+                return self._by_key(leaf, 0) != self._by_key(leaf, 1)
+            if leaf.startswith((SUMMARY, OUTLINE, SHOWN)):
+                return leaf in self.said
+            if leaf.startswith(TEXT):
+                unit = key_in(leaf)
+                return self._text(unit, 0) != self._text(unit, 1) and self._written(unit, 0) != self._written(unit, 1)
+            if leaf.startswith((CALLS, LINKS)):
+                return leaf in self.linked
+            if leaf.startswith(ROUNDS):
+                return self._rounds(key_in(leaf), 0) != self._rounds(key_in(leaf), 1)
+            if leaf.startswith(MENTIONS):
+                return leaf in self.mentioned
+            if leaf.startswith(NAMES):
+                return reads_of(self.path, self.texts[0]) != reads_of(self.path, self.texts[1])
+            return True
+        except (ValueError, RecursionError, MemoryError):
+            return True
+
+    def _by_key(self, leaf: str, which: int) -> object:
+        """What a text has by a key."""
+        summary, key = self.summaries[which], key_in(leaf)
+        return functions_naming(summary, self.texts[which], key) if leaf.startswith(NAMING) else names_of(summary, key)
+
+    def _rounds(self, unit: str, which: int) -> object:
+        """Where the rounds of solvers begin in a function."""
+        return rounds_in(self.summaries[which], self.texts[which], unit)
+
+    # -- functions ----------------------------------------------------------------------------------------------------
+
+    def _text(self, unit: str, which: int) -> str | None:
+        """The text of a function; None where there is none."""
+        function = self.summaries[which].functions.get(unit)
+        return None if function is None else self.texts[which][function.span.start : function.span.end]
+
+    def _written(self, unit: str, which: int) -> object:
+        """The text of a function without comments and empty lines."""
+        text = self._text(unit, which)
+        if text is None:
+            return None
+        try:
+            found = list(tokenize.generate_tokens(io.StringIO(text).readline))
+        except (tokenize.TokenError, SyntaxError):  # of a lambda in brackets
+            return text
+        return [(t.type, t.string, t.start[1]) for t in found if t.type not in (tokenize.COMMENT, tokenize.NL)]
+
+    @cached_property
+    def alike(self) -> frozenset[str]:
+        """The functions of a module or class of which the text is the same, and what each name stands for in there."""
+        old, new = self.summaries
+        if old.stars != new.stars:
+            return frozenset()
+        others = _others(old.imports, new.imports)
+        for by in old.function_imports.keys() | new.function_imports.keys():
+            others |= _others(old.function_imports.get(by, {}), new.function_imports.get(by, {}))
+        others |= (old.bound ^ new.bound) | (old.unclear ^ new.unclear)
+        qualnames = (old.functions.keys() ^ new.functions.keys()) | (old.classes.keys() ^ new.classes.keys())
+        imports = [{line for line in text.splitlines() if "import" in line} for text in self.texts]
+        words = {word for name in (*others, *qualnames, *(imports[0] ^ imports[1])) for word in _WORD.findall(name)}
+        units = {unit_of(q) for q in old.functions} & {unit_of(q) for q in new.functions}
+        return frozenset(
+            u
+            for u in units
+            if (text := self._text(u, 0)) is not None
+            and text == self._text(u, 1)
+            and words.isdisjoint(_WORD.findall(text))
         )
 
+    def _start(self, unit: str, which: int) -> int:
+        return self.summaries[which].functions[unit].span.line
 
-def edited(path: str, before: str, after: str) -> Iterator[str]:
-    """The leaves about a file that are others with a text of it than they were with another; of what is said of its
-    places that read names, those that are not there any more, too."""
-    yield path
-    for start, (made, lines) in FACETS.items():
-        if not _is_same(made(path, before), made(path, after), lines):
-            yield f"{start}{path}"
-    yield from (mentions_of(path, part) for part in _mentions_changed(path, before, after))
+    # -- summaries ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def said(self) -> frozenset[str]:
+        """The leaves about what summaries say that are others."""
+        return frozenset(of_file(start, unit, self.path) for start, unit in self._said())
+
+    def _said(self) -> Iterator[tuple[str, str]]:
+        old, new = self.summaries
+        for name in (*MAPS, *COUNTS):
+            mark = COUNT if name in COUNTS else ""
+            starts = [SHOWN, SUMMARY, OUTLINE] if name not in OUTSIDE_OUTLINES_PARTS else [SHOWN, SUMMARY]
+            starts = starts if name != "lines" else [SHOWN]
+            held = getattr(old, name), getattr(new, name)
+            if list(held[0]) != list(held[1]):
+                yield from ((start, f"{mark}{sign}{name}") for start in starts for sign in (KEYS, EVERY))
+            for key in dict.fromkeys(chain(*held)):
+                for start in starts:
+                    if all(key in h for h in held) and self._is_said(start, name, key, 0) == self._is_said(
+                        start, name, key, 1
+                    ):
+                        break  # who sees less sees no difference either
+                    yield start, f"{mark}{unit_of(key)}"
+                    yield start, f"{mark}{EVERY}{name}"
+        for name in SETS:
+            differing = getattr(old, name) ^ getattr(new, name)
+            for start in (SHOWN, SUMMARY, OUTLINE) if differing else ():
+                yield start, f"{EVERY}{name}"
+                yield from ((start, unit_of(key)) for key in differing)
+        for name in REST:
+            for start, unseen in ((SHOWN, frozenset[str]()), (SUMMARY, LINES), (OUTLINE, OUTSIDE_OUTLINES)):
+                if _Plain(unseen).of(getattr(old, name)) != _Plain(unseen).of(getattr(new, name)):
+                    yield start, f"{EVERY}{name}"
+
+    def _is_said(self, start: str, name: str, key: str, which: int) -> object:
+        """What a summary says, as far as it is seen; what is shown has its lines, and the text of a function."""
+        value = getattr(self.summaries[which], name)[key]
+        if name != "functions":
+            return _Plain({SHOWN: frozenset(), SUMMARY: LINES, OUTLINE: OUTSIDE_OUTLINES}[start]).of(value)
+        unit = unit_of(key)
+        shown = (value.span.line, self._text(unit, which)) if start == SHOWN else None
+        if unit in self.alike:
+            return value.redefined, shown
+        return _Plain(OUTSIDE_OUTLINES if start == OUTLINE else LINES).of(value), shown
+
+    # -- links --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def linked(self) -> frozenset[str]:
+        """The leaves about calls that are others."""
+        links = [links_of(self.path, text) for text in self.texts]
+        if links[0] is None or links[1] is None:
+            raise ValueError(self.path)
+        old, new = (dict(self._linked(found, i)) for i, found in enumerate(links) if found is not None)
+        units = [unit for unit in dict.fromkeys([*old, *new]) if old.get(unit) != new.get(unit)]
+        lines = [_lines_of(found) for found in links if found is not None]
+        whole = [f"{LINKS}{self.path}"] if units or lines[0] != lines[1] else []
+        return frozenset([*(of_file(CALLS, unit, self.path) for unit in [*units, *([EVERY] if units else [])]), *whole])
+
+    def _linked(self, links: Links, which: int) -> Iterator[tuple[str, object]]:
+        """What links say, by the unit that it is told by."""
+        plain = _Plain(LINES)
+        found: dict[str, list[object]] = {}
+
+        def call(c: Call) -> object:
+            unit = unit_of(c.by)
+            if unit in self.alike:
+                return c.by, c.line - self._start(unit, which), c.called.last, c.within
+            return plain.of(c)
+
+        for name in ("calls", "returns", "variables", "flags"):
+            for key, value in getattr(links, name).items():
+                unit = unit_of(key if isinstance(key, str) else key[0])
+                if unit not in self.alike:
+                    found.setdefault(unit, []).append((name, key, plain.of(value)))
+        yield from found.items()
+        for name, stores in links.stores.items():
+            told = [(s.by, len(stores)) if unit_of(s.by) in self.alike else plain.of(s) for s in stores]
+            yield of_stores(name), told
+        handed_on = {e.last for _, e in links.mentions}
+        for name in dict.fromkeys([*links.calls_by_name, *sorted(handed_on)]):
+            yield of_name(name), ([call(c) for c in links.calls_by_name.get(name, ())], name in handed_on)
+        sites = [links.compiled, links.differentiated]
+        yield SITES, (plain.of(sites), [call(c) for how in ("compiled", "differentiated") for c in links.within(how)])
+        mentions = [(by, e.last) if unit_of(by) in self.alike else (by, plain.of(e)) for by, e in links.mentions]
+        yield EVERY, (mentions, list(links.calls), list(links.returns), list(links.stores), list(links.variables))
+
+    # -- mentions -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def mentioned(self) -> frozenset[str]:
+        """The leaves about places that read names that are others, or are not there any more."""
+        found = [mentions_in(self.path, text) for text in self.texts]
+        if found[0] is None or found[1] is None:
+            raise ValueError(self.path)
+        return frozenset(mentions_of(self.path, part) for part in self._mentioned(found[0], found[1]))
+
+    def _mentioned(self, old: Mentions, new: Mentions) -> Iterator[str]:
+        files = [FileText(self.path, text) for text in self.texts]
+        placed = [_Placed.of_file(f, s, self.alike) for f, s in zip(files, self.summaries, strict=True)]
+        for (name, held), now in zip(old.parts().items(), new.parts().values(), strict=True):
+            if list(held) != list(now):
+                yield f"{name} {EVERY_KEY}"
+            for key in held.keys() | now.keys():
+                if name in BY_FUNCTION and unit_of(key) in self.alike:
+                    continue
+                parts = zip(placed, (held, now), strict=True)
+                before, after = (at.part(name, key, part[key]) if key in part else None for at, part in parts)
+                if before != after:
+                    yield f"{name} {key}"
 
 
-def _mentions_changed(path: str, before: str, after: str) -> Iterator[str]:
-    old, new = mentions_in(path, before), mentions_in(path, after)
-    assert old is not None and new is not None, "a file with a syntax error has other words"
-    if not _is_same(old.all, new.all) or not _is_same(
-        (old.loops, old.branches, old.handlers), (new.loops, new.branches, new.handlers)
-    ):
-        yield WHOLE
-    shown = _Placed.of_file(path, before), _Placed.of_file(path, after)
-    for (name, held), now in zip(old.parts().items(), new.parts().values(), strict=True):
-        if list(held) != list(now):
-            yield f"{name} {EVERY}"
-        for key in held.keys() | now.keys():
-            parts = [s.part(name, key, p[key]) if key in p else None for s, p in zip(shown, (held, now), strict=True)]
-            if parts[0] != parts[1]:
-                yield f"{name} {key}"
+BY_FUNCTION = frozenset({"suites", "by_function", "within", "assigned", "bound", "handed"})
+"""Parts of mentions whose keys are functions."""
+
+
+def _others(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
+    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+
+
+def _lines_of(links: Links) -> list[tuple[str, int]]:
+    """The lines that links have."""
+    calls: Iterable[Call] = chain.from_iterable(links.calls.values())
+    return [(c.by, c.line) for c in calls] + [(s.by, s.line) for s in (*links.compiled, *links.differentiated)]
 
 
 def words_changed(path: str, before: str, after: str) -> Iterator[str]:
@@ -143,9 +359,9 @@ def seen(changes: Changes, texts: Mapping[str, str | None]) -> Leaves:
         else:
             out.single.update(words_changed(path, before or "", after or ""))
         try:
-            if before is None or after is None or None in (mentions_in(path, before), mentions_in(path, after)):
+            if before is None or after is None:
                 raise ValueError(path)
-            out.single.update(edited(path, before, after))
+            out.edits[path] = Edit(path, before, after)
         except (ValueError, RecursionError, MemoryError):
             out.files.add(path)
         if was != is_there:
@@ -164,15 +380,11 @@ def _above(path: str) -> Iterator[str]:
         path, above = above, os.path.dirname(above)
 
 
-def _is_same(one: object, other: object, lines: bool = True) -> bool:
-    return _Plain(lines).of(one) == _Plain(lines).of(other)
-
-
 class _Plain:
     """Values without what doesn't matter to other files, so that equal ones are the same in all that does."""
 
-    def __init__(self, lines: bool = True) -> None:
-        self._unseen = frozenset() if lines else OUTSIDE_OUTLINES
+    def __init__(self, unseen: frozenset[str] = frozenset()) -> None:
+        self._unseen = unseen
 
     def of(self, value: Any) -> object:
         if isinstance(value, (str, int, float, bytes, complex, type(None))):
@@ -206,21 +418,27 @@ class _Placed(_Plain):
     """Mentions, with the lines that they have in their function, or in their statement of the module: in other files,
     lines are only held against others of the same function."""
 
-    def __init__(self, summary: ModuleSummary | None, statements: Sequence[int]) -> None:
+    def __init__(self, summary: ModuleSummary, statements: Sequence[int], alike: frozenset[str]) -> None:
         super().__init__()
-        self._summary, self._statements = summary, statements
+        self._summary, self._statements, self._alike = summary, statements, alike
         self._by, self._first = MODULE, 0
 
     @staticmethod
-    def of_file(path: str, text: str) -> _Placed:
-        return _Placed(summary_in(path, text), [s.lineno for s in parse(FileText(path, text)).body])
+    def of_file(file: FileText, summary: ModuleSummary, alike: frozenset[str]) -> _Placed:
+        """alike: functions that are the same in the text that it is held against: where in them is enough to tell."""
+        return _Placed(summary, [s.lineno for s in parse(file).body], alike)
 
     def part(self, name: str, key: str, value: Any) -> object:
         """What a part of the mentions has by a key."""
         if name in ("by_name", "by_function"):
-            return [self.of(m) for m in value]
-        if name in ("stored", "handed"):
-            return [(by, self._from(by, getattr(held, "lineno", 0), held)) for by, held in value]
+            return [self._mention(m) for m in value]
+        if name == "suites":
+            branches = [(self.of(loop), self._from(loop.by, loop.first, test)) for loop, test in value.branches]
+            return [self.of(loop) for loop in value.loops], branches, [self.of(loop) for loop in value.handlers]
+        if name == "stored":
+            return [(by, self._stored(by, held)) for by, held in value]
+        if name == "handed":
+            return [(attribute, self._from(key, held.lineno, held)) for attribute, held in value]
         if name == "elements":
             return [(by, element, line - self._start(by, line)) for by, element, line in value]
         if name == "assigned":
@@ -235,6 +453,15 @@ class _Placed(_Plain):
     def line(self, line: int) -> int:
         return line - self._first
 
+    def _mention(self, m: Mention) -> object:
+        if unit_of(m.by) not in self._alike:
+            return self.of(m)
+        return m.by, m.line - self._start(m.by, m.line), m.name, m.text, m.role, m.kept, m.inside
+
+    def _stored(self, by: str, held: ast.expr | None) -> object:
+        line = getattr(held, "lineno", 0)
+        return line and line - self._start(by, line) if unit_of(by) in self._alike else self._from(by, line, held)
+
     def _from(self, by: str, line: int, value: Any) -> object:
         """A value in a function, with its lines from the start of that on."""
         before = self._by, self._first
@@ -246,7 +473,7 @@ class _Placed(_Plain):
 
     def _start(self, by: str, line: int) -> int:
         outermost = by.partition(".<locals>.")[0]
-        if self._summary is not None and outermost in self._summary.functions:
+        if outermost in self._summary.functions:
             return self._summary.functions[outermost].span.line
         at = bisect_right(self._statements, line)
         return self._statements[at - 1] if at else 0
@@ -257,7 +484,7 @@ class _Placed(_Plain):
 
     def _target(self, name: str) -> str | None:
         """What a name stands for in the function that is looked at."""
-        return None if self._summary is None else self._summary.resolve(name, self._by)
+        return self._summary.resolve(name, self._by)
 
     def _fields(self, value: Any) -> list[object]:
         if not isinstance(value, (Mention, Loop)):

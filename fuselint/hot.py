@@ -69,7 +69,7 @@ class HowOften:
         if graph.context.hot:
             return Frequency(OFTEN, "a setting")
         found = Definition(self.path, graph.context.qualname)
-        return self.modules.frequency(found, *lines, beside_innermost=code in LOOPS, on_metal=self.on_metal)
+        return self.modules.frequency(found, lines[0], beside_innermost=code in LOOPS, on_metal=self.on_metal)
 
     def places(self, graph: Graph, often: Frequency) -> set[str]:
         """Where what runs so often stands: see ONCE."""

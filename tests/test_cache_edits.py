@@ -458,6 +458,61 @@ def test_a_function_that_binds_a_name_itself(root: Path, edit: Edit) -> None:
     assert cached() == whole
 
 
+CALLED = (
+    HEAD
+    + """
+
+def spread(x: mx.array, y: mx.array) -> mx.array:
+    return mx.sigmoid(x) * mx.tanh(y) * y + x
+"""
+)
+COMPILES = "import mlx.core as mx\n\nfrom .called import spread\n\nfast = mx.compile(spread)\n"
+CALLS = "from .called import spread\n\n\ndef other(x):\n    # spread(x, x)\n    print(x)\n    return 1\n"
+
+
+def test_a_call_more_in_a_function_that_others_know(root: Path) -> None:
+    """Nothing else is new: no word, no import, no name."""
+    for name, text in (("called", CALLED), ("compiles", COMPILES), ("calls", CALLS)):
+        write(Path(f"pack/{name}.py"), text)
+    compiled = cached()["pack/called.py"]
+    write(Path("pack/calls.py"), CALLS.replace("    print(x)\n", "    print(x)\n    spread(x, x)\n"))
+    both = cached()
+    assert both == fresh()
+    assert both["pack/called.py"] != compiled
+
+
+KNOWN = [
+    ("pack/helpers.py", "\n\ndef more(x):\n    return x + 1\n", ""),
+    ("pack/norms.py", "\n\nclass More(Base):\n    pass\n", ""),
+    ("pack/helpers.py", "def flatten(x):\n", "def flatten(x):\n    # a comment\n\n"),
+    ("pack/helpers.py", HEAD, f'"""What helps."""\n\n{HEAD}'),
+    ("pack/model.py", "\n\ndef more(x):\n    return x + 1\n", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "old", "new"), KNOWN)
+def test_what_nobody_reads_of_a_file_that_all_read(
+    root: Path, monkeypatch: pytest.MonkeyPatch, name: str, old: str, new: str
+) -> None:
+    cached()
+    again = analysed(monkeypatch)
+    write(Path(name), FILES[name].replace(old, new) if new else FILES[name] + old)
+    now = cached()
+    assert again == [name]
+    assert now == fresh()
+
+
+def test_a_line_that_is_shown_of_a_file_that_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who shows it is analysed again, and nobody else who reads the file."""
+    whole = cached()
+    shown = [p for p, r in whole.items() if p != "pack/helpers.py" and "helpers.py" in repr(r.findings)]
+    again = analysed(monkeypatch)
+    write(Path("pack/helpers.py"), FILES["pack/helpers.py"].replace(HEAD, f"{HEAD}\n"))
+    now = cached()
+    assert sorted(again) == sorted({*shown, "pack/helpers.py"})
+    assert now == fresh()
+
+
 OUTSIDE = [
     edited("common/numbers.py", "1e-5", "1e-6"),
     ("common/numbers.py", None),

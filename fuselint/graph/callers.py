@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -674,27 +674,17 @@ def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterat
     owner = found if graph.context.class_name is None else Definition(found.path, graph.context.class_name)
     name = found.name.rpartition(".")[2]
     for path in [found.path, *elsewhere.modules.users(owner)]:
-        program = elsewhere.program(path)
-        if program is None:
-            continue
         if name == "__call__":
             words = [rf"\.{re.escape(w)}\b" for w in sorted(_held(elsewhere, path, owner))]
         else:
-            names = map(re.escape, sorted({name, *renamed(program.summary.imports, name)}))
+            names = map(re.escape, sorted({name, *elsewhere.modules.renamed(path, name)}))
             words = [rf"\b{w}(?=\s*\(|\s+if\b)|(?:\belse|=)\s*{w}\b" for w in names]  # also one of two that is called
-        pattern = re.compile("|".join(words)) if words else None
-        for qualname, function in program.summary.functions.items():
-            text = program.file.text[function.span.start : function.span.end]
-            if pattern is None or not pattern.search(text) or qualname.startswith(f"{found.name}."):
+        for qualname in elsewhere.modules.naming(path, "|".join(words)) if words else ():
+            if qualname.startswith(f"{found.name}."):
                 continue
             caller = elsewhere.graph(Definition(path, qualname))
             if caller is not None:
                 yield caller
-
-
-def renamed(imports: Mapping[str, str], name: str) -> set[str]:
-    """What a file's imports call a function or class of another."""
-    return {k for k, target in imports.items() if target.rpartition(".")[2] == name}
 
 
 def _held(elsewhere: Elsewhere, path: str, owner: Definition) -> set[str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from fuselint.graph.fact import Place
@@ -19,6 +19,7 @@ from fuselint.graph.model import Graph, Node
 from fuselint.graph.program import Program
 from fuselint.source.folders import package_folder
 from fuselint.source.modules import Definition, Modules, is_test
+from fuselint.source.notes import of_file
 from fuselint.source.project import ClassSummary, ModuleSummary
 from fuselint.source.text import FileText
 
@@ -68,9 +69,10 @@ class Elsewhere:
         self.path = os.path.abspath(root.file.path)
         if modules is None:
             modules = Modules()
-            modules.know(root.file, root.summary)
+            modules.know(root.file, root.plain)
         self.modules = modules
         self._paths: dict[Program, str] = {root: self.path}
+        self._hearing: dict[str, Callable[[str, str], None]] = {}
         self._uses: dict[Definition, _Uses] = {}
         self.callers: Callers | None = None  # made by whom asks for it: it goes with the file
         # What one file asks for, it asks for often.
@@ -87,7 +89,8 @@ class Elsewhere:
 
     def take_apart(self) -> None:
         """Nobody asks any more."""
-        forget(self.root, self)
+        for program in self._paths:
+            forget(program, self)
         self.__dict__.clear()
 
     def is_test(self, graph: Graph) -> bool:
@@ -98,12 +101,20 @@ class Elsewhere:
         """The functions of a file of the package."""
         if path == self.path:
             return self.root
-        file, summary = self.modules.file(path), self.modules.summary(path)
-        if file is None or summary is None:
+        known = self.modules.read(path)
+        if known is None:
             return None
-        found = shared(file, summary)
+        found = shared(*known)
+        if path not in self._hearing:
+            self._hearing[path] = partial(self._hear, path)
+        found.tell(self._hearing[path])
         self._paths[found] = path
+        vars(found).setdefault("elsewhere", self)  # what is asked of its functions is noted for the file analysed
         return found
+
+    def _hear(self, path: str, start: str, unit: str) -> None:
+        """What of a file's functions is read."""
+        self.modules.note(of_file(start, unit, path))
 
     def path_of(self, graph: Graph) -> str:
         """The file that a graph's function stands in."""
@@ -172,8 +183,7 @@ class Elsewhere:
 
     def place(self, path: str, line: int) -> Place:
         """A line of a file."""
-        file = self.modules.file(path)
-        return Place(path if file is None else file.path, line)
+        return Place(self.modules.shown(path), line)
 
     def place_of(self, graph: Graph, node: Node) -> Place:
         """The line of a value."""
@@ -192,8 +202,9 @@ class Elsewhere:
 
     def _found_uses(self, found: Definition) -> Iterator[Use]:
         for path in [found.path, *self.modules.users(found)]:
-            program = self.program(path)
-            for qualname in [] if program is None else _naming(program, found.name):
+            last = found.name.rpartition(".")[2]
+            words = map(re.escape, sorted({last, *self.modules.renamed(path, last)}))
+            for qualname in self.modules.naming(path, rf"\b({'|'.join(words)})\s*\("):
                 graph = self.graph(Definition(path, qualname))
                 for node in graph.nodes if graph is not None else ():
                     target = node.attrs.get("target") if node.op in ("call", "new") else None
@@ -201,24 +212,22 @@ class Elsewhere:
                         yield graph, node  # type: ignore[misc]
 
 
-def _naming(program: Program, name: str) -> Iterator[str]:
-    """The functions of a file that may call something by a name, or by another that the file gives it."""
-    last = name.rpartition(".")[2]
-    imported = {k for k, target in program.summary.imports.items() if target.rpartition(".")[2] == last}
-    pattern = re.compile(rf"\b({'|'.join(map(re.escape, sorted({last, *imported})))})\s*\(")
-    for qualname, function in program.summary.functions.items():
-        if pattern.search(program.file.text, function.span.start, function.span.end):
-            yield qualname
-
-
 _programs: OrderedDict[FileText, Program] = OrderedDict()
+
+
+def rest_shared() -> None:
+    """Nothing that was learned of the functions of other files is kept: it rests on what nobody noted for the next."""
+    for program in _programs.values():
+        if "elsewhere" in vars(program):
+            program.rest()
 
 
 def shared(file: FileText, summary: ModuleSummary) -> Program:
     """The functions of a file, with the graphs that were made of them for it or for others."""
     found = _programs.pop(file, None)
-    if found is None or found.summary != summary:  # other settings say otherwise what is hot
+    if found is None or found.plain != summary:  # other settings say otherwise what is hot
         found = Program(file, summary)
+    found.tell(None)
     _programs[file] = found
     if len(_programs) > SHARED:
         leave(_programs.popitem(last=False)[1])

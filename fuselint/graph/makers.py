@@ -83,8 +83,7 @@ def is_overridden(graph: Graph, default: Default) -> bool:
     if graph.program is None:
         return False
     path = os.path.abspath(default.place.path)
-    known = graph.program.elsewhere.modules.frequencies(path)
-    return known.is_given_otherwise(Definition(path, default.owner), default.name)
+    return graph.program.elsewhere.modules.is_given_otherwise(Definition(path, default.owner), default.name)
 
 
 def is_left_out(graph: Graph) -> bool:

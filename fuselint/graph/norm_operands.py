@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fuselint.finding import Numerics, Obligation
-from fuselint.graph.callers import goes_with, renamed
+from fuselint.graph.callers import goes_with
 from fuselint.graph.dtypes import DType
 from fuselint.graph.identities_reduce import kept
 from fuselint.graph.model import Graph, Node, operands, region
@@ -248,7 +248,7 @@ def _is_made_with_several(graph: Graph, attribute: Node) -> bool:
         held, summary = elsewhere.modules.mentions(path), elsewhere.modules.summary(path)
         if held is None or summary is None:
             continue
-        for called in sorted({owner, *renamed(summary.imports, owner)}):
+        for called in sorted({owner, *elsewhere.modules.renamed(path, owner)}):
             for m in held.by_name.get(called, ()):
                 if m.given and elsewhere.resolved(path, summary.resolve(m.text, m.by) or "") == found:
                     sizes = (m.given.get(name, m.given.get(taken.index(name))) for name in names if name in taken)

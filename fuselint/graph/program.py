@@ -13,7 +13,10 @@ from fuselint.finding import Edit
 from fuselint.graph.gates import NEWEST
 from fuselint.graph.model import Graph
 from fuselint.source.function import FunctionSource, parse_function
+from fuselint.source.notes import SUMMARY, TEXT, Trail
+from fuselint.source.project import unit_of
 from fuselint.source.text import FileText
+from fuselint.source.watched import WatchedSummary, plain_of
 
 if TYPE_CHECKING:
     from fuselint.graph.elsewhere import Elsewhere
@@ -85,7 +88,12 @@ class Program:
 
     def __init__(self, file: FileText, summary: ModuleSummary, before: Program | None = None) -> None:
         self.file = file
-        self.summary = summary
+        self.plain = plain_of(summary)
+        self.summary: ModuleSummary = WatchedSummary(self.plain, self._read_unit)
+        self._told: Callable[[str, str], None] | None = None
+        self._known_to_read: set[str] = set()  # functions whose trails were told
+        self._trails: dict[str, Trail] = {}  # of each graph, what was read for it
+        self._open: list[Trail] = []
         self._before = {} if before is None else before._sources
         self.target = NEWEST
         self._sources: dict[str, FunctionSource | None] = {}
@@ -100,6 +108,41 @@ class Program:
         from fuselint.graph.elsewhere import Elsewhere
 
         return Elsewhere(self)
+
+    # -- what is read -------------------------------------------------------------------------------------------------
+
+    def tell(self, whom: Callable[[str, str], None] | None) -> None:
+        """From now on, tell somebody what is read of the file: how its leaves start, and of which unit."""
+        if whom is not self._told:
+            self._told = whom
+            self._known_to_read.clear()
+
+    def _read_unit(self, key: str) -> None:
+        if self._open:
+            self._open[-1].held.add(f"{SUMMARY}{unit_of(key)}")
+        elif self._told is not None:
+            self._told(SUMMARY, unit_of(key))
+
+    def _read_text(self, qualname: str) -> None:
+        if self._open:
+            self._open[-1].held.add(f"{TEXT}{unit_of(qualname)}")
+        elif self._told is not None:
+            self._told(TEXT, unit_of(qualname))
+
+    def _read_graph(self, qualname: str) -> None:
+        """That all is read which a graph rests on."""
+        trail = self._trails.get(qualname)
+        if trail is None:
+            return
+        if self._open:
+            self._open[-1].held.add(trail)
+        elif self._told is not None and qualname not in self._known_to_read:
+            self._known_to_read.add(qualname)
+            for leaf in trail.leaves():
+                start, _, unit = leaf.partition(" ")
+                self._told(f"{start} ", unit)
+
+    # -- functions ----------------------------------------------------------------------------------------------------
 
     @cached_property
     def binds_in_expressions(self) -> bool:
@@ -134,6 +177,7 @@ class Program:
 
     def function(self, qualname: str) -> FunctionSource | None:
         """The tree of a function; None if there is no such function, or it is too complex."""
+        self._read_text(qualname)
         if qualname not in self._sources:
             self._sources[qualname] = None
             summary = self.summary.functions.get(qualname)
@@ -146,13 +190,20 @@ class Program:
 
     def graph(self, qualname: str) -> Graph | None:
         """The graph of a function; None while it is being lowered itself."""
-        return self._graphs.get(qualname, lambda: self._lower(qualname), None)
+        try:
+            return self._graphs.get(qualname, lambda: self._lower(qualname), None)
+        finally:
+            self._read_graph(qualname)
 
     def _lower(self, qualname: str) -> Graph | None:
         from fuselint.graph.lower import lower
 
-        source = self.function(qualname)
-        return None if source is None else lower(source, self.summary, self)
+        self._open.append(self._trails.setdefault(qualname, Trail()))
+        try:
+            source = self.function(qualname)
+            return None if source is None else lower(source, self.summary, self)
+        finally:
+            self._open.pop()
 
     def makes_array(self, qualname: str) -> bool:
         """Whether a function always returns an array that it made, and that it leaves nowhere else."""
@@ -180,16 +231,16 @@ class Program:
         def moved(offset: int) -> int:
             return offset + sum(len(e.text) - (e.end - e.start) for e in edits if e.end <= offset)
 
-        functions = dict(self.summary.functions)
+        functions = dict(self.plain.functions)
         whole = functions[qualname].span
         for name, f in functions.items():
             if whole.start <= f.span.start < whole.end:
                 functions[name] = replace(f, span=replace(f.span, start=moved(f.span.start), end=moved(f.span.end)))
-        out = Program(replace(self.file, text=text), replace(self.summary, functions=functions))
+        out = Program(replace(self.file, text=text), replace(self.plain, functions=functions))
         out.target = self.target
-        kept = [name for name, f in functions.items() if f is self.summary.functions[name]]
+        kept = [name for name, f in functions.items() if f is self.plain.functions[name]]
         out._sources = {name: self._sources[name] for name in kept if name in self._sources}
-        out._graphs = self._graphs.only(kept)
+        out._graphs, out._trails = self._graphs.only(kept), {**self._trails}
         out.elsewhere = Elsewhere(out, self.elsewhere.modules)
         return out
 

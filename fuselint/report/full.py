@@ -6,6 +6,7 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from fuselint.finding import Edit, Finding, Fix, ModelSaving, Seconds, Traffic
 from fuselint.graph.symbols import evaluate
@@ -25,7 +26,7 @@ def render(findings: Sequence[Finding], source: Source, color: bool = False, dif
 def _finding(f: Finding, text: str, style: Style, diffs: bool) -> Iterator[str]:
     place = f"{escape.line(f.place)}:{f.line}:{f.column}"
     yield f"{style.bold(place)} {style.code(f.code)} {escape.line(f.message)}"
-    lines = re.split(r"\r\n|\r|\n", text)
+    lines = _lines(text)
     shown = range(f.line - 1 if f.line > 1 else 1, min(f.end_line, len(lines)) + 1)
     width = max(3, len(str(f.end_line)))
     bar = style.frame(" " * width + "|")
@@ -88,6 +89,11 @@ def _note(f: Finding) -> str:
 
 def _place(path: str, line: int, here: str) -> str:
     return f"line {line}" if path == here else f"{escape.line(path)}:{line}"
+
+
+@lru_cache(maxsize=4)  # findings come file by file
+def _lines(text: str) -> list[str]:
+    return re.split(r"\r\n|\r|\n", text)
 
 
 def _shown(line: str) -> str:

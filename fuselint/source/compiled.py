@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from fuselint.source.links import Expr
-from fuselint.source.mentions import Mention, Mentions
+from fuselint.source.mentions import Mention, Mentions, Suites
 from fuselint.source.modules import Definition, Modules
-from fuselint.source.notes import LINKS, mentions_of
-from fuselint.source.project import MODULE, CompileInfo, ModuleSummary
+from fuselint.source.notes import LINKS
+from fuselint.source.project import MODULE, CompileInfo, ModuleSummary, unit_of
 from fuselint.source.scopes import dotted
 from fuselint.source.switches import Switches
 from fuselint.source.text import FileText
@@ -140,7 +140,7 @@ class Compiled:
                     for at in list(self._entered(path, site.by, site.given)):
                         out.makers.setdefault(at.found, set()).add(origin.by)
                         self._follow(out, at, origin)
-            for call in (c for calls in links.calls.values() for c in calls if c.within == how):
+            for call in links.within(how):
                 for at in list(self._entered(path, call.by, call.called)):
                     self._follow(out, at, Origin(Definition(path, call.by), call.line))
 
@@ -304,10 +304,10 @@ class Compiled:
         waiting, seen = [first], {first}
         while waiting:
             at, line = waiting.pop()
-            self.modules.note(mentions_of(at.path))  # its lines and loops matter
             held = self.modules.mentions(at.path)
             if not line or at.name == MODULE or held is None or len(seen) > MOST_ONCE:
                 return False
+            held.by_function.get(at.name)  # where in the function the call stands matters
             if _fills(held, at.name, line):
                 continue
             if _is_repeated(held, at.name, line):
@@ -358,7 +358,7 @@ class Compiled:
             links = self.evaluation.links(other)
             if links is None:
                 continue
-            if any(e.last == name for _, e in links.mentions):
+            if links.hands_on(name):
                 return False
             for caller in {c.by for c in links.calls_by_name.get(name, ())}:
                 same = caller.rpartition(".")[2] == name
@@ -376,7 +376,8 @@ def _calls_at(held: Mentions, by: str, line: int) -> Iterator[Mention]:
 
 def _is_repeated(held: Mentions, by: str, line: int) -> bool:
     """Whether a call stands in a loop, other than one through the parts of an object: `for layer in self.layers`."""
-    loops = [loop for loop in held.loops if loop.by == by and loop.first <= line <= loop.last]
+    suites = held.suites.get(unit_of(by), Suites())
+    loops = [loop for loop in suites.loops if loop.by == by and loop.first <= line <= loop.last]
     if len(loops) != 1:
         return bool(loops)
     parts = {name for found in held.elements.values() for at, name, _ in found if at == by}

@@ -18,10 +18,10 @@ from pathlib import PurePath
 
 from fuselint.source.conditions import outcome
 from fuselint.source.folders import python_files
-from fuselint.source.mentions import Loop, Mention, Test
+from fuselint.source.mentions import Loop, Mention, Suites, Test
 from fuselint.source.modules import Definition, Modules, Remembered, is_test
 from fuselint.source.notes import FILES
-from fuselint.source.project import MISSING, MODULE, FunctionSummary
+from fuselint.source.project import MISSING, MODULE, FunctionSummary, unit_of
 from fuselint.source.scopes import dotted
 from fuselint.source.stages import Stages
 
@@ -136,8 +136,9 @@ class Frequencies:
         """How often a function runs."""
         return self._recall(self._known, found, lambda: self._of(found))
 
-    def at(self, found: Definition, first: int, last: int, *, beside_innermost: bool = False) -> Frequency:
-        """How often lines of a function run: as often as it does, but for loops, handlers and branches inside it.
+    def at(self, found: Definition, first: int, *, beside_innermost: bool = False) -> Frequency:
+        """How often lines of a function run, by the first: as often as it does, but for loops, handlers and branches
+        inside it.
 
         beside_innermost: the innermost loop itself is what is looked at.
         """
@@ -145,12 +146,13 @@ class Frequencies:
         held = self.modules.mentions(found.path)
         if whole.how == NEVER or held is None:
             return whole
-        if any(_holds(h, found, first, last) for h in held.handlers):
+        suites = held.suites.get(unit_of(found.name), Suites()).around(found.name, first)
+        if suites.handlers:
             return Frequency(NEVER, "it stands where something failed")
-        for branch, test in held.branches:
-            if _holds(branch, found, first, last) and self.is_decided(found, test):
+        for _, test in suites.branches:
+            if self.is_decided(found, test):
                 return Frequency(NEVER, f"the package never makes `{ast.unparse(test[0])}` {_said(test[1])}")
-        loops = [loop for loop in held.loops if _holds(loop, found, first, last)]
+        loops = suites.loops
         if beside_innermost:
             loops = sorted(loops, key=lambda loop: loop.last - loop.first)[1:]
         if any(self.repeats(found, loop) for loop in loops):
@@ -651,7 +653,7 @@ class Frequencies:
         held = self.modules.mentions(found.path)
         return any(
             m.role in CALLS and self._passes(Definition(found.path, by), m)
-            for by in (held.by_function if held is not None else ())
+            for by in (held.within.get(unit_of(found.name), ()) if held is not None else ())
             if by == found.name or by.startswith(f"{found.name}.<locals>.")
             for m in (held.by_function[by] if held is not None else ())
         )
@@ -1083,11 +1085,6 @@ def _hands_on(by: Definition, name: str, path: str, m: Mention) -> bool:
     """Whether a function calls itself, and gives a parameter what it was given."""
     given = (m.given or {}).get(name)
     return Definition(path, m.by) == by and isinstance(given, ast.Name) and given.id == name
-
-
-def _holds(loop: Loop, found: Definition, first: int, last: int) -> bool:
-    inside = loop.by == found.name or loop.by.startswith(f"{found.name}.<locals>.")
-    return inside and loop.first <= first <= loop.last
 
 
 def _said(outcome: bool) -> str:

@@ -119,6 +119,14 @@ class Links:
                 out.setdefault(call.called.last, []).append(call)
         return out
 
+    def within(self, how: str) -> list[Call]:
+        """The calls in lambdas that are compiled, or differentiated."""
+        return [c for calls in self.calls.values() for c in calls if c.within == how]
+
+    def hands_on(self, name: str) -> bool:
+        """Whether anything that ends so is named without being called."""
+        return any(e.last == name for _, e in self.mentions)
+
 
 def links(known: Scopes, module: ModuleSummary) -> Links:
     """The links of a file. The syntax tree is not kept: it is a hundred times as large."""

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from fuselint.records import record, replace
-from fuselint.source.project import MODULE
+from fuselint.source.project import MODULE, unit_of
 from fuselint.source.scopes import dotted
 from fuselint.source.spans import children
 
@@ -96,8 +96,34 @@ class Part(Mapping[str, V]):
 
 
 @dataclass(frozen=True)
+class Suites:
+    """Lines of a function that do not run as often as it does: in its loops, in branches, with what decides whether
+    they run, and where something failed."""
+
+    loops: list[Loop] = field(default_factory=list)
+    branches: list[tuple[Loop, Test]] = field(default_factory=list)
+    handlers: list[Loop] = field(default_factory=list)
+
+    def around(self, by: str, line: int) -> Suites:
+        """Those around a line of a function, or of one inside it."""
+
+        def holds(loop: Loop) -> bool:
+            inside = loop.by == by or loop.by.startswith(f"{by}.<locals>.")
+            return inside and loop.first <= line <= loop.last
+
+        return Suites(
+            [h for h in self.loops if holds(h)],
+            [(h, test) for h, test in self.branches if holds(h)],
+            [h for h in self.handlers if holds(h)],
+        )
+
+    def __bool__(self) -> bool:
+        return bool(self.loops or self.branches or self.handlers)
+
+
+@dataclass(frozen=True)
 class Mentions:
-    """Of one file. branches: lines, and what decides whether they run. handlers: lines that run where something failed.
+    """Of one file. suites: by the outermost function. within: by that, the functions in it that read names, itself too.
 
     stored: the outline (see `outline`) of what is assigned to each attribute, by which function; None where that is no
     plain assignment to one of self's. assigned: the names that each function binds itself, with the lines that do, 0 in
@@ -105,15 +131,13 @@ class Mentions:
     that a function's local names are assigned; None for what binds them otherwise.
     elements: by attribute of self, the loops through what it holds: their function, an element's name, and the line.
     renamed: the names that imports give to what is called otherwise.
-    handed: the outline of what is assigned to each attribute of something else than self, by which function.
+    handed: by function, the attributes of something else than self that it assigns, with the outline of what.
     """
 
-    all: Sequence[Mention]
-    loops: Sequence[Loop]
-    branches: Sequence[tuple[Loop, Test]]
-    handlers: Sequence[Loop]
+    suites: Mapping[str, Suites]
     by_name: Mapping[str, Sequence[Mention]]
     by_function: Mapping[str, Sequence[Mention]]
+    within: Mapping[str, Sequence[str]]
     stored: Mapping[str, Sequence[tuple[str, ast.expr | None]]]
     assigned: Mapping[str, Mapping[str, Sequence[tuple[int, tuple[Test, ...]]]]]
     bound: Mapping[str, Mapping[str, Sequence[ast.expr | None]]]
@@ -130,8 +154,10 @@ class Mentions:
         """What is looked up by a key, by the field."""
         assert isinstance(self.renamed, frozenset)
         return {
+            "suites": self.suites,
             "by_name": self.by_name,
             "by_function": self.by_function,
+            "within": self.within,
             "stored": self.stored,
             "assigned": self.assigned,
             "bound": self.bound,
@@ -151,13 +177,15 @@ def mentions(tree: ast.Module) -> Mentions:
     for m in found:
         by_name.setdefault(m.name, []).append(m)
         by_function.setdefault(m.by, []).append(m)
-    suites = walker.loops, walker.branches, walker.handlers
+    within: dict[str, list[str]] = {}
+    for by in by_function:
+        within.setdefault(unit_of(by), []).append(by)
     renamed = frozenset(m.kept for m in found if m.role == "alias" and m.kept)
     return Mentions(
-        found,
-        *suites,
+        walker.suites,
         by_name,
         by_function,
+        within,
         walker.stored,
         walker.assigned,
         walker.bound,
@@ -197,9 +225,7 @@ class _At:
 class _Walker:
     def __init__(self) -> None:
         self.found: list[Mention] = []
-        self.loops: list[Loop] = []
-        self.branches: list[tuple[Loop, Test]] = []
-        self.handlers: list[Loop] = []
+        self.suites: dict[str, Suites] = {}
         self.stored: dict[str, list[tuple[str, ast.expr | None]]] = {}
         self.assigned: dict[str, dict[str, list[tuple[int, tuple[Test, ...]]]]] = {}
         self.bound: dict[str, dict[str, list[ast.expr | None]]] = {}
@@ -219,6 +245,9 @@ class _Walker:
             for child in children(node):
                 self.visit(child, plain)
 
+    def _suites(self, by: str) -> Suites:
+        return self.suites.setdefault(unit_of(by), Suites())
+
     def _all(self, nodes: Iterator[ast.AST] | Sequence[ast.AST], at: _At) -> None:
         for node in nodes:
             self.visit(node, at)
@@ -233,7 +262,7 @@ class _Walker:
         rounds: ast.expr | None = None,
     ) -> _At:
         loop = Loop(at.by, first.lineno, last.end_lineno or 0, sizes, later, rounds)  # type: ignore[attr-defined]
-        self.loops.append(loop)
+        self._suites(at.by).loops.append(loop)
         return replace(at, loops=(*at.loops, loop))
 
     # -- definitions --------------------------------------------------------------------------------------------------
@@ -275,7 +304,7 @@ class _Walker:
             self.visit(statement, at)
             if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body) and body[i + 1 :]:
                 rest = Loop(at.by, body[i + 1].lineno, body[-1].end_lineno or 0)
-                self.branches.append((rest, (statement.test, False)))
+                self._suites(at.by).branches.append((rest, (statement.test, False)))
                 at = replace(at, tests=(*at.tests, (statement.test, False)))
 
     def _If(self, node: ast.If, at: _At) -> None:
@@ -283,7 +312,7 @@ class _Walker:
         for body, outcome in ((node.body, True), (node.orelse, False)):
             if body:
                 test = (node.test, outcome)
-                self.branches.append((Loop(at.by, body[0].lineno, body[-1].end_lineno or 0), test))
+                self._suites(at.by).branches.append((Loop(at.by, body[0].lineno, body[-1].end_lineno or 0), test))
                 self._body(body, replace(at, tests=(*at.tests, test)))
 
     def _IfExp(self, node: ast.IfExp, at: _At) -> None:
@@ -309,7 +338,7 @@ class _Walker:
     def _Try(self, node: ast.Try, at: _At) -> None:
         self._body(node.body, at)
         for handler in node.handlers:
-            self.handlers.append(Loop(at.by, handler.body[0].lineno, handler.body[-1].end_lineno or 0))
+            self._suites(at.by).handlers.append(Loop(at.by, handler.body[0].lineno, handler.body[-1].end_lineno or 0))
             if handler.type is not None:
                 self.visit(handler.type, at)
             self._body(handler.body, at)
@@ -334,7 +363,7 @@ class _Walker:
             plain = first if len(node.targets) == 1 and isinstance(first, ast.Name) and not at.loops else None
             self._all([] if plain else node.targets, at)
             if isinstance(first, ast.Attribute):
-                self.handed.setdefault(first.attr, []).append((at.by, outline(node.value)))
+                self.handed.setdefault(at.by, []).append((first.attr, outline(node.value)))
             if plain is not None:
                 self._bind(plain, at, outline(node.value))
             self.visit(node.value, replace(at, role=_of_module(first, node.value)) if at.by == MODULE else at)

@@ -30,25 +30,34 @@ from fuselint.source.notes import (
     HALF,
     IMPORTS,
     LAYERS,
+    NAMING,
     ON_METAL,
     OTHER_VERSION,
     OUTLINE,
+    OVERRIDDEN,
     PACKAGE,
     PREPARING,
+    RENAMED,
+    ROUNDS,
+    SHOWN,
     SOLVING,
     SUMMARY,
+    TEXT,
     USERS,
     Notes,
     Trail,
     file_of,
+    key_in,
     kind_of,
     mentions_of,
+    of_file,
     word_in,
 )
-from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise
+from fuselint.source.project import ANY_STAR, MISSING, ClassSummary, FunctionSummary, ModuleSummary, summarise, unit_of
 from fuselint.source.screen import parse
 from fuselint.source.stepping import solver_loops
 from fuselint.source.text import FileText, content, read, slashed
+from fuselint.source.watched import PRESENT, WatchedLinks, WatchedSummary
 
 if TYPE_CHECKING:
     from fuselint.source.compiled import Compiled, Verdict
@@ -90,6 +99,9 @@ def is_test(path: str, top: str) -> bool:
     return TESTS.search(os.path.relpath(path, top)) is not None
 
 
+BESIDE = " of a loop"
+"""How the part of a question ends that asks about a loop itself."""
+
 HALF_WORDS = ("bfloat16", "float16", "set_dtype", "torch_dtype", "bf16", "fp16")
 """What speaks of half precision in the text of a package that runs in it."""
 
@@ -127,6 +139,7 @@ class Modules:
         self._modules: Remembered[tuple[str, str], str | None] = {}
         self._asked: Remembered[str, str] = {}
         self._analysed: tuple[str, FileText, ModuleSummary] | None = None
+        self._watched: OrderedDict[str, WatchedSummary] = OrderedDict()
         self._files: OrderedDict[str, FileText | None] = OrderedDict()
         self._prints: dict[str, str] = {}  # of each file that was read, the hash
         self._indices: dict[str, Index] = {}
@@ -249,23 +262,37 @@ class Modules:
             elif question.startswith(PREPARING):
                 where, _, named = question.partition(" of ")
                 self.prepares(_definition(named), on_metal=where.endswith(ON_METAL))
+            elif question.startswith(OVERRIDDEN):
+                name, _, named = question[len(OVERRIDDEN) :].partition(" in ")
+                self.is_given_otherwise(_definition(named), name)
             elif question.startswith(FREQUENCY):
                 where, _, named = question[len(FREQUENCY) :].partition(" in ")
-                lines = where.removesuffix(ON_METAL)
-                first, _, last = lines.removesuffix(" of a loop").partition(" to ")
-                self.frequency(
-                    _definition(named),
-                    int(first),
-                    int(last),
-                    beside_innermost=lines.endswith("loop"),
-                    on_metal=where.endswith(ON_METAL),
-                )
+                line = where.removesuffix(ON_METAL)
+                found, on_metal = _definition(named), where.endswith(ON_METAL)
+                if line:
+                    number = int(line.removesuffix(BESIDE))
+                    self._frequency_at(found, number, beside_innermost=line.endswith(BESIDE), on_metal=on_metal)
+                else:
+                    self._frequency_of(found, on_metal)
         return notes
 
     def file(self, path: str) -> FileText | None:
         """A file, by its path from the current folder where it lies below that; None where it can't be read."""
         self.note(path)
         return self._file(path)
+
+    def shown(self, path: str) -> str:
+        """How a file is called in what is shown."""
+        file = self._file(path)
+        return path if file is None else file.path
+
+    def note_shown(self, shown: str) -> None:
+        """That a text, as JSON, is what is said of other files: it may show their lines where it names them."""
+        assert self._trail is not None
+        for leaf in self._trail.leaves():
+            path = file_of(leaf) if leaf.startswith((SUMMARY, TEXT)) else None
+            if path is not None and dumps(os.path.basename(path))[1:-1] in shown:
+                self.note(of_file(SHOWN, key_in(leaf), path))
 
     def _file(self, path: str) -> FileText | None:
         if self._analysed is not None and path == self._analysed[0]:
@@ -293,12 +320,51 @@ class Modules:
         self._analysed = os.path.abspath(file.path), file, summary
 
     def summary(self, path: str) -> ModuleSummary | None:
-        """What a file says of its names; None where it can't be read, or isn't Python."""
-        self.note(f"{OUTLINE if self._by_outline else SUMMARY}{path}")
+        """What a file says of its names; None where it can't be read, or isn't Python. What of it is read is noted."""
+        plain = self._plain(path)
+        if plain is None:
+            return None
+        known = self._watched.get(path)
+        if known is None or known.plain is not plain:
+            known = self._watched[path] = WatchedSummary(plain, self._noting_units(path))
+            if len(self._watched) > KEPT:
+                self._watched.popitem(last=False)
+        return known
+
+    def _noting_units(self, path: str) -> Callable[[str], None]:
+        """What notes that something is read which the summary of a file says of a name."""
+        whole, outline = self._noting(SUMMARY, path), self._noting(OUTLINE, path)
+
+        def note(key: str) -> None:
+            if self._trail is not None:
+                (outline if self._by_outline else whole)(unit_of(key))
+
+        return note
+
+    def _plain(self, path: str) -> ModuleSummary | None:
+        """The summary of a file; only that there is one is noted."""
+        self.note(of_file(OUTLINE if self._by_outline else SUMMARY, PRESENT, path))
         if self._analysed is not None and path == self._analysed[0]:
             return self._analysed[2]
         file = self._file(path)
         return None if file is None else summary_in(file.path, file.text)
+
+    def read(self, path: str) -> tuple[FileText, ModuleSummary] | None:
+        """A file and its summary, of which only is noted that they are there: who reads more of them notes that."""
+        plain, file = self._plain(path), self._file(path)
+        return None if plain is None or file is None else (file, plain)
+
+    def naming(self, path: str, pattern: str) -> list[str]:
+        """The functions of a file in whose text a pattern is found, in order."""
+        self.note(of_file(NAMING, pattern, path))
+        known = self.read(path)
+        return [] if known is None else functions_naming(known[1], known[0].text, pattern)
+
+    def renamed(self, path: str, name: str) -> set[str]:
+        """What a file's imports call a function or class of another."""
+        self.note(of_file(RENAMED, name, path))
+        plain = self._plain(path)
+        return set() if plain is None else names_of(plain, name)
 
     def _kind(self, path: str) -> str:
         """ "file", "folder", or "" for neither."""
@@ -481,11 +547,25 @@ class Modules:
 
     def links(self, path: str) -> Links | None:
         """The calls of a file; None where it can't be read. Who tells of one's line notes that."""
-        self.note(f"{CALLS}{path}")
+        self.note(of_file(CALLS, PRESENT, path))
         if path not in self._links:
             file = self._file(path)
-            self._links[path] = None if file is None else links_of(file.path, file.text)
+            found = None if file is None else links_of(file.path, file.text)
+            self._links[path] = None if found is None else WatchedLinks(found, self._noting(CALLS, path))
         return self._links[path]
+
+    def _noting(self, start: str, path: str) -> Callable[[str], None]:
+        """What notes that a unit of a file is read."""
+        leaves: dict[str, str] = {}
+
+        def note(unit: str) -> None:
+            if self._trail is not None:
+                leaf = leaves.get(unit)
+                if leaf is None:
+                    leaf = leaves[unit] = of_file(start, unit, path)
+                self._trail.held.add(leaf)
+
+        return note
 
     def compiled(self, path: str) -> Verdict:
         """What of a file the other files of its package compile, and what they also run without that."""
@@ -571,10 +651,12 @@ class Modules:
         self.note(f"{FILES}{folder}")
         return self.remembered(self._imports, folder, lambda: self._index(folder).imported(self))
 
-    def solver_loops(self, path: str) -> tuple[int, ...]:
-        """The lines in which the rounds of a solver begin in a file."""
-        file = self.file(path)
-        return () if file is None else solver_loops(file.text.encode())
+    def solver_loops(self, found: Definition) -> list[int]:
+        """The lines in which the rounds of a solver begin in a function, and in those inside it."""
+        unit = unit_of(found.name)
+        self.note(of_file(ROUNDS, unit, found.path))
+        known, start = self.read(found.path), self._line(found)
+        return [] if known is None else [start + line for line in rounds_in(known[1], known[0].text, unit)]
 
     def solving(self, folder: str) -> list[str]:
         """The files of a package, tests apart, that have the loop of a solver."""
@@ -609,20 +691,51 @@ class Modules:
             waiting += new
         return frozenset(found)
 
-    def frequency(
-        self, found: Definition, first: int, last: int, *, beside_innermost: bool, on_metal: bool = False
-    ) -> Frequency:
-        """How often lines of a function run: see `Frequencies.at`."""
+    def frequency(self, found: Definition, first: int, *, beside_innermost: bool, on_metal: bool = False) -> Frequency:
+        """How often lines of a function run, by the first of them: see `Frequencies.at`."""
+        line = self._line_inside(found, first)
+        if line is None:
+            return self._frequency_of(found, on_metal)
+        return self._frequency_at(found, line, beside_innermost=beside_innermost, on_metal=on_metal)
+
+    def _line_inside(self, found: Definition, line: int) -> int | None:
+        """A line of a function as it is counted in there; None where no loop, branch or handler is around it."""
+        from fuselint.source.mentions import Suites
+
+        held, unit = self.mentions(found.path), unit_of(found.name)
+        if held is None or not held.suites.get(unit, Suites()).around(found.name, line):
+            return None
+        return line - self._line(found)
+
+    def _line(self, found: Definition) -> int:
+        """The line where the outermost function begins that a function lies in: lines in there are told from it on."""
+        summary = self._plain(found.path)
+        function = None if summary is None else summary.functions.get(unit_of(found.name))
+        return 0 if function is None else function.span.line
+
+    def _frequency_of(self, found: Definition, on_metal: bool) -> Frequency:
+        """How often a function runs."""
+        question = f"{FREQUENCY}{ON_METAL if on_metal else ''} in {found}"
+        return self._frequency(question, lambda: self.frequencies(found.path, on_metal).of(found))
+
+    def _frequency_at(self, found: Definition, line: int, *, beside_innermost: bool, on_metal: bool) -> Frequency:
+        """How often a line of a function runs, as it is counted in there."""
+        where = f"{line}{BESIDE if beside_innermost else ''}{ON_METAL if on_metal else ''}"
+
+        def make() -> Frequency:
+            known = self.frequencies(found.path, on_metal)
+            return known.at(found, self._line(found) + line, beside_innermost=beside_innermost)
+
+        return self._frequency(f"{FREQUENCY}{where} in {found}", make)
+
+    def _frequency(self, question: str, make: Callable[[], Frequency]) -> Frequency:
         from fuselint.source.frequency import Frequency
 
-        where = f"{first} to {last}{' of a loop' if beside_innermost else ''}{ON_METAL if on_metal else ''}"
-
-        def make() -> str:
-            self.note(mentions_of(found.path))
-            known = self.frequencies(found.path, on_metal).at(found, first, last, beside_innermost=beside_innermost)
+        def text() -> str:
+            known = make()
             return f"{known.how} {known.again} {known.of_tokens} {known.why}"
 
-        how, again, of_tokens, why = self._ask_outlines(f"{FREQUENCY}{where} in {found}", make).split(" ", 3)
+        how, again, of_tokens, why = self._ask_outlines(question, text).split(" ", 3)
         return Frequency(how, why, again == str(True), of_tokens == str(True))
 
     def is_of_layers(self, found: Definition, on_metal: bool = False) -> bool:
@@ -643,6 +756,15 @@ class Modules:
             return str(self.frequencies(found.path, on_metal).stages.prepares(found))
 
         return self._ask_outlines(question, make) == str(True)
+
+    def is_given_otherwise(self, owner: Definition, name: str) -> bool:
+        """Whether the package gives a constructor something else than a default: see
+        `Frequencies.is_given_otherwise`."""
+
+        def make() -> str:
+            return str(self.frequencies(owner.path).is_given_otherwise(owner, name))
+
+        return self._ask_outlines(f"{OVERRIDDEN}{name} in {owner}", make) == str(True)
 
     # -- derived classes ----------------------------------------------------------------------------------------------
 
@@ -698,6 +820,31 @@ class Modules:
                 self._indices.pop(next(iter(self._indices)))
             self._indices[folder] = Index(folder, self._overlay)
         return self._indices[folder]
+
+
+def functions_naming(summary: ModuleSummary, text: str, pattern: str) -> list[str]:
+    """The functions in whose text a pattern is found, in order."""
+    found = re.compile(pattern)
+    return [q for q, f in summary.functions.items() if found.search(text[f.span.start : f.span.end])]
+
+
+def names_of(summary: ModuleSummary, name: str) -> set[str]:
+    """What imports call a function or class of another file."""
+    return {k for k, target in summary.imports.items() if target.rpartition(".")[2] == name}
+
+
+def rounds_in(summary: ModuleSummary, text: str, unit: str) -> list[int]:
+    """Where the rounds of solvers begin in a function, in its own lines."""
+    function = summary.functions.get(unit)
+    if function is None:
+        return []
+    first, last = function.span.line, text.count("\n", 0, function.span.end) + 1
+    return [line - first for line in _solver_loops(text) if first <= line <= last]
+
+
+@lru_cache(maxsize=8)
+def _solver_loops(text: str) -> tuple[int, ...]:
+    return solver_loops(text.encode("utf-8", "replace"))
 
 
 _FROM = re.compile(rb"^[ \t]*from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^()]*\)|[^\n]*)", re.MULTILINE)

@@ -10,21 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-KIND, SUMMARY, OUTLINE, LINKS, CALLS, NAMES = (
-    "kind ",
-    "summary of ",
-    "outline of ",
-    "links of ",
-    "calls of ",
-    "names of ",
-)
-"""How leaves begin that are about a path: what it is, and what a file's text says, in `facets`. An outline is a summary
-without lines, and calls are links without lines. A path alone, which is absolute and begins like none of them, is its
-text."""
+KIND, LINKS, NAMES = "kind ", "links of ", "names of "
+"""How leaves begin that are about a path: what it is, and what a file's text says, in `facets`. A path alone, which is
+absolute and begins like none of them, is its text."""
 
-MENTIONS, WHOLE = "mentions ", "all"
-"""How leaves begin that are about the places of a file that read names: all of them with their lines, or a part of
-them with the lines that they have in their function."""
+SUMMARY, OUTLINE, TEXT, CALLS = "summary ", "outline ", "text ", "calls "
+"""How leaves begin that are about a unit of a file (`watched`): what the file's summary says of it, with the mentions
+in it or without, the text of a function, and what links say of it, all without the lines where it stands."""
+
+SHOWN = "shown "
+"""How leaves begin that are about what can be shown of a unit: its text, and the lines where it stands."""
+
+NAMING, RENAMED = "naming ", "renamed "
+"""How leaves begin that are about what a file has by some key: the functions whose text a pattern is found in, and what
+its imports call something of a name."""
+
+ROUNDS = "rounds "
+"""How leaves begin that are about where the rounds of a solver begin in a function, in its own lines."""
+
+MENTIONS = "mentions "
+"""How leaves begin that are about a part of the places of a file that read names, with the lines that they have in
+their function."""
 
 FILES, IMPORTS, COMPILING, SOLVING, WORD = "files of ", "imports in ", "compiling in ", "solving in ", "word "
 """How leaves begin that are about a package, named by its folder: which Python files it has, what they import, which
@@ -35,13 +41,14 @@ ANYTHING = "anything"
 
 COMPILED, USERS, READING, PACKAGE = "compiled in ", "users of ", "reading ", "package of "
 FREQUENCY, LAYERS, PREPARING = "how often ", "layers", "preparing"
-OTHER_VERSION, HALF = "another ", "half precision of "
+OVERRIDDEN, OTHER_VERSION, HALF = "given otherwise ", "another ", "half precision of "
 """How questions begin."""
 ON_METAL = " on Metal"
 """How the part of a question ends that says where code runs."""
 
-OF_FILES = (SUMMARY, OUTLINE, LINKS, CALLS, MENTIONS, NAMES)
-QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, PREPARING, OTHER_VERSION, HALF)
+OF_FILES = (SUMMARY, OUTLINE, TEXT, CALLS, SHOWN, NAMING, RENAMED, ROUNDS, LINKS, MENTIONS, NAMES)
+IN_FOLDERS = (IMPORTS, COMPILING, SOLVING, WORD)
+QUESTIONS = (COMPILED, USERS, READING, PACKAGE, FREQUENCY, LAYERS, PREPARING, OVERRIDDEN, OTHER_VERSION, HALF)
 
 
 def kind_of(path: str, kind: str) -> str:
@@ -55,14 +62,35 @@ def kind_in(leaf: str) -> tuple[str, str]:
     return path, kind
 
 
-def mentions_of(path: str, part: str = WHOLE) -> str:
+def mentions_of(path: str, part: str) -> str:
     """The leaf of a part of a file's mentions, as `mentions.Part` calls it."""
     return f"{MENTIONS}{part} of {path}"
+
+
+def of_file(start: str, what: str, path: str) -> str:
+    """The leaf of a unit of a file, or of what a file has by a key."""
+    return f"{start}{what} of {path}"
+
+
+def key_in(leaf: str) -> str:
+    """What such a leaf is about."""
+    return leaf.partition(" of ")[0].partition(" ")[2]
 
 
 def word_in(folder: str, word: str) -> str:
     """The leaf of which files of a package hold a word; of one that isn't ASCII, of any change."""
     return f"{WORD}{word} in {folder}" if word.isascii() else ANYTHING
+
+
+def split(leaf: str) -> tuple[str, str]:
+    """How a leaf begins, and the path that it is about: together they are the leaf."""
+    if leaf.startswith(IN_FOLDERS):
+        start, between, about = leaf.partition(" in ")
+    elif leaf.startswith((*OF_FILES, KIND, FILES)):
+        start, between, about = leaf.partition(" of ")
+    else:
+        return "", leaf
+    return f"{start}{between}", about
 
 
 def is_question(note: str) -> bool:
@@ -73,12 +101,12 @@ def file_of(leaf: str) -> str | None:
     """The file whose text a leaf is about; None where it is about none."""
     if leaf.startswith(OF_FILES):
         return leaf.partition(" of ")[2]
-    return None if leaf.startswith((KIND, FILES, IMPORTS, COMPILING, SOLVING, WORD, ANYTHING)) else leaf
+    return None if leaf.startswith((KIND, FILES, *IN_FOLDERS, ANYTHING)) else leaf
 
 
 def folder_of(leaf: str) -> str | None:
     """The package that a leaf is about; None where it is about none."""
-    if leaf.startswith((IMPORTS, COMPILING, SOLVING, WORD)):
+    if leaf.startswith(IN_FOLDERS):
         return leaf.split(" in ", 1)[1]
     return leaf[len(FILES) :] if leaf.startswith(FILES) else None
 

@@ -20,6 +20,11 @@ MODULE = "<module>"
 """The qualname that stands for module-level code."""
 
 
+def unit_of(qualname: str) -> str:
+    """The name of the module, the class or the method that a qualname lies in: what stands in a function is of that."""
+    return qualname.partition(".<locals>.")[0]
+
+
 ANY_STAR = "*."
 """Stands before a name that one of several `from m import *` may have bound."""
 

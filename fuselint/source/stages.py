@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from fuselint.source.mentions import Loop, Mention
 from fuselint.source.modules import Definition, Remembered
-from fuselint.source.project import MODULE
+from fuselint.source.project import MODULE, unit_of
 
 if TYPE_CHECKING:
     from fuselint.source.frequency import Frequencies
@@ -226,12 +226,11 @@ class Stages:
         names = {m.kept} if m.kept else set()
         held = self.modules.mentions(path)
         if held is not None:
-            for attribute, stores in held.handed.items():
-                names |= {attribute for by, value in stores if by == m.by and _is_on(value, m.line)}
+            handed = held.handed.get(m.by, ())
+            names |= {attribute for attribute, value in handed if _is_on(value, m.line)}
             for name, values in held.bound.get(m.by, {}).items():
                 names |= {name for value in values if value is not None and _is_on(value, m.line)}
-            for attribute, stores in held.handed.items():
-                names |= {attribute for by, v in stores if by == m.by and isinstance(v, ast.Name) and v.id in names}
+            names |= {attribute for attribute, v in handed if isinstance(v, ast.Name) and v.id in names}
         return Level(level.owner, level.kept | names)
 
     def _repeats(self, owner: Definition) -> bool:
@@ -281,7 +280,7 @@ class Stages:
 
     def _loops_of(self, found: Definition) -> Iterator[Loop]:
         is_solving = found.path in self.modules.solving(self.known.top)
-        lines = self.modules.solver_loops(found.path) if is_solving else ()
+        lines = self.modules.solver_loops(found) if is_solving else ()
         own = self._read(found) if lines else ()
         for loop in dict.fromkeys(loop for m, _ in own for loop in m.loops if loop.first in lines):
             body = [(m, reached) for m, reached in own if loop in m.loops]
@@ -374,7 +373,7 @@ class Stages:
 
     def _read_by(self, found: Definition) -> Iterator[tuple[Mention, Reach]]:
         held = self.modules.mentions(found.path)
-        for by in held.by_function if held is not None else ():
+        for by in held.within.get(unit_of(found.name), ()) if held is not None else ():
             if held is not None and (by == found.name or by.startswith(f"{found.name}.<locals>.")):
                 for m in held.by_function[by]:
                     if m.role not in SILENT:

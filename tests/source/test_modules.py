@@ -9,7 +9,7 @@ import pytest
 
 import fuselint.source.modules as modules_module
 from fuselint.source.modules import Definition, Modules
-from fuselint.source.notes import SUMMARY, kind_of
+from fuselint.source.notes import SUMMARY, kind_of, of_file
 from fuselint.source.project import summarise
 from fuselint.source.text import FileText
 
@@ -149,7 +149,7 @@ def test_who_imports_a_class(root: Path, text: str, uses: bool) -> None:
 
 def test_what_was_read_is_noted_with_its_hash(root: Path) -> None:
     modules, here = Modules(), str(root / "pack/models/llama.py")
-    base = f"{SUMMARY}{root / 'pack/models/base.py'}"
+    base = of_file(SUMMARY, "mask", str(root / "pack/models/base.py"))
     with modules.noting() as first:
         modules.resolve(here, ".base.mask")
         modules.resolve(here, ".missing.f")
