@@ -8,8 +8,7 @@ Why: the copy writes and reads heads/groups times the bytes of the keys and valu
 filled with the copies holds that many times too much. `mx.fast.scaled_dot_product_attention` takes grouped heads.
 
 When not to: where heads are tiled (`tile`, `concatenate([k] * n, axis=1)`): attention groups them in interleaved
-order. Where something between treats heads differently. Where the package makes as many heads of keys as of queries,
-it is silent, unless sizes or a configuration are stated.
+order. Where something between treats heads differently.
 
 Fix safety: safe where the copies are read by attention alone. Unsafe where they are returned as a cache: its layout
 changes, so a cache that was saved before can't be read any more. Where attention is written by hand, FUS211 goes first.
@@ -25,7 +24,6 @@ from fuselint.checks.attention import recognise
 from fuselint.finding import Obligation, RegionInput
 from fuselint.graph.around import is_made_with
 from fuselint.graph.flow import callers, is_none_test
-from fuselint.graph.makers import stated_quotient
 from fuselint.graph.model import Graph, Node, Slice, region
 from fuselint.graph.values import Value
 from fuselint.rulebook import Example, Match, Probe
@@ -141,8 +139,6 @@ def _match(
     )
     if match.probe is None:
         match.data["observe"] = attention
-    if is_single(graph, k_root):
-        match.data["idle by default"] = True
     return match
 
 
@@ -247,14 +243,6 @@ def repeated(graph: Graph, node: Node, axis: int) -> tuple[Node, Value] | None:
     if node.op != "reshape" or not _merges(graph, node, axis):
         return None
     return _copied(graph, node.inputs[0], axis + 1)
-
-
-def is_single(graph: Graph, root: Node) -> bool:
-    """Whether there are as many heads of keys as of queries, as far as the package says how many it makes."""
-    node = root.inputs[0] if root.op == "reshape" else root
-    shape = node.attrs.get("shape")
-    times = shape[HEADS + 1] if isinstance(shape, tuple) and node.op == "broadcast_to" else node.attrs.get("repeats")
-    return isinstance(times, Node) and stated_quotient(graph, times) == 1
 
 
 def _copied(graph: Graph, node: Node, axis: int) -> tuple[Node, Value] | None:

@@ -54,15 +54,13 @@ class HowOften:
     path: str
     modules: Modules
     on_metal: bool
-    training: bool = False
-    sized: bool = False  # whether the user states sizes
+    training: bool
 
     @classmethod
     def of(cls, file: FileText, modules: Modules, settings: Settings) -> HowOften:
         training = PHASE[settings.phase or "prefill"].training
         on_metal = chips.chosen(settings.chip)[0].backend == "metal" and not training
-        sized = bool(settings.shape or settings.model_config)
-        return cls(os.path.abspath(file.path), modules, on_metal, training, sized)
+        return cls(os.path.abspath(file.path), modules, on_metal, training)
 
     def at(self, graph: Graph, lines: tuple[int, int], code: str = "") -> Frequency:
         """How often these lines of a graph's function run, for the findings of a rule."""
@@ -99,8 +97,6 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
         return True
     if (match.data.get("slower") or match.data.get("few")) and not graph.context.hot:
         return True  # MLX knows of the other way, and finds its own faster; or there is next to nothing to do
-    if match.data.get("idle by default") and not graph.context.hot and not asked.sized:
-        return True  # by the package's own numbers
     if match.code in SMALL - LOOPS and not graph.context.hot:
         if is_only_read_out(graph, match.root) or decomposes(graph):
             return True
@@ -155,9 +151,7 @@ LIMITS = (
     Limit(ONCE, None, 4 << 20, KNOWN),  # nothing beside a pass
     Limit(OUTSIDE, 2, 100_000, codes=FEW),
     Limit(LAYERS, 2, 64 << 10, SAID, FEW),  # beside some thirty launches, in less time than one takes
-    Limit(
-        ANYWHERE, 1, 1 << 20, ROWS, FEW - {"FUS302"}
-    ),  # in the time of one launch: one number for each head and token of a prompt
+    Limit(ANYWHERE, 1, 1 << 20, ROWS, FEW - {"FUS302"}),  # one number for each head and token, in one launch's time
 )
 
 

@@ -54,30 +54,6 @@ def as_made(graph: Graph, ask: Callable[[Facts], T | None]) -> Iterator[tuple[T,
     yield from _ways(elsewhere, found, asked, (found,))
 
 
-def stated_quotient(graph: Graph, node: Node) -> int | None:
-    """The quotient of two sizes of a method's object that the package states, both: by numbers of the code, or by
-    defaults that are numbers, and that it gives nothing else for. It is the same one for each object that it makes."""
-
-    def ask(facts: Facts) -> int | None:
-        number, rests = facts.const(node), facts.of(node).rests
-        stated = bool(rests) and all(type(r.value) is int and not is_overridden(graph, r) for r in rests)
-        return number if type(number) is int and stated else None
-
-    number = graph.facts.const(node)
-    if type(number) is int:
-        return number
-    name, program = graph.context.class_name, graph.program
-    if name is None or program is None:
-        return None
-    elsewhere = program.elsewhere
-    uses = list(islice(elsewhere.uses(Definition(elsewhere.path_of(graph), name)), MOST + 1))
-    uses = [use for use in uses if not elsewhere.is_test(use[0])]
-    made = list(as_made(graph, ask)) if len(uses) <= MOST else []
-    numbers = {number for number, _ in made}
-    known = {str(places[0]) for _, places in made}  # the line of each call
-    return numbers.pop() if len(numbers) == 1 and len(known) == len(uses) else None
-
-
 def is_overridden(graph: Graph, default: Default) -> bool:
     """Whether the package gives a constructor something else than a default."""
     if graph.program is None:

@@ -55,9 +55,7 @@ class Sizes:
     same: list[Pair] = field(default_factory=list)  # sizes that are equal, because arrays meet there
     apart: Apart | None = None  # operands of unknown shape with a size of their own
     ranks: dict[str, int] = field(default_factory=dict)  # axes that arrays of unknown rank have at least
-    split: dict[str, Expr] = field(
-        default_factory=dict
-    )  # last axes that the code parts into several, and their product
+    split: dict[str, Expr] = field(default_factory=dict)  # last axes that are parted, and the product of the parts
     positions: frozenset[str] = frozenset()  # first axes of tables that all heads share: `cos[:, None, :]`
     contracted: frozenset[Expr] = frozenset()  # last axes that products sum over: another width than that of results
 
