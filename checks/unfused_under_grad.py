@@ -238,6 +238,7 @@ class _Inside:
     open: str = ""
     changes: str = ""
     loss: str = ""
+    with_model: bool = False
     model: frozenset[str] = frozenset()  # its names where it is differentiated
     draws: bool | None = False
     seen: set[str] = field(default_factory=set)
@@ -249,7 +250,7 @@ class _Inside:
             zip(made.attrs["keywords"], made.inputs[len(made.inputs) - len(made.attrs["keywords"]) :], strict=True)
         )
         positional = made.inputs[: len(made.inputs) - len(given)]
-        with_model = made.attrs["target"] == "mlx.nn.value_and_grad"
+        out.with_model = with_model = made.attrs["target"] == "mlx.nn.value_and_grad"
         function = given.get("fn") or given.get("fun") or next(iter(positional[1 if with_model else 0 :]), None)
         out.loss = _function(graph, function) or "" if function is not None else ""
         model = given.get("model") or next(iter(positional), None) if with_model else None
@@ -330,6 +331,8 @@ class _Inside:
         claim = "it runs activations that MLX compiles"
         if self.activation:
             return Obligation(claim, "proven", self.place)
+        if not self.with_model and not self.loss:
+            return Obligation(claim, "contradicted", "neither a model nor the loss is known")
         if self.open:
             return Obligation(claim, "unknown", self.open)
         return Obligation(claim, "contradicted", "the loss and its model run none")

@@ -381,7 +381,7 @@ def is_array(node: Node) -> bool:
         seen.add(n)
         op = ops.TABLE.get(n.op)
         if op is not None:
-            if op.result != "array" or (op.kind in ("unary", "binary") and not _called(n) and not _array_operand(n)):
+            if op.result != "array" or (op.kind in ("unary", "binary") and not is_called(n) and not _array_operand(n)):
                 return False
         elif n.op == "param":
             if n.attrs["annotation"] != "mlx.core.array":
@@ -402,7 +402,7 @@ def is_array(node: Node) -> bool:
     return True
 
 
-def _called(node: Node) -> bool:
+def is_called(node: Node) -> bool:
     """Whether an operation is written as a call of MLX, whose result is an array whatever the operands are."""
     at = node.cst
     return isinstance(at, cst.Call) and not (isinstance(at.func, cst.Name) and at.func.value == "abs")

@@ -94,9 +94,18 @@ TESTS = re.compile(
 """Paths of files whose calls don't count."""
 
 
+UNIT_TESTS = re.compile(r"(^|[/\\])(tests?|conftest\.py|test_[^/\\]*\.py|[^/\\]*_test\.py)([/\\]|$)")
+"""Paths of files that only a test run reads."""
+
+
 def is_test(path: str, top: str) -> bool:
     """Whether a file of the package in the folder `top` holds tests, benchmarks or examples."""
     return TESTS.search(os.path.relpath(path, top)) is not None
+
+
+def is_unit_test(path: str, top: str) -> bool:
+    """Whether a file of the package in the folder `top` holds tests alone."""
+    return UNIT_TESTS.search(os.path.relpath(path, top)) is not None
 
 
 BESIDE = " of a loop"
