@@ -790,4 +790,8 @@ COUNTEREXAMPLES = (
         HEAD + "def f(x: mx.array):\n    h = mx.exp(x)\n    return h / h.sum(-1, keepdims=True)\n",
         why="what a reduction reads is written to memory anyway",
     ),
+    Example(
+        HEAD + "def speedup(ours, theirs):\n    return -((ours - theirs) / ours) * 100\n",
+        why="no operation of MLX's and no layer: times in seconds, for all that is known",
+    ),
 )

@@ -546,4 +546,12 @@ COUNTEREXAMPLES = [
         + LOOP.format(between=""),
         why="the loss appends to a list: a trace does that once",
     ),
+    Example(
+        HEAD + "def descend(f, point, optimizer):\n"
+        "    for _ in range(100):\n"
+        "        grads = mx.grad(f)(point)\n"
+        '        point = optimizer.apply_gradients({"p": grads}, {"p": point})["p"]\n'
+        "    return point\n",
+        why="nothing says that a model is trained",
+    ),
 ]

@@ -31,7 +31,7 @@ CODE, NAME = "FUS108", "weight-work-per-call"
 
 HEAD = "import mlx.core as mx\nimport mlx.nn as nn\n\n\n"
 
-WORK = frozenset({"unary", "binary", "ternary", "composite"})
+WORK = frozenset({"unary", "binary", "ternary", "composite", "reduce"})
 JOINS = frozenset({"concatenate", "stack"})
 NORMS = frozenset({"fast.rms_norm", "fast.layer_norm"})
 READERS = NORMS | {name for name, op in TABLE.items() if op.kind in ("matmul", "conv")}
@@ -58,8 +58,6 @@ def find(graph: Graph) -> Iterator[Match]:
         return
     derived: dict[Node, int] = {}  # values made of parameters alone -> how much work is in them
     for node in graph.nodes:
-        if node.frame.depth:
-            continue
         work = _work(graph, node, derived)
         if work is not None:
             derived[node] = work
@@ -77,9 +75,11 @@ def _is_parameter(graph: Graph, node: Node) -> bool:
     if node.op != "attr" or not node.inputs or any(e.kind == "store" and e.path == _path(node) for e in graph.effects):
         return False
     base, init = node.inputs[0], node.attrs.get("init")
+    of_self = base.op == "param" and base is next(iter(graph.params.values()), None)
     if isinstance(init, Node):
-        of_self = base.op == "param" and base is next(iter(graph.params.values()), None)
         return of_self and graph.facts.kind(node) == "array"
+    if of_self and node.attrs.get("name") == "weight":
+        return not MATRICES.isdisjoint(graph.module.lineage(graph.context.class_name or ""))
     layer = base.attrs.get("init") if base.op == "attr" else None
     made = isinstance(layer, Node) and layer.op == "new" and layer.attrs.get("target") in MATRICES
     return made and node.attrs.get("name") == "weight"
@@ -106,6 +106,8 @@ def _work(graph: Graph, node: Node, derived: dict[Node, int]) -> int | None:
         return before + 1
     if op.kind == "cast":
         x = node.inputs[0]
+        if before and len(arrays) == 1:
+            return before + 1
         widens = node.attrs.get("dtype") == "float32" != stated_dtype(x) and graph.facts.dtype(x).name != "float32"
         return before + 1 if widens else None
     return None
@@ -193,6 +195,16 @@ EXAMPLES = [
     Example(PROJECTION + "        return x @ (self.weight * self.scale).T\n", applicability="none"),
     Example(PROJECTION + "        return x @ mx.concatenate([self.weight, self.other])\n", applicability="none"),
     Example(PROJECTION + "        return x @ self.weight.astype(mx.float32)\n", applicability="none"),
+    Example(
+        HEAD + "def ternary(w):\n"
+        "    s = 1 / mx.maximum(mx.abs(w.astype(mx.float32)).mean(), 1e-5)\n"
+        "    return (mx.clip(mx.round(w * s), -1, 1) / s).astype(w.dtype)\n\n\n"
+        "class BitLinear(nn.Linear):\n"
+        "    def __call__(self, x):\n"
+        "        return x @ ternary(self.weight).T\n",
+        applicability="none",
+        why="a matrix that is rounded anew at every call, by a function of the file",
+    ),
 ]
 
 COUNTEREXAMPLES = [

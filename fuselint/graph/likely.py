@@ -183,6 +183,11 @@ def _of_layer(node: Node, owner: Node, facts: KnownFacts) -> Shape | None:
         sizes = [maker.size(arg) if isinstance(arg := new.attrs["args"].get(n), Node) else None for n in named]
         if None not in sizes:
             return Shape(None, tuple(s for s in sizes if s is not None))
+    of_self = owner.op == "param" and owner is next(iter(facts.graph.params.values()), None)
+    for base in facts.graph.module.lineage(facts.graph.context.class_name or "") if of_self else ():
+        inherited = LAYER_WEIGHTS.get((base.removeprefix("mlx."), node.attrs["name"]))
+        if inherited is not None:
+            return Shape(None, tuple(map(Expr.name, inherited)))
     return None
 
 

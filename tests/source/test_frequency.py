@@ -352,6 +352,19 @@ def test_calls_of_tests_do_not_count(package: Path) -> None:
     assert how(package, "layers", "Old.__call__") == "never"
 
 
+@pytest.mark.parametrize(
+    ("path", "count"), [("tests/run.py", 0), ("test_run.py", 0), ("run_test.py", 0), ("latest.py", 1)]
+)
+def test_what_a_test_runs_is_silent(tmp_path: Path, path: str, count: int) -> None:
+    file = tmp_path / "pkg" / path
+    for folder in dict.fromkeys((tmp_path / "pkg", file.parent)):
+        folder.mkdir(exist_ok=True)
+        (folder / "__init__.py").touch()
+    file.write_text(HEAD + "def f(x: mx.array):\n    return mx.tanh(x * 2 + 1) * x\n")
+    assert sum(len(r.findings) for r in check_paths([str(file)], Settings())) == count
+    assert sum(len(r.findings) for r in check_paths([str(file)], Settings(hot=("*",)))) == 1
+
+
 def test_a_file_that_may_be_loaded_by_its_name_is_used(package: Path) -> None:
     write(package, other=GATE.format(name="Other"), **OTHERS)
     assert how(package, "other", "Other.__call__") == "never"  # most files beside it are imported
