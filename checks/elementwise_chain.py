@@ -57,7 +57,6 @@ from fuselint.finding import Numerics, Obligation
 from fuselint.graph import ops
 from fuselint.graph.callers import is_given_an_array
 from fuselint.graph.chains import ARITHMETIC, Chain, before_cast, chains, may_chain, parts
-from fuselint.graph.effects import is_called
 from fuselint.graph.fuse import compiled
 from fuselint.graph.identities import none_test
 from fuselint.graph.model import Graph, Node, operands
@@ -316,18 +315,11 @@ class _Reading:
             arguments = [n for n in arrays if n.op == "param"]
             if not arguments or not every <= {"unknown", "weight"} or len(self.chain.nodes) < 3:
                 return False
-            if not self.speaks_of_arrays():
+            if not self.origins.speaks_of_arrays:
                 return False
         if self.only_selects():
             return False  # scores of a router or sampler: a few numbers a token
         return not self.builds_a_mask() or any("computed" in o for o in found)
-
-    def speaks_of_arrays(self) -> bool:
-        """Whether a function calls MLX itself, or the file holds layers: else its numbers may be those of a clock."""
-        module = self.graph.module
-        return any(held.is_module for held in module.classes.values()) or any(
-            n.op in ops.TABLE and is_called(n) for n in self.graph.nodes
-        )
 
     def is_normalisation(self, found: list[frozenset[str]]) -> bool:
         """`(image - mean) / std` with constants: work of a processor, before or after the model."""

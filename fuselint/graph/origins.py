@@ -7,8 +7,10 @@ norm's statistics are small whatever the batch; an activation is not.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Literal
 
+from fuselint.graph.effects import is_called
 from fuselint.graph.model import Graph, Node, Slice, operands
 from fuselint.graph.op import Op
 from fuselint.graph.ops import TABLE
@@ -60,6 +62,12 @@ class Origins:
     def of(self, node: Node) -> frozenset[Origin]:
         found = self._of.get(node)
         return found if found is not None else frozenset({"unknown"})
+
+    @cached_property
+    def speaks_of_arrays(self) -> bool:
+        """Whether a function calls MLX itself, or the file holds layers: else its numbers may be those of a clock."""
+        layers = any(held.is_module for held in self.graph.module.classes.values())
+        return layers or any(n.op in TABLE and is_called(n) for n in self.graph.nodes)
 
     def _union(self, nodes: tuple[Node, ...]) -> frozenset[Origin]:
         return frozenset().union(*(self.of(n) for n in nodes)) or frozenset({"table"})
