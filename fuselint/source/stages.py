@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fuselint.source.mentions import Loop, Mention
 from fuselint.source.modules import Definition, Remembered
 from fuselint.source.project import MODULE, unit_of
+from fuselint.source.scopes import dotted
 
 if TYPE_CHECKING:
     from fuselint.source.frequency import Frequencies
@@ -55,10 +56,16 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A class, and the attributes and local names under which what is above it keeps its objects."""
+    """A class, and the attributes under which what is above it keeps its objects. local: their names in the function
+    that is looked at."""
 
     owner: Definition
     kept: frozenset[str]
+    local: frozenset[str] = frozenset()
+
+    @property
+    def names(self) -> frozenset[str]:
+        return self.kept | self.local
 
 
 Places = list[tuple[Mention, Reach]]
@@ -161,13 +168,46 @@ class Stages:
             elif m.role in ("call", "kept"):
                 if m.by == MODULE:
                     return False
-                named = (*levels, self._named(path, m, Level(owner, frozenset())))
-                answers.append(self._of_maker(Definition(path, m.by), m, named, seen))
+                taker = self._given_to(path, m)
+                below = tuple(replace(level, local=frozenset()) for level in levels)
+                if taker is not None:
+                    answers.append(self._of_class(taker.owner, (*below, Level(owner, taker.kept)), seen))
+                else:
+                    named = (*below, self._named(path, m, Level(owner, frozenset())))
+                    answers.append(self._of_maker(Definition(path, m.by), m, named, seen))
             elif m.role not in SILENT | {"through"}:
                 return False
             if answers and answers[-1] is False:
                 return False
         return any(answers) or (None if answers else False)
+
+    def _given_to(self, path: str, m: Mention) -> Level | None:
+        """The class whose constructor is given an object right where that is made, and the attributes that keep it:
+        `Decoder(visual=Tower(config))`."""
+        held = self.modules.mentions(path)
+        for n in held.by_function.get(m.by, ()) if held is not None else ():
+            for key, value in (n.given or {}).items() if n.role in ("call", "kept") else ():
+                if not isinstance(value, ast.Call) or not _is_on(value, m.line) or dotted(value.func) != m.text:
+                    continue
+                summary = self.modules.summary(path)
+                name = summary.resolve(n.text, n.by) if summary is not None else None
+                owner = self.modules.resolve(path, name) if name is not None else None
+                init = None if owner is None else self.modules.method(owner, "__init__")
+                function = None if init is None else self.modules.function(init)
+                stored = None if init is None else self.modules.mentions(init.path)
+                if owner is None or init is None or function is None or stored is None:
+                    continue
+                names = [p.name for p in function.parameters]
+                taken = key if isinstance(key, str) else names[key + 1] if key + 1 < len(names) else None
+                kept = [
+                    attribute
+                    for attribute, values in stored.stored.items()
+                    for by, v in values
+                    if by == init.name and isinstance(v, ast.Name) and v.id == taken
+                ]
+                if kept:
+                    return Level(owner, frozenset(kept))
+        return None
 
     def _of_maker(
         self, by: Definition, m: Mention, levels: tuple[Level, ...], seen: frozenset[Definition]
@@ -191,8 +231,10 @@ class Stages:
         return False if not methods or not below.whole or is_used else None
 
     def _has_objects(self, owner: Definition) -> bool:
-        held = self.modules.class_(owner)
-        return held is not None and (held.is_module or any(m.role == "kept" for _, m in self.known.mentioned(owner)))
+        line = [self.modules.class_(at) for at in self.modules.lineage(owner)[0]]
+        if any(held is not None and held.is_module for held in line):
+            return True
+        return bool(line) and any(m.role == "kept" for _, m in self.known.mentioned(owner))
 
     def _methods(self, owner: Definition) -> tuple[Definition, ...]:
         held = self.modules.class_(owner)
@@ -223,15 +265,15 @@ class Stages:
 
     def _named(self, path: str, m: Mention, level: Level) -> Level:
         """A level with the names that what a place makes is kept under."""
-        names = {m.kept} if m.kept else set()
+        names, local = {m.kept} if m.kept else set(), set()
         held = self.modules.mentions(path)
         if held is not None:
             handed = held.handed.get(m.by, ())
             names |= {attribute for attribute, value in handed if _is_on(value, m.line)}
             for name, values in held.bound.get(m.by, {}).items():
-                names |= {name for value in values if value is not None and _is_on(value, m.line)}
-            names |= {attribute for attribute, v in handed if isinstance(v, ast.Name) and v.id in names}
-        return Level(level.owner, level.kept | names)
+                local |= {name for value in values if value is not None and _is_on(value, m.line)}
+            names |= {attribute for attribute, v in handed if isinstance(v, ast.Name) and v.id in names | local}
+        return Level(level.owner, level.kept | names, frozenset(local))
 
     def _repeats(self, owner: Definition) -> bool:
         """Whether the methods of a class run again and again what they hold, other than one layer after another."""
@@ -260,7 +302,7 @@ class Stages:
             at = waiting.pop()
             if self._loops(at):
                 out.append(at)
-            for _, reached in self._read(at):
+            for _, reached in self._read(at) if not at.name.endswith(".__init__") else ():  # it keeps, and calls little
                 for f in reached.functions:
                     if f.path in among:
                         if f not in callers:
@@ -325,7 +367,7 @@ class Stages:
             return False
         for f in {**dict.fromkeys(course.spine), **before.functions}:
             for m, reached in self._read(f) if f in course.spine or f.path in self._files(level) else ():
-                named = m.text.rpartition(".")[2] in level.kept
+                named = m.text.rpartition(".")[2] in level.names
                 if m.loops and m.role == "call" and (named or level.owner in reached.classes):
                     return False  # it may be run as often there: a model that writes the prompt anew
         return self._touches(before, level) or None
@@ -343,11 +385,11 @@ class Stages:
 
     def _files_of(self, level: Level) -> frozenset[str]:
         top = self.known.top
-        naming = [path for word in sorted(level.kept) for path in self.modules.with_word(top, word)]
+        naming = [path for word in sorted(level.names) for path in self.modules.with_word(top, word)]
         return self.modules.and_importers(top, [level.owner.path, *naming])
 
     def _touches(self, reached: Reach, level: Level) -> bool:
-        return level.owner in reached.classes or not level.kept.isdisjoint(reached.names)
+        return level.owner in reached.classes or not level.names.isdisjoint(reached.names)
 
     # -- downwards ----------------------------------------------------------------------------------------------------
 
@@ -406,7 +448,9 @@ class Stages:
                 for h in holders:
                     self._object(h, out, "__call__")
                 for n in self._bound(by, m):
-                    out.add(self._found_at(by, n))
+                    reached = self._found_at(by, n)
+                    if m.role == "call" or any(map(self._makes_functions, reached.functions)):
+                        out.add(reached)
         for part in rest[:-1]:
             holders = list(dict.fromkeys(c for h in holders for c in self._kept(h, part)))
         for h in holders if rest else ():
@@ -418,6 +462,11 @@ class Stages:
             for c in self._kept(h, rest[-1]):
                 self._object(c, out, "__call__")
         return out
+
+    def _makes_functions(self, found: Definition) -> bool:
+        """Whether a function holds others, such as one that it returns."""
+        summary = self.modules.summary(found.path)
+        return summary is not None and any(f.startswith(f"{found.name}.<locals>.") for f in summary.functions)
 
     def _object(self, owner: Definition, out: Reach, method: str) -> None:
         out.classes[owner] = None
@@ -448,8 +497,22 @@ class Stages:
             if stated is not None and stated.annotation:
                 yield from self._annotated(at.path, stated.annotation)
             for by, value in said.stored.get(name, ()) if said is not None else ():
-                if isinstance(value, ast.Name) and by.startswith(f"{at.name}."):
-                    yield from self._of_name(Definition(at.path, by), value.id)
+                for way in _ways(value) if by.startswith(f"{at.name}.") else ():
+                    if isinstance(way, ast.Name):
+                        yield from self._of_name(Definition(at.path, by), way.id)
+                    elif isinstance(way, ast.Call):
+                        yield from self._made(Definition(at.path, by), dotted(way.func))
+
+    def _made(self, by: Definition, name: str | None) -> Iterator[Definition]:
+        """The class that is called so, or those that the annotation of what a function returns names."""
+        summary = self.modules.summary(by.path)
+        resolved = summary.resolve(name, by.name) if summary is not None and name else None
+        found = None if resolved is None or resolved.startswith("mlx.") else self.modules.resolve(by.path, resolved)
+        function = None if found is None else self.modules.function(found)
+        if found is not None and self.modules.class_(found) is not None:
+            yield found
+        elif found is not None and function is not None and function.returns:
+            yield from self._annotated(found.path, function.returns)
 
     def _annotated(self, path: str, annotation: str) -> Iterator[Definition]:
         for word in annotation.replace("|", " ").replace("[", " ").replace("]", " ").replace(",", " ").split():
@@ -458,9 +521,10 @@ class Stages:
                 yield found
 
     def _bound(self, by: Definition, m: Mention) -> Iterator[Mention]:
-        """What a local name is, that is called: the names in the expression which it is bound to."""
+        """What a local name is, that is called, or handed on in a loop: the names in the expression which it is bound
+        to."""
         held = self.modules.mentions(by.path)
-        if held is None or m.role != "call":
+        if held is None or not (m.role == "call" or (m.role == "named" and m.loops)):
             return
         outer = by.name
         while True:
@@ -476,3 +540,14 @@ class Stages:
 
 def _is_on(value: ast.expr, line: int) -> bool:
     return value.lineno == line
+
+
+def _ways(value: ast.expr | None) -> Iterator[ast.expr]:
+    """The values one of which an expression is: `given or Default()`."""
+    match value:
+        case ast.BoolOp(values=values):
+            yield from (way for v in values for way in _ways(v))
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from (*_ways(body), *_ways(orelse))
+        case ast.expr():
+            yield value

@@ -13,8 +13,9 @@ import re
 import textwrap
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 NUMBERS = frozenset({"int", "float", "len", "bool", "sum", "max", "min", "item", "tolist", "shape", "size"})
@@ -33,8 +34,15 @@ _LOOP = re.compile(
 _REFINED = re.compile(
     rb"\.step\(|\w [-+*/]= |\b(\w+) = [^=]{0,300}?\b\1\b\)?\s+[-+*/]\s|\b(\w+) = [^=]{0,300}?\s[-+*/]\s+\(?\2\b"
     rb"|\n[ \t]+\w+ = [A-Za-z_]\w*\r?\n|\n[ \t]+(\w+) = \w+\.concatenate\([^=]{0,300}?\b\3\["
+    rb"|\b(\w+) = (?:self\.)?\w+\([^)]{0,300}?\b\4\b"
 )
-"""`x = x + ...`, `x = ... - x`, `x = y`, `x = mx.concatenate([x[:n], ...`, and what else may refine a value."""
+"""`x = x + ...`, `x = ... - x`, `x = y`, `x = mx.concatenate([x[:n], ...`, `x = f(x`, and what else may do so."""
+
+_NAMED = rb"^([ \t]*)def %s\([^\n]*\n(?:\1[ \t]+[^\n]*\n|[ \t]*\r?\n|\1\)[^\n]*\n)*"
+"""A function with its body, as it is indented."""
+
+Find = Callable[[str], ast.FunctionDef | None]
+"""The function of the same file that a name is of."""
 
 
 def solver_loops(data: bytes) -> tuple[int, ...]:
@@ -48,8 +56,18 @@ def _in_loop(data: bytes, found: re.Match[bytes]) -> Iterator[int]:
         warnings.simplefilter("ignore")
         before = data.count(b"\n", 0, found.start())
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, (ast.For, ast.AsyncFor, ast.While)) and takes_steps(node):
+            if isinstance(node, (ast.For, ast.AsyncFor, ast.While)) and takes_steps(node, partial(_function, data)):
                 yield before + (node.test if isinstance(node, ast.While) else node.body[0]).lineno
+
+
+def _function(data: bytes, name: str) -> ast.FunctionDef | None:
+    """The only function or method of a text that has a name."""
+    found = list(re.finditer(_NAMED % re.escape(name.encode()), data, re.MULTILINE))
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        body = ast.parse(textwrap.dedent(found[0][0].decode("utf-8", "replace"))).body if len(found) == 1 else []
+        return next((f for f in body if isinstance(f, ast.FunctionDef)), None)
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +81,8 @@ class _Made:
     counts: bool
 
 
-def takes_steps(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
-    """Whether a loop refines a value, as far as its own text says."""
+def takes_steps(loop: ast.For | ast.AsyncFor | ast.While, find: Find = lambda _: None) -> bool:
+    """Whether a loop refines a value, as far as its own text says, and that of the functions which it calls."""
     targets = _names(loop.target) if not isinstance(loop, ast.While) else frozenset()
     made = list(_in_place_of_names(list(_assignments(loop.body, targets)), targets))
     states = {name for m in made for name in m.names & m.reads} - targets
@@ -76,7 +94,29 @@ def takes_steps(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     if any(isinstance(n, ast.Call) and _selects(n, targets, own) for n in inside):
         return False
     states -= {name for n in inside if isinstance(n, ast.Compare) for name in _ordered(n)}
-    return any(_is_refined(name, made) for name in sorted(states))
+    return any(_is_refined(name, made) or _is_refined_by_call(name, made, find) for name in sorted(states))
+
+
+def _is_refined_by_call(state: str, made: Sequence[_Made], find: Find) -> bool:
+    """Whether the next value of a name is what a function of the file makes so of this one: `x = self._step(x, t)`."""
+    for m in made:
+        called = m.value.func if isinstance(m.value, ast.Call) and m.names == {state} else None
+        name = called.id if isinstance(called, ast.Name) else None
+        if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id == "self":
+            name = called.attr
+        function = None if name is None or m.counts else find(name)
+        if function is None or not isinstance(m.value, ast.Call):
+            continue
+        named = [a.arg for a in (*function.args.posonlyargs, *function.args.args)][isinstance(called, ast.Attribute) :]
+        given = [*zip(named, m.value.args, strict=False), *((k.arg, k.value) for k in m.value.keywords)]
+        for parameter in (p for p, value in given if p is not None and _names(value) == {state}):
+            inside = list(_assignments(function.body, frozenset()))
+            returned = (n.value for s in function.body for n in ast.walk(s) if isinstance(n, ast.Return))
+            ends = [_made(frozenset({parameter}), v, frozenset()) for v in returned if v is not None]
+            bodies = [list(_in_place_of_names([*inside, end], frozenset())) for end in ends]
+            if bodies and all(_is_refined(parameter, body) for body in bodies):
+                return True
+    return False
 
 
 def _in_place_of_names(made: Sequence[_Made], targets: frozenset[str]) -> Iterator[_Made]:

@@ -321,6 +321,16 @@ def test_what_is_of_use_without_a_solver_is_reported(package: Path, body: str) -
         ("for t in times:\n    y = s.step(model(x), t, x)\n    y = look(y)\n    x = y", False),
         ("for t in times:\n    y = x + dt * model(x, t)\n    x = y", True),
         ("for i in range(n):\n    h = layers[i](x)\n    y = x + h\n    x = y", False),
+        # by a function of the file
+        ("def step(x, t):\n    return x + model(x, t)\n\n\nfor t in times:\n    x = step(x, t)", True),
+        ("def step(x, t):\n    v = model(x)\n    return x - v * t\n\n\nfor t in times:\n    y = step(y, t=t)", True),
+        (
+            "def step(x):\n    if x.any():\n        return x\n    return x + model(x)\n\n\nfor t in times:\n    x = step(x)",
+            False,
+        ),
+        ("def step(t, x):\n    return x + model(x, t)\n\n\nfor t in times:\n    x = step(x, t)", False),
+        ("for t in times:\n    x = step(x, t)", False),
+        ("def cell(x, h):\n    return model(x, h)\n\n\nfor t in times:\n    h = cell(x, h)", False),
     ],
 )
 def test_loops_that_refine_a_value(text: str, expected: bool) -> None:
