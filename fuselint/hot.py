@@ -151,6 +151,7 @@ LIMITS = (
     Limit(ONCE, None, 4 << 20, KNOWN),  # nothing beside a pass
     Limit(OUTSIDE, 2, 100_000, codes=FEW),
     Limit(LAYERS, 2, 64 << 10, SAID, FEW),  # beside some thirty launches, in less time than one takes
+    Limit(ANYWHERE, 2, 128 << 10, SAID, frozenset(["FUS101", "FUS102"])),  # keys or a mask of a few tokens
     Limit(ANYWHERE, 1, 1 << 20, ROWS, FEW - {"FUS302"}),  # one number for each head and token, in one launch's time
 )
 

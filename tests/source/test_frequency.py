@@ -233,6 +233,25 @@ def test_big_savings_are_reported_once_a_pass_too(
     assert told(package, "model", select=("FUS2",), **settings) == (["Model.projected"] * count, 1 - count)
 
 
+COPIES = """
+    class Attention(nn.Module):
+        def __call__(self, q: mx.array, k: mx.array, v: mx.array):
+            q, k, v = (x.reshape(1, {tokens}, -1, 64).swapaxes(1, 2) for x in (q, k, v))
+            k, v = mx.repeat(k, 4, axis=1), mx.repeat(v, 4, axis=1)
+            return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.125)
+
+
+    def run(x: mx.array):
+        return Attention()(x.reshape(1, {tokens}, 512), x.reshape(1, {tokens}, 128), x.reshape(1, {tokens}, 128))
+"""
+
+
+@pytest.mark.parametrize(("tokens", "count"), [(3, 0), (300, 1)])
+def test_copied_keys_of_few_tokens_are_silent(package: Path, tokens: int, count: int) -> None:
+    write(package, attention=COPIES.format(tokens=tokens), user="from .attention import Attention, run\n")
+    assert told(package, "attention", select=("FUS101",)) == (["Attention.__call__"] * count, 1 - count)
+
+
 FILE = """import other
 
 
