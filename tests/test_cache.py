@@ -229,6 +229,7 @@ def test_a_file_that_changes_meanwhile_is_not_kept_as_it_was(package: Path) -> N
     assert cached() == fresh()
 
 
+@pytest.mark.slow
 def test_two_processes_at_once(package: Path) -> None:
     command = [sys.executable, "-m", "fuselint", "check", "pack", "--output-format", "json", "--cache-dir", "cache"]
     alone = subprocess.run([*command, "--no-cache"], capture_output=True, check=False).stdout

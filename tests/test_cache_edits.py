@@ -327,6 +327,7 @@ def test_what_is_kept_is_what_an_analysis_says_after_any_edit(root: Path) -> Non
     assert differed > 1, "an edit changes what is said of other files"
 
 
+@pytest.mark.slow
 def test_edits_that_pile_up(root: Path) -> None:
     chosen = random.Random(6)
     cached()
@@ -545,6 +546,7 @@ def both() -> list[str]:
     return sorted(os.fspath(p) for p in [*Path("pack").rglob("*.py"), *Path("other").rglob("*.py")])
 
 
+@pytest.mark.slow
 def test_two_packages_in_one_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change in one of them matters to the other where that imports it, and nowhere else."""
     for name, text in FILES.items():
@@ -582,6 +584,7 @@ def test_a_doubt_that_a_run_does_not_need_stays_for_the_next(root: Path) -> None
     assert cached() == fresh()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_parts_of_a_package_and_other_settings_in_between(root: Path, seed: int) -> None:
     chosen = random.Random(seed)

@@ -472,6 +472,7 @@ def _at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 PACKAGES = [{**FILES, **MORE}, SOLVED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1))
 @pytest.mark.parametrize("files", PACKAGES, ids=["model", "pipeline"])
 def test_edits_as_people_make_them(seed: int, files: Files) -> None:

@@ -580,6 +580,7 @@ def test_helpers_above_one_class_are_made_in_one_round(
     assert fix_text(FileText("m.py", fixed.after), Settings(select=("FUS301",))).after == fixed.after
 
 
+@pytest.mark.slow
 def test_helpers_made_in_one_round_are_the_same_in_every_run() -> None:
     code = (
         "from fuselint.engine import fix_text; from fuselint.config import Settings\n"

@@ -106,6 +106,7 @@ def test_odd_text_is_analysed_or_given_up_quietly(fuselint: Run, tmp_path: Path,
     assert "internal error" not in ran.err
 
 
+@pytest.mark.slow
 def test_a_file_of_20000_lines(fuselint: Run, tmp_path: Path, good: Path) -> None:
     body = "".join(f"def f{n}(x, w):\n    y = mx.exp(x)\n    return y @ w\n\n\n" for n in range(4_000))
     (tmp_path / "long.py").write_text(IMPORT + body)

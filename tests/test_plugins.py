@@ -96,6 +96,7 @@ def in_a_row(site: Path, *commands: Sequence[str]) -> list[tuple[int, str]]:
     return [(code or 0, said) for code, said in json.loads(ran.stdout)]
 
 
+@pytest.mark.slow
 def test_its_rule_reports_and_fixes(site: Path) -> None:
     ran = run(site, "check", "m.py", "--output-format", "concise")
     assert ran.returncode == 1, ran.stderr

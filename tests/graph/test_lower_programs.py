@@ -314,6 +314,7 @@ def test_values_are_known_where_nothing_changes_in_place(seeds: range) -> None:
     assert known > 0.9 * total, f"only {known} of {total} returned values are understood"
 
 
+@pytest.mark.slow
 def test_a_graph_does_not_depend_on_hashes() -> None:
     """Strings hash differently in each process, nodes by their address."""
     code = (

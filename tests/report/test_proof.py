@@ -56,6 +56,7 @@ def test_json_has_the_same(verified):
     assert [f["fix"]["verification"]["repaired"] > 0 for f in found] == [False, True]
 
 
+@pytest.mark.slow
 def test_what_takes_the_time_is_said(fuselint, tmp_path, monkeypatch):
     (tmp_path / "m.py").write_text("import mlx.core as mx\n\n\ndef f(x, y):\n    return mx.sin(x) * mx.tanh(y) + x\n")
     (tmp_path / "kernels").mkdir()

@@ -71,6 +71,7 @@ def assert_equal(sources: Sequence[str], shapes: Sequence[Sequence[tuple[int, ..
         assert counted(found["compiled"]) == real(source, own, compiled=True), source
 
 
+@pytest.mark.slow
 def test_random_functions() -> None:
     functions = [random_function(seed) for seed in range(200, 240)]
     assert_equal([f.source for f in functions], [f.shapes for f in functions])

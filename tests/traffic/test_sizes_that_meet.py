@@ -454,6 +454,7 @@ class Attention(nn.Module):
 """
 
 
+@pytest.mark.slow
 def test_letters_do_not_depend_on_the_order_of_sets(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text(HEAD + LETTERED)
