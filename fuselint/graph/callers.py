@@ -16,6 +16,8 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+import libcst as cst
+
 from fuselint.graph.across import Reach, bind, call_arguments
 from fuselint.graph.documented import documented
 from fuselint.graph.dtypes import UNKNOWN, DType
@@ -647,8 +649,26 @@ def _calls_it(elsewhere: Elsewhere, facts: KnownFacts, node: Node, found: Defini
     called = callee.attrs.get("name") if isinstance(callee, Node) and callee.op == "attr" else None
     if name not in ("__call__", called):
         return False
+    if name == "__call__" and _is_narrowed(
+        elsewhere, facts.graph, node, Definition(found.path, graph.context.class_name)
+    ):
+        return True
     objects = [c.found for c in facts.callees(node) if c.found is not None]
     return any(elsewhere.method(o, name) == found for o in objects)
+
+
+def _is_narrowed(elsewhere: Elsewhere, caller: Graph, call: Node, owner: Definition) -> bool:
+    """Whether what is called is of a class by the test around it: `if isinstance(block, Norm): x = block(x)`."""
+    block = call.stmt.block if call.stmt is not None and not call.frame.depth else None
+    while block is not None and block.owner is not None:
+        test = caller.values.get(block.owner.cst.test) if isinstance(block.owner.cst, cst.If) else None
+        if block.kind == "then" and test is not None and test.attrs.get("target") == "builtins.isinstance":
+            value, kind = test.inputs if len(test.inputs) == 2 else (None, None)
+            name = None if kind is None else kind.attrs.get("target")
+            if value is call.attrs.get("callee") and isinstance(name, str) and elsewhere.resolve(caller, name) == owner:
+                return True
+        block = block.parent
+    return False
 
 
 def _names_it(elsewhere: Elsewhere, caller: Graph, node: Node, found: Definition) -> bool:
@@ -676,6 +696,8 @@ def _candidates(elsewhere: Elsewhere, found: Definition, graph: Graph) -> Iterat
     for path in [found.path, *elsewhere.modules.users(owner)]:
         if name == "__call__":
             words = [rf"\.{re.escape(w)}\b" for w in sorted(_held(elsewhere, path, owner))]
+            named = sorted({owner.name, *elsewhere.modules.renamed(path, owner.name)})
+            words += [rf"\bisinstance\([^()]*\b{re.escape(w)}\b" for w in named]
         else:
             names = map(re.escape, sorted({name, *elsewhere.modules.renamed(path, name)}))
             words = [rf"\b{w}(?=\s*\(|\s+if\b)|(?:\belse|=)\s*{w}\b" for w in names]  # also one of two that is called

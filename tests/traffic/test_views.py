@@ -261,3 +261,43 @@ def test_most_calls_say_where_an_argument_lies(tmp_path: Path, first: str, secon
     (result,) = check_paths([tmp_path / "a.py"], select=["FUS203"], hot=["*"], cache=False, dtype="bf16")
     (t,) = [f.traffic for f in result.findings if f.traffic is not None]
     assert t.kernels_fused == 2 + copied
+
+
+CHOSEN = """import mlx.core as mx
+import mlx.nn as nn
+
+
+class Norm(nn.Module):
+    def __init__(self, dims: int):
+        super().__init__()
+        self.weight = mx.ones((dims,))
+
+    def __call__(self, x: mx.array):
+        x = x - mx.mean(x, axis=-1, keepdims=True)
+        return self.weight * (x * mx.rsqrt(mx.mean(mx.square(x), axis=-1, keepdims=True) + 1e-6))
+
+
+class Encoder(nn.Module):
+    def __init__(self, dims: int, n: int):
+        super().__init__()
+        self.blocks = []
+        for _ in range(n):
+            self.blocks.extend([nn.Linear(dims, dims), Norm(dims)])
+
+    def __call__(self, x: mx.array):
+        for block in self.blocks:
+            x = mx.concatenate([x[:, :1], x[:, 1:]], axis=1)
+            if isinstance(block, KIND):
+                x = block(x.transpose(0, 2, 1)).transpose(0, 2, 1)
+            else:
+                x = block(x)
+        return x
+"""
+
+
+@pytest.mark.parametrize(("kind", "copied"), [("Norm", True), ("nn.Linear", False)])
+def test_a_test_says_of_which_class_what_is_called_is(tmp_path: Path, kind: str, copied: bool) -> None:
+    (tmp_path / "a.py").write_text(CHOSEN.replace("KIND", kind))
+    (result,) = check_paths([tmp_path / "a.py"], select=["FUS202"], hot=["*"], cache=False, dtype="bf16")
+    (t,) = [f.traffic for f in result.findings if f.traffic is not None]
+    assert t.kernels_fused == 1 + copied
