@@ -280,13 +280,14 @@ class Norm(nn.Module):
 class Encoder(nn.Module):
     def __init__(self, dims: int, n: int):
         super().__init__()
+        self.conv = nn.Conv1d(dims, dims, 1)
         self.blocks = []
         for _ in range(n):
             self.blocks.extend([nn.Linear(dims, dims), Norm(dims)])
 
     def __call__(self, x: mx.array):
         for block in self.blocks:
-            x = mx.concatenate([x[:, :1], x[:, 1:]], axis=1)
+            x = self.conv(x)
             if isinstance(block, KIND):
                 x = block(x.transpose(0, 2, 1)).transpose(0, 2, 1)
             else:
