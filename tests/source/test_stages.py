@@ -325,7 +325,7 @@ def test_what_is_of_use_without_a_solver_is_reported(package: Path, body: str) -
         ("def step(x, t):\n    return x + model(x, t)\n\n\nfor t in times:\n    x = step(x, t)", True),
         ("def step(x, t):\n    v = model(x)\n    return x - v * t\n\n\nfor t in times:\n    y = step(y, t=t)", True),
         (
-            "def step(x):\n    if x.any():\n        return x\n    return x + f(x)\n\n\nfor t in times:\n    x = step(x)",
+            "def step(x):\n    if any(x):\n        return x\n    return x + g(x)\n\n\nfor t in times:\n    x = step(x)",
             False,
         ),
         ("def step(t, x):\n    return x + model(x, t)\n\n\nfor t in times:\n    x = step(x, t)", False),
