@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
@@ -53,6 +54,7 @@ from fuselint.graph.scan import rebinds_outer
 from fuselint.graph.shapes import JOINED, SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
 from fuselint.records import replace
+from fuselint.source.modules import Definition
 
 __all__ = ["FITS", "MISSING", "DType", "Expr", "Fact", "Facts", "Kind", "Shape"]
 
@@ -320,9 +322,13 @@ class Facts(KnownFacts):
         owner = node.frame.qualname.removesuffix(".__init__")
         if self._across is None:
             return None
-        place = self._across.elsewhere.place_of(self.graph, node)
-        rests = frozenset({Default(node.attrs["name"], fact.const, owner, place)})
-        places = fact.places | {place} if self._across.elsewhere.is_other(place) else fact.places
+        elsewhere, name = self._across.elsewhere, node.attrs["name"]
+        place = elsewhere.place_of(self.graph, node)
+        own = Definition(os.path.abspath(place.path), owner)
+        if fact.const is None and elsewhere.modules.is_given_otherwise(own, name):
+            return None  # None says that it was left out, and it isn't
+        rests = frozenset({Default(name, fact.const, owner, place)})
+        places = fact.places | {place} if elsewhere.is_other(place) else fact.places
         return replace(
             fact, size=None, rests=rests, places=places, why=f"the default of {owner}({node.attrs['name']}=...)"
         )

@@ -17,7 +17,7 @@ from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.fact import Default, Place
 from fuselint.graph.facts import Facts
 from fuselint.graph.known import KnownFacts
-from fuselint.graph.model import Graph, Node
+from fuselint.graph.model import Graph, Node, Statement
 from fuselint.graph.ops import TABLE
 from fuselint.graph.symbols import Expr
 from fuselint.source.modules import Definition
@@ -151,9 +151,10 @@ def _made(facts: KnownFacts, found: Definition, call: Node) -> Inside | None:
     return facts.constructed(Instance(found, maker=(facts, call), path=SELF))
 
 
-def made_sizes(facts: KnownFacts, known: Mapping[str, int]) -> dict[str, int]:
+def made_sizes(facts: KnownFacts, known: Mapping[str, int], stmt: Statement | None = None) -> dict[str, int]:
     """The sizes that the object of a method has by its constructor's arguments, where the package's calls of that give
-    numbers. Where these differ, those of the smallest object. known: sizes that are numbers anyway."""
+    numbers. Where these differ, those of the smallest object, and rather of one that runs a statement. known: sizes
+    that are numbers anyway."""
     attributes = [n for n in facts.graph.nodes if n.op == "attr" and facts.kind(n) in ("scalar", "array")]
     nodes = attributes + [n for n in facts.graph.nodes if n.op in TABLE and TABLE[n.op].kind == "layer"]
     wanted = {name for n in nodes for s in _own_sizes(n, facts) for name in s.names if ".shape[" not in name}
@@ -162,6 +163,7 @@ def made_sizes(facts: KnownFacts, known: Mapping[str, int]) -> dict[str, int]:
     init = None if program is None or owner is None else program.init(owner)
     arguments = [] if init is None else [p for name, p in init.params.items() if name != "self"]
     parts: list[dict[str, int]] = []
+    passing_by: list[dict[str, int]] = []
 
     def ask(made: Facts) -> dict[str, int] | None:
         found: dict[str, int] = {}
@@ -173,17 +175,26 @@ def made_sizes(facts: KnownFacts, known: Mapping[str, int]) -> dict[str, int]:
         solve(sizes, found)
         given = ((name, made.usual(size)[0]) for name, size in made.input_axes.items())
         found.update((name, n) for name, n in given if n is not None and n > 0)
-        if wanted <= found.keys():
+        if Inside(facts.graph, made).reached(stmt) is False:
+            passing_by.append(found)
+        elif wanted <= found.keys():
             return found
-        parts.append(found)
+        else:
+            parts.append(found)
         return None
 
     ways = [found for found, _ in as_made(facts.graph, ask)] if nodes else []
     out: dict[str, int] = {}
-    for some in (ways, parts):
-        for way in sorted(some, key=lambda way: (-len(way), math.prod(way.values()))):
+    for some in (ways, parts, passing_by):
+        for way in sorted(some, key=lambda way: _length(way, wanted)):
             out = {**way, **out}
     return out
+
+
+def _length(way: Mapping[str, int], wanted: Set[str]) -> tuple[int, int]:
+    """How small an object is, of which some sizes are wanted: one of which more are known comes first."""
+    numbers = [n for name, n in way.items() if name in wanted]
+    return -len(numbers), math.prod(numbers)
 
 
 def _own_sizes(node: Node, facts: KnownFacts) -> list[Expr]:

@@ -266,3 +266,68 @@ class Model(nn.Module):
         self.layers = [MLP(config, i) for i in range(layers)]
 """
     assert costs(tmp_path / "a.py", text).at["D"] == 160
+
+
+GUARDED = """
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int, kv_heads=None):
+        super().__init__()
+        self.heads = heads
+        self.kv_heads = kv_heads if kv_heads is not None else heads
+        self.head_dim = width // heads
+        self.k = nn.Linear(width, self.kv_heads * self.head_dim)
+        self.v = nn.Linear(width, self.kv_heads * self.head_dim)
+
+    def __call__(self, q: mx.array, x: mx.array):
+        B, L, _ = x.shape
+        k = self.k(x).reshape(B, L, self.kv_heads, self.head_dim).transpose(0, 2, 1, 3)
+        v = self.v(x).reshape(B, L, self.kv_heads, self.head_dim).transpose(0, 2, 1, 3)
+        if self.kv_heads != self.heads:
+            k = mx.repeat(k, self.heads // self.kv_heads, axis=1)
+            v = mx.repeat(v, self.heads // self.kv_heads, axis=1)
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=self.head_dim**-0.5)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.small = Attention(320, 5, 5)
+        self.smaller = Attention(256, 4)
+        self.large = Attention(768, 12, kv_heads=3)
+"""
+
+
+def test_the_smallest_object_is_one_that_runs_the_code(tmp_path: Path) -> None:
+    t = costs(tmp_path / "a.py", GUARDED, "FUS101")
+    numbers = {t.symbols[n]: size for n, size in t.at.items()}
+    assert (numbers["heads"], numbers["head_dim"]) == (12, 64)
+    assert 3 in t.at.values()
+    k, repeated = 2048 * 3 * 64, 2048 * 12 * 64
+    assert t.saved_at == 2 * 2 * (k + repeated)
+
+
+def test_none_by_default_is_no_size_where_calls_give_one(tmp_path: Path) -> None:
+    layer = "def __init__(self, dim: int, hidden=None):\n        super().__init__()\n        hidden = hidden or dim\n"
+    text = GELU.replace("def __init__(self, dim: int, ratio: int = 4):\n        super().__init__()\n", layer)
+    text = text.replace("int(dim * ratio)", "hidden")
+    assert costs(tmp_path / "a.py", text.replace("WIDTHS", "48, 144")).at["D"] == 144
+    assert costs(tmp_path / "a.py", text.replace("WIDTHS", "48")).at["D"] == 48
+    assert costs(tmp_path / "a.py", text.replace("WIDTHS", "48, hidden=int(48 * 2.5)")).at["D"] == 120
+    several = text.replace("self.mlp = MLP(WIDTHS)", "self.a, self.b = MLP(64), MLP(32, 128)")
+    assert costs(tmp_path / "a.py", several).at["D"] == 64
+
+
+def test_what_a_layer_makes_is_no_length_where_it_is_moved_forward(tmp_path: Path) -> None:
+    text = """
+class Block(nn.Module):
+    def __init__(self, inputs: int, planes: int):
+        super().__init__()
+        self.conv = nn.Conv1d(inputs, planes, 3, padding=1)
+
+    def __call__(self, x: mx.array, mask: mx.array):
+        x = mx.swapaxes(self.conv(mx.swapaxes(x, 1, 2)), 1, 2)
+        return mx.tanh(x) * mx.sigmoid(x) * mask
+"""
+    t = costs(tmp_path / "a.py", text)
+    assert t.at["planes"] == TYPICAL
+    assert t.sources["planes"] == "typical"
