@@ -317,6 +317,8 @@ class Facts(KnownFacts):
         if not self.reach.usual or not isinstance(default, Node) or not node.frame.qualname.endswith(".__init__"):
             return None
         fact = self.of(default)
+        if fact.kind == "tuple" and fact.parts and all(p.const is not MISSING for p in fact.parts):
+            fact = replace(fact, const=tuple(p.const for p in fact.parts))
         if fact.const is MISSING:
             return None
         owner = node.frame.qualname.removesuffix(".__init__")

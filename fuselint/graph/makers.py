@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from fuselint.graph.across import SELF, Inside, Instance, Reach, call_arguments
 from fuselint.graph.elsewhere import Elsewhere
-from fuselint.graph.fact import Default, Place
+from fuselint.graph.fact import Default, Fact, Place, constant_fact
 from fuselint.graph.facts import Facts
 from fuselint.graph.known import KnownFacts
-from fuselint.graph.model import Graph, Node, Statement
+from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.symbols import Expr
 from fuselint.source.modules import Definition
@@ -27,6 +27,9 @@ CHAIN = 3
 
 MOST = 12
 """Calls of one class that are looked at, at most."""
+
+COUNTING = ("builtins.range", "builtins.enumerate")
+"""What loops take numbers of steps from."""
 
 T = TypeVar("T")
 
@@ -90,32 +93,60 @@ def _ways(
         if elsewhere.is_test(caller):
             continue  # its sizes are small, and no model's
         place = elsewhere.place_of(caller, call)
-        facts = Facts(caller, Reach(usual=True, elsewhere=elsewhere))
         around = caller.context.class_name
         owner = None if around is None else Definition(elsewhere.path_of(caller), around)
         if owner in chain or len(chain) >= CHAIN:
             owner = None
-        # What a constructor has by default is not what the package's calls give it.
-        left_open = owner is not None and _rests_on_defaults(facts, call, owner) and _is_made(elsewhere, owner)
-        answer = None if left_open else _asked(facts, found, call, ask)
-        if answer is not None:
-            yield answer, (place,)
-            continue
+        for facts, given in _steps(Facts(caller, Reach(usual=True, elsewhere=elsewhere)), call):
+            # What a constructor has by default is not what the package's calls give it.
+            left_open = owner is not None and _rests_on_defaults(facts, call, owner) and _is_made(elsewhere, owner)
+            answer = None if left_open else _asked(facts, found, call, ask)
+            if answer is not None:
+                yield answer, (place,)
+                continue
 
-        def through(outer: Inside, caller: Graph = caller, call: Node = call) -> T | None:
-            facts: KnownFacts = outer.facts
-            if outer.graph is not caller:
-                facts = Facts(caller, outer.facts.reach)
-                facts.init = outer.facts
-            return _asked(facts, found, call, ask)
+            def through(
+                outer: Inside, caller: Graph = caller, call: Node = call, given: Mapping[Node, Fact] = given
+            ) -> T | None:
+                facts: KnownFacts = outer.facts
+                if outer.graph is not caller:
+                    facts = Facts(caller, outer.facts.reach)
+                    facts.init = outer.facts
+                return _asked(facts.where(given) if given else facts, found, call, ask)
 
-        ways = iter(()) if owner is None else _ways(elsewhere, owner, through, (*chain, owner))
-        counts = left_open and owner is not None and not _is_made(elsewhere, owner, in_constructors=True)
-        for answer, places in ways:
-            yield answer, (place, *places)
-            counts = False
-        if counts and (answer := _asked(facts, found, call, ask)) is not None:
-            yield answer, (place,)  # a configuration that is read may say otherwise
+            ways = iter(()) if owner is None else _ways(elsewhere, owner, through, (*chain, owner))
+            counts = left_open and owner is not None and not _is_made(elsewhere, owner, in_constructors=True)
+            for answer, places in ways:
+                yield answer, (place, *places)
+                counts = False
+            if counts and (answer := _asked(facts, found, call, ask)) is not None:
+                yield answer, (place,)  # a configuration that is read may say otherwise
+
+
+def _steps(facts: KnownFacts, call: Node) -> Iterator[tuple[KnownFacts, Mapping[Node, Fact]]]:
+    """The facts at each step of the loops over sequences of known numbers that the arguments of a call are taken from,
+    `Block(dims[i], heads[i])`, and what these are in that step; else the facts as they are."""
+    parts = {n: p for n in _taken_by_step(call) for p in [facts.of(n.inputs[0]).parts] if p}
+    counters = [n.attrs["index"] for n in parts if n.attrs["index"] is not None]
+    counts = {len(p) for p in parts.values()}
+    if len(counts) != 1 or (count := counts.pop()) > MOST:
+        yield facts, {}
+        return
+    for step in range(count):
+        given = {n: constant_fact(step) for n in counters}
+        given |= {n: p[step] for n, p in parts.items() if n.attrs["index"] is None}
+        yield facts.where(given), given
+
+
+def _taken_by_step(call: Node) -> list[Node]:
+    """What the arguments of a call are made of that a loop takes of a sequence: an element for each step, or by its
+    number."""
+    items = [n for n in region(call, ()) if n.op == "item"]
+    counted = {n for n in items if n.inputs[0].op == "call" and n.inputs[0].attrs.get("target") in COUNTING}
+    return sorted(
+        (n for n in items if n not in counted and (n.attrs["index"] is None or n.attrs["index"] in counted)),
+        key=lambda n: n.id,
+    )
 
 
 def is_part(graph: Graph) -> bool:

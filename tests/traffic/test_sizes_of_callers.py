@@ -331,3 +331,104 @@ class Block(nn.Module):
     t = costs(tmp_path / "a.py", text)
     assert t.at["planes"] == TYPICAL
     assert t.sources["planes"] == "typical"
+
+
+STAGES = """
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Config:
+    widths: list[int] = field(default_factory=lambda: [96, 192, 384])
+    heads: tuple[int, ...] = (3, 6, 12)
+    depths: tuple[int, ...] = (2, 1, 5)
+    ratio: int = 4
+
+
+def act(gate, x):
+    return mx.sigmoid(gate) * gate * x
+
+
+class MLP(nn.Module):
+    def __init__(self, width: int, heads: int, ratio: int):
+        super().__init__()
+        self.heads = heads
+        self.gate = nn.Linear(width, ratio * width)
+        self.up = nn.Linear(width, ratio * width)
+
+    def __call__(self, x):
+        return act(self.gate(x), self.up(x))
+
+
+class Model(nn.Module):
+    def __init__(self, config: Config):
+        super().__init__()
+        self.widths = config.widths
+        self.stages = []
+        MADE
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "width"),
+    [
+        (
+            "for i in range(len(self.widths)): self.stages.append(MLP(self.widths[i], config.heads[i], config.ratio))",
+            96,
+        ),
+        ("self.stages = [MLP(w, 1, config.ratio) for w in config.widths]", 96),
+        ("self.stages = [MLP(config.widths[i], h, 2 * config.ratio) for i, h in enumerate(config.heads)]", 2 * 96),
+        ("self.stages = [MLP(w // h, h, 64) for w, h in zip(config.widths, config.heads)]", 16 * 32),
+        ("self.stages = [MLP(config.widths[-1], 12, 1)]", 96),
+        ("self.stages = [[MLP(config.widths[i], 1, 4) for j in range(n)] for i, n in enumerate(config.depths)]", 96),
+    ],
+)
+def test_lists_of_a_configuration_are_read_step_by_step(tmp_path: Path, made: str, width: int) -> None:
+    assert costs(tmp_path / "a.py", STAGES.replace("MADE", made)).at["D"] == 4 * width
+
+
+def test_heads_are_known_where_each_stage_has_its_own(tmp_path: Path) -> None:
+    """32 wide in all stages: no fused kernel on Metal takes that."""
+    text = """
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+
+    def __call__(self, x: mx.array):
+        B, L, D = x.shape
+        q, k, v = mx.split(self.qkv(x).reshape(B, L, 3 * self.heads, D // self.heads).transpose(0, 2, 1, 3), 3, axis=1)
+        scores = mx.softmax(q @ k.swapaxes(-1, -2) * (D // self.heads) ** -0.5, axis=-1)
+        return (scores @ v).transpose(0, 2, 1, 3).reshape(B, L, D)
+
+
+class Model(nn.Module):
+    def __init__(self, widths=(96, 192), heads=(3, 6)):
+        super().__init__()
+        self.stages = [Attention(widths[i], heads[i]) for i in range(2)]
+"""
+    path = tmp_path / "a.py"
+    for heads, found in (("(3, 6)", True), ("(1, 2)", False)):
+        path.write_text(HEAD + text.replace("(3, 6)", heads))
+        (result,) = check_paths([path], select=["FUS211"], cache=False)
+        messages = [f.message for f in result.findings]
+        assert ["no fused kernel on Metal takes a head dimension of 32" in m for m in messages] == [found]
+
+
+def test_a_batch_of_windows_is_more_than_a_batch(tmp_path: Path) -> None:
+    text = """
+def attend(x: mx.array, side: int, heads: int):
+    B, H, W, C = x.shape
+    n = B * (H // side) * (W // side)
+    y = x.reshape(n, side * side, heads, 64).transpose(0, 2, 1, 3)
+    scores = mx.softmax(y @ y.transpose(0, 1, 3, 2) * 64**-0.5, axis=-1)
+    return scores @ y
+"""
+    t = costs(tmp_path / "a.py", text, "FUS211")
+    (batch,) = [n for n, meaning in t.symbols.items() if meaning.startswith("B*")]
+    assert t.sources[batch] == "typical"
+    whole = text.replace("n = B * (H // side) * (W // side)", "n = B")
+    t = costs(tmp_path / "a.py", whole.replace("side * side", "H * W"), "FUS211")
+    (batch,) = [n for n, meaning in t.symbols.items() if n in ("B", "batch")]
+    assert (t.at[batch], t.sources[batch]) == (1, "assumed")
