@@ -518,6 +518,27 @@ def arguments(graph: Graph, parameter: Node) -> list[tuple[KnownFacts, Node]]:
     return [] if callers is None else callers.arguments(graph, parameter)
 
 
+def has_rows(graph: Graph, parameter: Node) -> bool:
+    """Whether every call in the package that is found gives an argument with an axis of rows before the last: one that
+    is longer than 1, or for which another array that it is made of got a new one, `a + b[:, None]`."""
+    given = arguments(graph, parameter)
+    return bool(given) and all(_has_rows(*g) for g in given)
+
+
+def _has_rows(facts: KnownFacts, node: Node) -> bool:
+    shape = likely(node, facts)
+    if shape is not None and shape.lead is None:
+        return len(shape.dims) > SEVERAL and shape.dims[-2] != 1
+    grown = [n.op in ("index", "expand_dims") and _new_axis(facts, n) for n in node.inputs]
+    return node.op in TABLE and TABLE[node.op].kind == "binary" and grown.count(True) == 1 and len(grown) == 2
+
+
+def _new_axis(facts: KnownFacts, node: Node) -> bool:
+    """Whether a view has an axis of 1 before the last that the array has not."""
+    shape = likely(node, facts)
+    return shape is not None and len(shape.dims) > 1 and shape.dims[-2] == 1
+
+
 def every_given(graph: Graph, parameter: Node) -> list[tuple[Graph, Node]]:
     """See given; nothing where there are more calls than are looked at."""
     callers = _callers(graph)
