@@ -327,13 +327,20 @@ class Facts(KnownFacts):
         elsewhere, name = self._across.elsewhere, node.attrs["name"]
         place = elsewhere.place_of(self.graph, node)
         own = Definition(os.path.abspath(place.path), owner)
-        if fact.const is None and elsewhere.modules.is_given_otherwise(own, name):
+        if fact.const is None and not self._is_made_here(node) and elsewhere.modules.is_given_otherwise(own, name):
             return None  # None says that it was left out, and it isn't
         rests = frozenset({Default(name, fact.const, owner, place)})
         places = fact.places | {place} if elsewhere.is_other(place) else fact.places
         return replace(
             fact, size=None, rests=rests, places=places, why=f"the default of {owner}({node.attrs['name']}=...)"
         )
+
+    def _is_made_here(self, argument: Node) -> bool:
+        """Whether a constructor makes an object in place of an argument that is left out: `config or Config()`."""
+        program, owner = self.graph.program, self.graph.context.class_name
+        init = self.graph if self._owns(argument) or program is None or owner is None else program.init(owner)
+        users = () if init is None else init.users.get(argument, ())
+        return any(n.op in ("new", "call") for u in users if u.op in ("or", "phi") for n in u.inputs)
 
     def _attr(self, node: Node) -> Fact:
         init = node.attrs.get("init")

@@ -222,10 +222,10 @@ def made_sizes(facts: KnownFacts, known: Mapping[str, int], stmt: Statement | No
     return out
 
 
-def _length(way: Mapping[str, int], wanted: Set[str]) -> tuple[int, int]:
+def _length(way: Mapping[str, int], wanted: Set[str]) -> tuple[int, ...]:
     """How small an object is, of which some sizes are wanted: one of which more are known comes first."""
     numbers = [n for name, n in way.items() if name in wanted]
-    return -len(numbers), math.prod(numbers)
+    return -len(numbers), math.prod(numbers), -len(way), math.prod(way.values())
 
 
 def _own_sizes(node: Node, facts: KnownFacts) -> list[Expr]:

@@ -313,7 +313,7 @@ def test_none_by_default_is_no_size_where_calls_give_one(tmp_path: Path) -> None
     assert costs(tmp_path / "a.py", text.replace("WIDTHS", "48, 144")).at["D"] == 144
     assert costs(tmp_path / "a.py", text.replace("WIDTHS", "48")).at["D"] == 48
     assert costs(tmp_path / "a.py", text.replace("WIDTHS", "48, hidden=int(48 * 2.5)")).at["D"] == 120
-    several = text.replace("self.mlp = MLP(WIDTHS)", "self.a, self.b = MLP(64), MLP(32, 128)")
+    several = text.replace("self.mlp = MLP(WIDTHS)", "self.a, self.b = MLP(64), MLP(32, 256)")
     assert costs(tmp_path / "a.py", several).at["D"] == 64
 
 
