@@ -30,7 +30,7 @@ from fuselint.graph.unstated import counted, merged
 from fuselint.rates import Rates, rates_of, total
 from fuselint.rulebook import Synthesised
 from fuselint.traffic.apart import apart, shapes_of_tables, unbroadcast
-from fuselint.traffic.branches import one_way
+from fuselint.traffic.branches import contradicted, one_way
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known, Number, role
@@ -172,7 +172,9 @@ def by_default(graph: Graph, stmt: Statement | None = None) -> Mapping[str, int]
     known |= {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
     solve(sizes, known)
     made = made_sizes(facts, known, stmt)
-    return {name: n for name, n in given.items() if n > 1} | known | made
+    out = {name: n for name, n in given.items() if n > 1} | known | made
+    never_so = contradicted(graph, stmt, out)
+    return {name: n for name, n in out.items() if name not in never_so}
 
 
 def saves_where_compiled(graph: Graph, match: Match) -> bool:

@@ -306,6 +306,20 @@ def test_the_smallest_object_is_one_that_runs_the_code(tmp_path: Path) -> None:
     assert t.saved_at == 2 * 2 * (k + repeated)
 
 
+@pytest.mark.parametrize("test", ["self.kv_heads != self.heads", "self.kv_heads < self.heads and L > 1"])
+def test_sizes_with_which_the_code_never_runs_are_none_that_are_said(tmp_path: Path, test: str) -> None:
+    """By defaults there is nothing to repeat: a checkpoint that needs it has other numbers."""
+    text = GUARDED[: GUARDED.index("class Model")].replace("self.kv_heads != self.heads", test)
+    text = text.replace("width: int, heads: int, kv_heads=None", "width: int = 512, heads: int = 8, kv_heads: int = 8")
+    text = text.replace("kv_heads if kv_heads is not None else heads", "kv_heads")
+    t = costs(tmp_path / "a.py", text, "FUS101")
+    assert {t.sources[n] for n, meaning in t.symbols.items() if "heads" in meaning} == {"typical"}
+    fewer = text.replace("kv_heads: int = 8", "kv_heads: int = 2")
+    t = costs(tmp_path / "a.py", fewer, "FUS101")
+    assert {t.sources[n] for n, meaning in t.symbols.items() if "heads" in meaning} == {"assumed"}
+    assert t.saved_at == 2 * 2 * 2048 * 64 * (2 + 8)
+
+
 def test_none_by_default_is_no_size_where_calls_give_one(tmp_path: Path) -> None:
     layer = "def __init__(self, dim: int, hidden=None):\n        super().__init__()\n        hidden = hidden or dim\n"
     text = GELU.replace("def __init__(self, dim: int, ratio: int = 4):\n        super().__init__()\n", layer)
