@@ -47,6 +47,9 @@ MOST = 12
 SEVERAL = 2
 """Axes from which on, if none is 1, the shape at a caller says less than what is done with an argument here."""
 
+HEADED = 4
+"""Axes of what attention computes with."""
+
 GRAPHS = 40
 """Functions that are searched for them."""
 
@@ -166,7 +169,7 @@ class Callers:
         for own, axes in self._axes(graph, depth):
             if facts.rank(own) is None:
                 numbers = [1 if a.sizes == {Expr.of(1)} else a.number if depth else None for a in axes]
-                if len(numbers) < SEVERAL or any(n is not None for n in numbers):
+                if depth or len(numbers) < SEVERAL or any(n is not None for n in numbers):
                     named = zip(numbers, _axes_of(own, len(numbers)), strict=True)
                     yield own, Shape(None, tuple(axis if n is None else Expr.of(n) for n, axis in named))
         for own in self._lasts(graph, depth):
@@ -235,15 +238,23 @@ class Callers:
         if (graph, depth) not in self._last_axes:
             self._last_axes[graph, depth] = {}  # of a function that calls itself
             found: dict[Node, list[tuple[frozenset[Expr], int | None]]] = {}
+            numbers: dict[Node, list[tuple[bool, int]]] = {}
+            silent = set[Node]()
             for caller, pairs in self.calls(graph):
                 outer = self._shaped(caller, depth + 1)
                 for own, argument in pairs:
                     shape = likely(argument, outer) if own.op == "param" and outer.kind(argument) != "scalar" else None
                     last = None if shape is None or shape.rank == 0 else shape.axis(-1)
                     number = None if last is None else self._number(last, outer, depth + 1)
-                    if last is not None and number:
+                    if number is None:
+                        silent.add(own)
+                    if shape is not None and last is not None and number:
                         found.setdefault(own, []).append((self._called(last, caller, depth + 1), number))
-            self._last_axes[graph, depth] = {own: _axis(s, min(n for _, n in s if n)) for own, s in found.items()}
+                        # What has heads has more rows than tokens: its width is not the least of others'.
+                        numbers.setdefault(own, []).append((shape.lead is None and len(shape.dims) >= HEADED, number))
+            least = {own: min(n) for own, n in numbers.items()}
+            found = {own: s for own, s in found.items() if not (least[own][0] and own in silent)}
+            self._last_axes[graph, depth] = {own: _axis(s, least[own][1]) for own, s in found.items()}
         return self._last_axes[graph, depth]
 
     def _number(self, size: Expr, facts: KnownFacts, depth: int) -> int | None:

@@ -182,10 +182,15 @@ def _made(facts: KnownFacts, found: Definition, call: Node) -> Inside | None:
     return facts.constructed(Instance(found, maker=(facts, call), path=SELF))
 
 
-def made_sizes(facts: KnownFacts, known: Mapping[str, int], stmt: Statement | None = None) -> dict[str, int]:
+def made_sizes(
+    facts: KnownFacts,
+    known: Mapping[str, int],
+    stmt: Statement | None = None,
+    last: Callable[[str], bool] | None = None,
+) -> dict[str, int]:
     """The sizes that the object of a method has by its constructor's arguments, where the package's calls of that give
     numbers. Where these differ, those of the smallest object, and rather of one that runs a statement. known: sizes
-    that are numbers anyway."""
+    that are numbers anyway. last: what calls name arguments whose objects count only where there are no others."""
     attributes = [n for n in facts.graph.nodes if n.op == "attr" and facts.kind(n) in ("scalar", "array")]
     nodes = attributes + [n for n in facts.graph.nodes if n.op in TABLE and TABLE[n.op].kind == "layer"]
     wanted = {name for n in nodes for s in _own_sizes(n, facts) for name in s.names if ".shape[" not in name}
@@ -206,7 +211,9 @@ def made_sizes(facts: KnownFacts, known: Mapping[str, int], stmt: Statement | No
         solve(sizes, found)
         given = ((name, made.usual(size)[0]) for name, size in made.input_axes.items())
         found.update((name, n) for name, n in given if n is not None and n > 0)
-        if Inside(facts.graph, made).reached(stmt) is False:
+        given_to = made.init.arguments.values() if made.init is not None and last is not None else ()
+        is_last = last is not None and any(map(last, (name for maker, n in given_to for name in _names(maker, n))))
+        if is_last or Inside(facts.graph, made).reached(stmt) is False:
             passing_by.append(found)
         elif wanted <= found.keys():
             return found
@@ -220,6 +227,13 @@ def made_sizes(facts: KnownFacts, known: Mapping[str, int], stmt: Statement | No
         for way in sorted(some, key=lambda way: _length(way, wanted)):
             out = {**way, **out}
     return out
+
+
+def _names(facts: KnownFacts, node: Node) -> Iterator[str]:
+    """What a constructor calls a value."""
+    yield facts.name_of(node)
+    yield from (name for name, stored in facts.graph.stored.items() if stored is node)
+    yield from (name for name, bound in facts.graph.bindings.items() if any(b.node is node for b in bound))
 
 
 def _length(way: Mapping[str, int], wanted: Set[str]) -> tuple[int, ...]:

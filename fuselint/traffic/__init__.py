@@ -171,10 +171,14 @@ def by_default(graph: Graph, stmt: Statement | None = None) -> Mapping[str, int]
     known = {name: n for name, n in counted if "." in name and n > 0}
     known |= {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
     solve(sizes, known)
-    made = made_sizes(facts, known, stmt)
+    made = made_sizes(facts, known, stmt, last=_is_of_heads)  # a norm of heads has more rows than others
     out = {name: n for name, n in given.items() if n > 1} | known | made
     never_so = contradicted(graph, stmt, out)
     return {name: n for name, n in out.items() if name not in never_so}
+
+
+def _is_of_heads(name: str) -> bool:
+    return role(name) == "head"
 
 
 def saves_where_compiled(graph: Graph, match: Match) -> bool:
@@ -288,7 +292,7 @@ def _has_heads(base: str, given: Mapping[str, Axis]) -> bool:
     axes = [a for i in range(1, HEADED_RANK + 1) if (a := given.get(f"{base}.shape[-{i}]")) is not None]
     named = [{role(s.bare or "") for s in a.sizes} in HEADS for a in axes]
     if len(axes) < HEADED_RANK:
-        return named[1:] == [True, False]  # (length, heads, width)
+        return named[1:] in ([True, False], [False, True])  # (length, heads, width), or heads first
     return sum(n or a.number is not None for n, a in zip(named[1:3], axes[1:3], strict=True)) == 1
 
 

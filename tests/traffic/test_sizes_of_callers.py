@@ -446,3 +446,70 @@ def attend(x: mx.array, side: int, heads: int):
     t = costs(tmp_path / "a.py", whole.replace("side * side", "H * W"), "FUS211")
     (batch,) = [n for n, meaning in t.symbols.items() if n in ("B", "batch")]
     assert (t.at[batch], t.sources[batch]) == (1, "assumed")
+
+
+NORMS = """
+class RMSNorm(nn.Module):
+    def __init__(self, dim: int, eps: float = 1e-6):
+        super().__init__()
+        self.weight = mx.ones((dim,))
+        self.eps = eps
+
+    def __call__(self, x):
+        y = x.astype(mx.float32)
+        y = y * mx.rsqrt(mx.mean(mx.square(y), axis=-1, keepdims=True) + self.eps)
+        return self.weight * y.astype(x.dtype)
+
+
+class Attention(nn.Module):
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.head_dim = dim // heads
+        self.q = nn.Linear(dim, dim)
+        self.norm = RMSNorm(self.head_dim)
+
+    def __call__(self, x: mx.array):
+        B, L, _ = x.shape
+        return self.norm(self.q(x).reshape(B, L, self.heads, self.head_dim))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.norm = Attention(384, heads=6), RMSNorm(384)
+
+    def __call__(self, x: mx.array):
+        B, L, _ = x.shape
+        return self.attention(self.norm(x))
+"""
+
+
+def test_a_norm_of_heads_has_more_rows_than_others(tmp_path: Path) -> None:
+    t = costs(tmp_path / "a.py", NORMS, "FUS201")
+    assert (t.at["D"], t.at["T"]) == (384, 2048)
+    alone = NORMS.replace(
+        "self.attention, self.norm = Attention(384, heads=6), RMSNorm(384)",
+        "self.attention, self.norm = Attention(384, heads=6), nn.RMSNorm(384)",
+    )
+    t = costs(tmp_path / "a.py", alone, "FUS201")
+    assert t.at["D"] == 64
+    assert t.at["T"] == 6 * 2048
+
+
+@pytest.mark.parametrize(
+    "order", ["reshape(L, self.heads, self.width)", "reshape(L, self.heads, self.width).transpose(1, 0, 2)"]
+)
+def test_heads_are_rows_wherever_they_stand_among_three_axes(tmp_path: Path, order: str) -> None:
+    text = ROTATED.replace("B, L, _ = x.shape", "L, _ = x.shape")
+    text = text.replace("reshape(B, L, self.heads, self.width)", order)
+    t = costs(tmp_path / "a.py", text)
+    assert (t.at["D"], t.at["T"]) == (16, 2048 * 6)
+
+
+def test_an_argument_that_is_handed_on_has_the_heads_that_callers_give(tmp_path: Path) -> None:
+    turned, rest = ROTATED.split("class Attention", 1)
+    rest = rest.replace("return turn(", "return both(").replace("self, dim, heads)", "self, dim, heads: int)")
+    (tmp_path / "model.py").write_text(f"{HEAD}from turned import both\n\n\nclass Attention{rest}")
+    t = costs(tmp_path / "turned.py", turned + "def both(x, cos, sin):\n    return turn(x, cos, sin)\n")
+    assert (t.at["D"], t.at["T"]) == (16, 2048 * 6)
