@@ -246,12 +246,13 @@ class Callers:
                     shape = likely(argument, outer) if own.op == "param" and outer.kind(argument) != "scalar" else None
                     last = None if shape is None or shape.rank == 0 else shape.axis(-1)
                     number = None if last is None else self._number(last, outer, depth + 1)
-                    if number is None:
+                    headed = shape is not None and shape.lead is None and len(shape.dims) >= HEADED
+                    if shape is not None and shape.lead is None and not headed and not number:
                         silent.add(own)
-                    if shape is not None and last is not None and number:
+                    if last is not None and number:
                         found.setdefault(own, []).append((self._called(last, caller, depth + 1), number))
                         # What has heads has more rows than tokens: its width is not the least of others'.
-                        numbers.setdefault(own, []).append((shape.lead is None and len(shape.dims) >= HEADED, number))
+                        numbers.setdefault(own, []).append((headed, number))
             least = {own: min(n) for own, n in numbers.items()}
             found = {own: s for own, s in found.items() if not (least[own][0] and own in silent)}
             self._last_axes[graph, depth] = {own: _axis(s, least[own][1]) for own, s in found.items()}
