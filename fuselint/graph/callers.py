@@ -227,7 +227,9 @@ class Callers:
         for own, given in found.items():
             if len({len(axes) for axes in given}) == 1:
                 every = own not in silent and len(calls) < MOST
-                smallest = min(given, key=lambda axes: math.prod(n or 1 for _, n in axes))
+                known = max(sum(n is not None for _, n in axes) for axes in given)
+                told = [axes for axes in given if sum(n is not None for _, n in axes) == known]
+                smallest = min(told, key=lambda axes: math.prod(n or 1 for _, n in axes))
                 sizes = zip(zip(*given, strict=True), smallest, strict=True)
                 yield own, [_axis(axis, least, every) for axis, (_, least) in sizes]
 

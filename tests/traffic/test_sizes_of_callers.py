@@ -513,3 +513,26 @@ def test_an_argument_that_is_handed_on_has_the_heads_that_callers_give(tmp_path:
     (tmp_path / "model.py").write_text(f"{HEAD}from turned import both\n\n\nclass Attention{rest}")
     t = costs(tmp_path / "turned.py", turned + "def both(x, cos, sin):\n    return turn(x, cos, sin)\n")
     assert (t.at["D"], t.at["T"]) == (16, 2048 * 6)
+
+
+def test_a_call_of_which_nothing_is_known_is_not_the_smallest(tmp_path: Path) -> None:
+    text = GELU.replace("def __call__(self, x):", "def __call__(self, x: mx.array):\n        B, L, _ = x.shape")
+    text = (
+        text.replace("WIDTHS", "48, ratio=3")
+        + """
+        self.adapter = Adapter(load("dims"))
+
+
+class Adapter(nn.Module):
+    def __init__(self, dims):
+        super().__init__()
+        self.fc = nn.Linear(dims, dims)
+
+    def __call__(self, x: mx.array):
+        B, L, _ = x.shape
+        return act(self.fc(x))
+"""
+    )
+    t = costs(tmp_path / "a.py", text)
+    assert t.at["D"] == 144
+    assert t.sources["D"] == "assumed"
