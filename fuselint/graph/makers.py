@@ -97,7 +97,7 @@ def _ways(
         owner = None if around is None else Definition(elsewhere.path_of(caller), around)
         if owner in chain or len(chain) >= CHAIN:
             owner = None
-        for facts, given in _steps(Facts(caller, Reach(usual=True, elsewhere=elsewhere)), call):
+        for facts, step in _steps(Facts(caller, Reach(usual=True, elsewhere=elsewhere)), call):
             # What a constructor has by default is not what the package's calls give it.
             left_open = owner is not None and _rests_on_defaults(facts, call, owner) and _is_made(elsewhere, owner)
             answer = None if left_open else _asked(facts, found, call, ask)
@@ -106,13 +106,15 @@ def _ways(
                 continue
 
             def through(
-                outer: Inside, caller: Graph = caller, call: Node = call, given: Mapping[Node, Fact] = given
+                outer: Inside, caller: Graph = caller, call: Node = call, wanted: int | None = step
             ) -> T | None:
                 facts: KnownFacts = outer.facts
                 if outer.graph is not caller:
                     facts = Facts(caller, outer.facts.reach)
                     facts.init = outer.facts
-                return _asked(facts.where(given) if given else facts, found, call, ask)
+                steps = (at for at, step in _steps(facts, call) if step is None or wanted in (None, step))
+                answers = (_asked(at, found, call, ask) for at in steps)
+                return next((answer for answer in answers if answer is not None), None)
 
             ways = iter(()) if owner is None else _ways(elsewhere, owner, through, (*chain, owner))
             counts = left_open and owner is not None and not _is_made(elsewhere, owner, in_constructors=True)
@@ -123,19 +125,19 @@ def _ways(
                 yield answer, (place,)  # a configuration that is read may say otherwise
 
 
-def _steps(facts: KnownFacts, call: Node) -> Iterator[tuple[KnownFacts, Mapping[Node, Fact]]]:
+def _steps(facts: KnownFacts, call: Node) -> Iterator[tuple[KnownFacts, int | None]]:
     """The facts at each step of the loops over sequences of known numbers that the arguments of a call are taken from,
-    `Block(dims[i], heads[i])`, and what these are in that step; else the facts as they are."""
+    `Block(dims[i], heads[i])`, and which step it is; else the facts as they are."""
     parts = {n: p for n in _taken_by_step(call) for p in [facts.of(n.inputs[0]).parts] if p}
     counters = [n.attrs["index"] for n in parts if n.attrs["index"] is not None]
     counts = {len(p) for p in parts.values()}
     if len(counts) != 1 or (count := counts.pop()) > MOST:
-        yield facts, {}
+        yield facts, None
         return
     for step in range(count):
-        given = {n: constant_fact(step) for n in counters}
+        given: dict[Node, Fact] = {n: constant_fact(step) for n in counters}
         given |= {n: p[step] for n, p in parts.items() if n.attrs["index"] is None}
-        yield facts.where(given), given
+        yield facts.where(given), step
 
 
 def _taken_by_step(call: Node) -> list[Node]:

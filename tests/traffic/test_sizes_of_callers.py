@@ -401,6 +401,24 @@ def test_lists_of_a_configuration_are_read_step_by_step(tmp_path: Path, made: st
     assert costs(tmp_path / "a.py", STAGES.replace("MADE", made)).at["D"] == 4 * width
 
 
+@pytest.mark.parametrize(("default", "width"), [("=(96, 192, 384)", 32), ("", 32)])
+def test_lists_that_an_outer_constructor_gives_are_read_step_by_step(tmp_path: Path, default: str, width: int) -> None:
+    made = f"""
+class Model(nn.Module):
+    def __init__(self, widths{default}):
+        super().__init__()
+        self.stages = [MLP(widths[i], 1, 4) for i in range(len(widths))]
+
+
+class Top(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = Model((32, 64))
+"""
+    t = costs(tmp_path / "a.py", STAGES[: STAGES.index("class Model")] + made)
+    assert t.at["D"] == 4 * width
+
+
 def test_heads_are_known_where_each_stage_has_its_own(tmp_path: Path) -> None:
     """32 wide in all stages: no fused kernel on Metal takes that."""
     text = """
