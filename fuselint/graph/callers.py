@@ -49,6 +49,9 @@ MOST = 12
 SEVERAL = 2
 """Axes from which on, if none is 1, the shape at a caller says less than what is done with an argument here."""
 
+HEADED = 4
+"""Axes of what attention computes with."""
+
 GRAPHS = 40
 """Functions that are searched for them."""
 
@@ -168,7 +171,7 @@ class Callers:
         for own, axes in self._axes(graph, depth):
             if facts.rank(own) is None:
                 numbers = [1 if a.sizes == {Expr.of(1)} else a.number if depth else None for a in axes]
-                if len(numbers) < SEVERAL or any(n is not None for n in numbers):
+                if depth or len(numbers) < SEVERAL or any(n is not None for n in numbers):
                     named = zip(numbers, _axes_of(own, len(numbers)), strict=True)
                     yield own, Shape(None, tuple(axis if n is None else Expr.of(n) for n, axis in named))
         for own in self._lasts(graph, depth):
@@ -226,7 +229,9 @@ class Callers:
         for own, given in found.items():
             if len({len(axes) for axes in given}) == 1:
                 every = own not in silent and len(calls) < MOST
-                smallest = min(given, key=lambda axes: math.prod(n or 1 for _, n in axes))
+                known = max(sum(n is not None for _, n in axes) for axes in given)
+                told = [axes for axes in given if sum(n is not None for _, n in axes) == known]
+                smallest = min(told, key=lambda axes: math.prod(n or 1 for _, n in axes))
                 sizes = zip(zip(*given, strict=True), smallest, strict=True)
                 yield own, [_axis(axis, least, every) for axis, (_, least) in sizes]
 
@@ -237,15 +242,24 @@ class Callers:
         if (graph, depth) not in self._last_axes:
             self._last_axes[graph, depth] = {}  # of a function that calls itself
             found: dict[Node, list[tuple[frozenset[Expr], int | None]]] = {}
+            numbers: dict[Node, list[tuple[bool, int]]] = {}
+            silent = set[Node]()
             for caller, pairs in self.calls(graph):
                 outer = self._shaped(caller, depth + 1)
                 for own, argument in pairs:
                     shape = likely(argument, outer) if own.op == "param" and outer.kind(argument) != "scalar" else None
                     last = None if shape is None or shape.rank == 0 else shape.axis(-1)
                     number = None if last is None else self._number(last, outer, depth + 1)
+                    headed = shape is not None and shape.lead is None and len(shape.dims) >= HEADED
+                    if shape is not None and shape.lead is None and not headed and not number:
+                        silent.add(own)
                     if last is not None and number:
                         found.setdefault(own, []).append((self._called(last, caller, depth + 1), number))
-            self._last_axes[graph, depth] = {own: _axis(s, min(n for _, n in s if n)) for own, s in found.items()}
+                        # What has heads has more rows than tokens: its width is not the least of others'.
+                        numbers.setdefault(own, []).append((headed, number))
+            least = {own: min(n) for own, n in numbers.items()}
+            found = {own: s for own, s in found.items() if not (least[own][0] and own in silent)}
+            self._last_axes[graph, depth] = {own: _axis(s, least[own][1]) for own, s in found.items()}
         return self._last_axes[graph, depth]
 
     def _number(self, size: Expr, facts: KnownFacts, depth: int) -> int | None:
@@ -518,6 +532,27 @@ def arguments(graph: Graph, parameter: Node) -> list[tuple[KnownFacts, Node]]:
     one stands, with the caller's facts; nothing where there are more than are looked at."""
     callers = _callers(graph)
     return [] if callers is None else callers.arguments(graph, parameter)
+
+
+def has_rows(graph: Graph, parameter: Node) -> bool:
+    """Whether every call in the package that is found gives an argument with an axis of rows before the last: one that
+    is longer than 1, or for which another array that it is made of got a new one, `a + b[:, None]`."""
+    given = arguments(graph, parameter)
+    return bool(given) and all(_has_rows(*g) for g in given)
+
+
+def _has_rows(facts: KnownFacts, node: Node) -> bool:
+    shape = likely(node, facts)
+    if shape is not None and shape.lead is None:
+        return len(shape.dims) > SEVERAL and shape.dims[-2] != 1
+    grown = [n.op in ("index", "expand_dims") and _new_axis(facts, n) for n in node.inputs]
+    return node.op in TABLE and TABLE[node.op].kind == "binary" and grown.count(True) == 1 and len(grown) == 2
+
+
+def _new_axis(facts: KnownFacts, node: Node) -> bool:
+    """Whether a view has an axis of 1 before the last that the array has not."""
+    shape = likely(node, facts)
+    return shape is not None and len(shape.dims) > 1 and shape.dims[-2] == 1
 
 
 def every_given(graph: Graph, parameter: Node) -> list[tuple[Graph, Node]]:

@@ -146,6 +146,8 @@ def constant_fact(value: Any, kind: str | None = None) -> Fact:
         return scalar_fact("weak float", const=value, why=f"the constant {value}")
     if isinstance(value, complex):  # it isn't weak: what it meets becomes complex
         return scalar_fact("complex64", const=value, why=f"the constant {value}")
+    if isinstance(value, tuple):
+        return Fact("tuple", const=value, parts=tuple(map(constant_fact, value)), why="a constant")
     return Fact("object", const=value, why="a constant")
 
 

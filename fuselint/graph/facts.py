@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
@@ -53,6 +54,7 @@ from fuselint.graph.scan import rebinds_outer
 from fuselint.graph.shapes import JOINED, SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
 from fuselint.records import replace
+from fuselint.source.modules import Definition
 
 __all__ = ["FITS", "MISSING", "DType", "Expr", "Fact", "Facts", "Kind", "Shape"]
 
@@ -315,17 +317,30 @@ class Facts(KnownFacts):
         if not self.reach.usual or not isinstance(default, Node) or not node.frame.qualname.endswith(".__init__"):
             return None
         fact = self.of(default)
+        if fact.kind == "tuple" and fact.parts and all(p.const is not MISSING for p in fact.parts):
+            fact = replace(fact, const=tuple(p.const for p in fact.parts))
         if fact.const is MISSING:
             return None
         owner = node.frame.qualname.removesuffix(".__init__")
         if self._across is None:
             return None
-        place = self._across.elsewhere.place_of(self.graph, node)
-        rests = frozenset({Default(node.attrs["name"], fact.const, owner, place)})
-        places = fact.places | {place} if self._across.elsewhere.is_other(place) else fact.places
+        elsewhere, name = self._across.elsewhere, node.attrs["name"]
+        place = elsewhere.place_of(self.graph, node)
+        own = Definition(os.path.abspath(place.path), owner)
+        if fact.const is None and not self._is_made_here(node) and elsewhere.modules.is_given_otherwise(own, name):
+            return None  # None says that it was left out, and it isn't
+        rests = frozenset({Default(name, fact.const, owner, place)})
+        places = fact.places | {place} if elsewhere.is_other(place) else fact.places
         return replace(
             fact, size=None, rests=rests, places=places, why=f"the default of {owner}({node.attrs['name']}=...)"
         )
+
+    def _is_made_here(self, argument: Node) -> bool:
+        """Whether a constructor makes an object in place of an argument that is left out: `config or Config()`."""
+        program, owner = self.graph.program, self.graph.context.class_name
+        init = self.graph if self._owns(argument) or program is None or owner is None else program.init(owner)
+        users = () if init is None else init.users.get(argument, ())
+        return any(n.op in ("new", "call") for u in users if u.op in ("or", "phi") for n in u.inputs)
 
     def _attr(self, node: Node) -> Fact:
         init = node.attrs.get("init")

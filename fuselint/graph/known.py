@@ -183,6 +183,16 @@ class KnownFacts:
         self.arguments[parameter] = (maker, argument)
         self._names[parameter] = maker.name_of(argument)
 
+    def where(self, given: Mapping[Node, Fact]) -> KnownFacts:
+        """The facts of the same function where some values are known besides; none that were worked out are kept."""
+        reach = replace(self.reach, numbers=dict(self.reach.numbers), made=dict(self.reach.made))
+        out = type(self)(self.graph, reach, self.chain, self.mark)
+        out.init, out.arguments = self.init, dict(self.arguments)
+        out._given = {**self._given, **given}
+        out._names, out._taken = dict(self._names), dict(self._taken)
+        out.likely_shapes, out.likely_ranks = dict(self.likely_shapes), dict(self.likely_ranks)
+        return out
+
     def hangs_off_self(self, node: Node) -> bool:
         """Whether an attribute is one of the object whose method this is."""
         base = node

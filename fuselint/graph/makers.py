@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from fuselint.graph.across import SELF, Inside, Instance, Reach, call_arguments
 from fuselint.graph.elsewhere import Elsewhere
-from fuselint.graph.fact import Default, Place
+from fuselint.graph.fact import Default, Fact, Place, constant_fact
 from fuselint.graph.facts import Facts
 from fuselint.graph.known import KnownFacts
-from fuselint.graph.model import Graph, Node
+from fuselint.graph.model import Graph, Node, Statement, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.symbols import Expr
 from fuselint.source.modules import Definition
@@ -27,6 +27,9 @@ CHAIN = 3
 
 MOST = 12
 """Calls of one class that are looked at, at most."""
+
+COUNTING = ("builtins.range", "builtins.enumerate")
+"""What loops take numbers of steps from."""
 
 T = TypeVar("T")
 
@@ -90,32 +93,62 @@ def _ways(
         if elsewhere.is_test(caller):
             continue  # its sizes are small, and no model's
         place = elsewhere.place_of(caller, call)
-        facts = Facts(caller, Reach(usual=True, elsewhere=elsewhere))
         around = caller.context.class_name
         owner = None if around is None else Definition(elsewhere.path_of(caller), around)
         if owner in chain or len(chain) >= CHAIN:
             owner = None
-        # What a constructor has by default is not what the package's calls give it.
-        left_open = owner is not None and _rests_on_defaults(facts, call, owner) and _is_made(elsewhere, owner)
-        answer = None if left_open else _asked(facts, found, call, ask)
-        if answer is not None:
-            yield answer, (place,)
-            continue
+        for facts, step in _steps(Facts(caller, Reach(usual=True, elsewhere=elsewhere)), call):
+            # What a constructor has by default is not what the package's calls give it.
+            left_open = owner is not None and _rests_on_defaults(facts, call, owner) and _is_made(elsewhere, owner)
+            answer = None if left_open else _asked(facts, found, call, ask)
+            if answer is not None:
+                yield answer, (place,)
+                continue
 
-        def through(outer: Inside, caller: Graph = caller, call: Node = call) -> T | None:
-            facts: KnownFacts = outer.facts
-            if outer.graph is not caller:
-                facts = Facts(caller, outer.facts.reach)
-                facts.init = outer.facts
-            return _asked(facts, found, call, ask)
+            def through(
+                outer: Inside, caller: Graph = caller, call: Node = call, wanted: int | None = step
+            ) -> T | None:
+                facts: KnownFacts = outer.facts
+                if outer.graph is not caller:
+                    facts = Facts(caller, outer.facts.reach)
+                    facts.init = outer.facts
+                steps = (at for at, step in _steps(facts, call) if step is None or wanted in (None, step))
+                answers = (_asked(at, found, call, ask) for at in steps)
+                return next((answer for answer in answers if answer is not None), None)
 
-        ways = iter(()) if owner is None else _ways(elsewhere, owner, through, (*chain, owner))
-        counts = left_open and owner is not None and not _is_made(elsewhere, owner, in_constructors=True)
-        for answer, places in ways:
-            yield answer, (place, *places)
-            counts = False
-        if counts and (answer := _asked(facts, found, call, ask)) is not None:
-            yield answer, (place,)  # a configuration that is read may say otherwise
+            ways = iter(()) if owner is None else _ways(elsewhere, owner, through, (*chain, owner))
+            counts = left_open and owner is not None and not _is_made(elsewhere, owner, in_constructors=True)
+            for answer, places in ways:
+                yield answer, (place, *places)
+                counts = False
+            if counts and (answer := _asked(facts, found, call, ask)) is not None:
+                yield answer, (place,)  # a configuration that is read may say otherwise
+
+
+def _steps(facts: KnownFacts, call: Node) -> Iterator[tuple[KnownFacts, int | None]]:
+    """The facts at each step of the loops over sequences of known numbers that the arguments of a call are taken from,
+    `Block(dims[i], heads[i])`, and which step it is; else the facts as they are."""
+    parts = {n: p for n in _taken_by_step(call) for p in [facts.of(n.inputs[0]).parts] if p}
+    counters = [n.attrs["index"] for n in parts if n.attrs["index"] is not None]
+    counts = {len(p) for p in parts.values()}
+    if len(counts) != 1 or (count := counts.pop()) > MOST:
+        yield facts, None
+        return
+    for step in range(count):
+        given: dict[Node, Fact] = {n: constant_fact(step) for n in counters}
+        given |= {n: p[step] for n, p in parts.items() if n.attrs["index"] is None}
+        yield facts.where(given), step
+
+
+def _taken_by_step(call: Node) -> list[Node]:
+    """What the arguments of a call are made of that a loop takes of a sequence: an element for each step, or by its
+    number."""
+    items = [n for n in region(call, ()) if n.op == "item"]
+    counted = {n for n in items if n.inputs[0].op == "call" and n.inputs[0].attrs.get("target") in COUNTING}
+    return sorted(
+        (n for n in items if n not in counted and (n.attrs["index"] is None or n.attrs["index"] in counted)),
+        key=lambda n: n.id,
+    )
 
 
 def is_part(graph: Graph) -> bool:
@@ -151,9 +184,15 @@ def _made(facts: KnownFacts, found: Definition, call: Node) -> Inside | None:
     return facts.constructed(Instance(found, maker=(facts, call), path=SELF))
 
 
-def made_sizes(facts: KnownFacts, known: Mapping[str, int]) -> dict[str, int]:
+def made_sizes(
+    facts: KnownFacts,
+    known: Mapping[str, int],
+    stmt: Statement | None = None,
+    last: Callable[[str], bool] | None = None,
+) -> dict[str, int]:
     """The sizes that the object of a method has by its constructor's arguments, where the package's calls of that give
-    numbers. Where these differ, those of the smallest object. known: sizes that are numbers anyway."""
+    numbers. Where these differ, those of the smallest object, and rather of one that runs a statement. known: sizes
+    that are numbers anyway. last: what calls name arguments whose objects count only where there are no others."""
     attributes = [n for n in facts.graph.nodes if n.op == "attr" and facts.kind(n) in ("scalar", "array")]
     nodes = attributes + [n for n in facts.graph.nodes if n.op in TABLE and TABLE[n.op].kind == "layer"]
     wanted = {name for n in nodes for s in _own_sizes(n, facts) for name in s.names if ".shape[" not in name}
@@ -162,6 +201,7 @@ def made_sizes(facts: KnownFacts, known: Mapping[str, int]) -> dict[str, int]:
     init = None if program is None or owner is None else program.init(owner)
     arguments = [] if init is None else [p for name, p in init.params.items() if name != "self"]
     parts: list[dict[str, int]] = []
+    passing_by: list[dict[str, int]] = []
 
     def ask(made: Facts) -> dict[str, int] | None:
         found: dict[str, int] = {}
@@ -173,17 +213,35 @@ def made_sizes(facts: KnownFacts, known: Mapping[str, int]) -> dict[str, int]:
         solve(sizes, found)
         given = ((name, made.usual(size)[0]) for name, size in made.input_axes.items())
         found.update((name, n) for name, n in given if n is not None and n > 0)
-        if wanted <= found.keys():
+        given_to = made.init.arguments.values() if made.init is not None and last is not None else ()
+        is_last = last is not None and any(map(last, (name for maker, n in given_to for name in _names(maker, n))))
+        if is_last or Inside(facts.graph, made).reached(stmt) is False:
+            passing_by.append(found)
+        elif wanted <= found.keys():
             return found
-        parts.append(found)
+        else:
+            parts.append(found)
         return None
 
     ways = [found for found, _ in as_made(facts.graph, ask)] if nodes else []
     out: dict[str, int] = {}
-    for some in (ways, parts):
-        for way in sorted(some, key=lambda way: (-len(way), math.prod(way.values()))):
+    for some in (ways, parts, passing_by):
+        for way in sorted(some, key=lambda way: _length(way, wanted)):
             out = {**way, **out}
     return out
+
+
+def _names(facts: KnownFacts, node: Node) -> Iterator[str]:
+    """What a constructor calls a value."""
+    yield facts.name_of(node)
+    yield from (name for name, stored in facts.graph.stored.items() if stored is node)
+    yield from (name for name, bound in facts.graph.bindings.items() if any(b.node is node for b in bound))
+
+
+def _length(way: Mapping[str, int], wanted: Set[str]) -> tuple[int, ...]:
+    """How small an object is, of which some sizes are wanted: one of which more are known comes first."""
+    numbers = [n for name, n in way.items() if name in wanted]
+    return -len(numbers), math.prod(numbers), -len(way), math.prod(way.values())
 
 
 def _own_sizes(node: Node, facts: KnownFacts) -> list[Expr]:

@@ -73,6 +73,14 @@ class Block:
         return False
 
     @property
+    def branch(self) -> Block | None:
+        """The innermost branch of an `if` that it is or lies in."""
+        at: Block | None = self
+        while at is not None and at.kind not in ("then", "else"):
+            at = at.parent
+        return at
+
+    @property
     def in_loop(self) -> bool:
         at: Block | None = self
         while at is not None:

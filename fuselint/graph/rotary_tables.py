@@ -126,9 +126,9 @@ def _followed(graph: Graph, group: list[tuple[Node, Turned]]) -> Tabled | None:
 
 
 def _rotated(graph: Graph, root: Node, found: Turned) -> Node:
-    """The node of x."""
+    """The node of x: all of it, where the rest of x joins what is rotated."""
     known = set(region(root, ()))
-    return [n for n in graph.canonical.nodes(found.x) if n in known][-1]
+    return [n for n in graph.canonical.nodes((_turned(graph, root) or found).x) if n in known][-1]
 
 
 def _read(whole: Whole) -> Rotation | None:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 from fuselint.finding import Edit, Finding, Fix, ModelSaving, Seconds, Traffic
-from fuselint.graph.symbols import evaluate
 from fuselint.report import Source, duration, escape, percent, plural, saving, size
 from fuselint.report.style import Style
 
@@ -128,6 +127,8 @@ def _saving(t: Traffic) -> Iterator[str]:
     if launches > 0:
         fewest = t.least if t.otherwise is not None and t.otherwise.kernels_now != t.kernels_now else ""
         parts.append(f"{fewest}{plural(launches, 'launch')} fewer (counted)")
+    elif t.most[1] > 0 and (dtype := saving.only_in(t)):
+        parts.append(f"{plural(t.most[1], 'launch')} fewer in {dtype} (counted)")
     names = ", ".join(f"{name}: {meaning}" for name, meaning in t.symbols.items() if meaning and meaning != name)
     if t.calls is not None:
         parts.append(f"called {plural(t.calls, 'time')} in the recorded run")
@@ -143,10 +144,10 @@ def _amount(t: Traffic, launches: int) -> str:
     assert t.saved_at is not None
     if not t.saved_at and not launches and t.otherwise is None:
         return "saves nothing"
-    own = evaluate(t.bytes_now, t.numbers) - evaluate(t.bytes_fused, t.numbers) if t.otherwise is not None else 0
-    if t.otherwise is not None and t.saved_at <= 0 < own:
+    if (dtype := saving.only_in(t)) and t.otherwise is not None:
         less = f"costs {size(-t.saved_at)}" if t.saved_at else "saves nothing"
-        return f"saves {size(own)} in {t.dtype}, {less} in {t.otherwise.dtype}"
+        other = t.dtype if dtype == t.otherwise.dtype else t.otherwise.dtype
+        return f"saves {size(t.most[0])} in {dtype}, {less} in {other}"
     if t.saved_at < 0:
         s = t.seconds
         costs = "costs" if t.otherwise is None else "may cost"

@@ -21,7 +21,17 @@ TYPICAL = "at sizes of a typical model where nothing says any"
 
 def brief(t: Traffic | None) -> str:
     """At most a few words; "" where nothing is saved."""
-    if t is None or not t.saved_at:
+    if t is None:
+        return ""
+    if dtype := only_in(t):
+        other = t.otherwise.saves if t.otherwise is not None else None
+        part = t.saves if dtype == t.dtype else other
+        if not t.typical:
+            return f"{size(t.most[0])} in {dtype}"
+        if part is None or part.share is None:
+            return f"{part.bytes} bytes in {dtype}" if part is not None else ""
+        return f"{'' if part.exact else 'about '}{_percent(part.share)} in {dtype}"
+    if not t.saved_at:
         return ""
     if not t.typical:
         return f"{t.least}{size(t.saved_at)}"
@@ -30,6 +40,13 @@ def brief(t: Traffic | None) -> str:
         least = "" if len(set(shares)) == 1 else t.least
         return f"{least}{_about(t)}{_percent(min(shares))}"
     return f"{t.least}{amount} bytes" if amount else ""
+
+
+def only_in(t: Traffic) -> str:
+    """The dtype in which bytes are saved, where none are in the other; "" where that is not so."""
+    if t.otherwise is None or t.saved_at is None or t.otherwise.saved_at is None or not t.saved_at <= 0 < t.most[0]:
+        return ""
+    return t.otherwise.dtype if t.otherwise.saved_at > 0 else t.dtype
 
 
 def in_shares(t: Traffic) -> str:

@@ -299,6 +299,10 @@ def _field_default(node: ast.expr, module: ModuleSummary) -> Any:
         for keyword in node.keywords:
             if keyword.arg == "default":
                 node = keyword.value
+            elif keyword.arg == "default_factory" and isinstance(keyword.value, ast.Lambda):
+                made = keyword.value.body
+                if isinstance(made, (ast.List, ast.Tuple)):  # a list of numbers is read as a tuple is
+                    node = ast.Tuple(made.elts, ast.Load())
     return evaluate(node, module.imports, module.constants)
 
 

@@ -20,7 +20,7 @@ from fuselint.graph.facts import Facts
 from fuselint.graph.gates import Gates, version_of
 from fuselint.graph.likely import likely
 from fuselint.graph.makers import is_part, made_sizes, numbered, rests_on, solve
-from fuselint.graph.model import PROPERTIES, Graph, Node, region
+from fuselint.graph.model import PROPERTIES, Block, Graph, Node, Statement, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr, product, readable
@@ -30,7 +30,7 @@ from fuselint.graph.unstated import counted, merged
 from fuselint.rates import Rates, rates_of, total
 from fuselint.rulebook import Synthesised
 from fuselint.traffic.apart import apart, shapes_of_tables, unbroadcast
-from fuselint.traffic.branches import one_way
+from fuselint.traffic.branches import contradicted, one_way
 from fuselint.traffic.fused import kernels_of
 from fuselint.traffic.kernels import Bytes, Kernel, launched, launches
 from fuselint.traffic.known import Known, Number, role
@@ -124,9 +124,12 @@ def saving(graph: Graph, match: Match, settings: Settings, known: Known | None =
     """The region's traffic before, and that of the fused kernels with what others still read of the region."""
     known = known or what_is_known(settings, graph.context.qualname)
     if known.config is None and not known.ran:
-        if graph not in _by_default:
-            _by_default[graph] = by_default(graph)
-        known = replace(known, usual=_by_default[graph])
+        stmt = match.root.top_stmt
+        branch = None if stmt is None else stmt.block.branch
+        usual = _by_default.setdefault(graph, {})
+        if branch not in usual:
+            usual[branch] = by_default(graph, stmt)
+        known = replace(known, usual=usual[branch])
     region = count(graph, match, settings, known)
     grown = {name for name in _repeats(region) if known.usual.get(name) == 1}
     known = replace(known, usual={name: n for name, n in known.usual.items() if name not in grown}, cache={})
@@ -142,13 +145,13 @@ def _repeats(region: Region) -> Iterator[str]:
             yield from [times.bare] if times.bare is not None else []
 
 
-_by_default: WeakKeyDictionary[Graph, Mapping[str, int]] = WeakKeyDictionary()
+_by_default: WeakKeyDictionary[Graph, dict[Block | None, Mapping[str, int]]] = WeakKeyDictionary()
 
 
-def by_default(graph: Graph) -> Mapping[str, int]:
+def by_default(graph: Graph, stmt: Statement | None = None) -> Mapping[str, int]:
     """The sizes of a function that the package makes numbers. Its calls: in all shapes that they give. The defaults of
     its configurations and constructors, and what all constructors of the package give its object: where these have a
-    number, in the shape of the same value."""
+    number, in the shape of the same value. stmt: what is to run with them."""
     facts, usual = graph.facts, graph.usual
     given = {name: axis.least for name, axis in given_axes(graph).items() if axis.least is not None}
     found: dict[str, set[int]] = {}
@@ -168,8 +171,14 @@ def by_default(graph: Graph) -> Mapping[str, int]:
     known = {name: n for name, n in counted if "." in name and n > 0}
     known |= {name: numbers.pop() for name, numbers in found.items() if len(numbers) == 1}
     solve(sizes, known)
-    made = made_sizes(facts, known)
-    return {name: n for name, n in given.items() if n > 1} | known | made
+    made = made_sizes(facts, known, stmt, last=_is_of_heads)  # a norm of heads has more rows than others
+    out = {name: n for name, n in given.items() if n > 1} | known | made
+    never_so = contradicted(graph, stmt, out)
+    return {name: n for name, n in out.items() if name not in never_so}
+
+
+def _is_of_heads(name: str) -> bool:
+    return role(name) == "head"
 
 
 def saves_where_compiled(graph: Graph, match: Match) -> bool:
@@ -249,7 +258,16 @@ def _roles(graph: Graph, facts: KnownFacts) -> dict[str, str]:
     what those are by default that are one of several."""
     called = {name: {role(s.bare or "") for s in axis.sizes} for name, axis in given_axes(graph).items()}
     heads = {name: next(iter(roles)) for name, roles in called.items() if ".shape[" in name and roles in HEADS}
-    return heads | dict(_chosen(graph)) | dict.fromkeys(_batches(facts), "batch")
+    return dict(_widths(graph)) | heads | dict(_chosen(graph)) | dict.fromkeys(_batches(facts), "batch")
+
+
+def _widths(graph: Graph) -> Iterator[tuple[str, str]]:
+    """The last axes of what layers give, where names don't say what for: features too where they are moved forward."""
+    for node in graph.nodes:
+        shape = graph.facts.shape(node) if node.op in TABLE and TABLE[node.op].kind == "layer" else None
+        size = None if shape is None or not shape.dims else shape.dims[-1].bare
+        if size is not None and ".shape[" not in size and role(size) == "other":
+            yield size, "features"
 
 
 def _chosen(graph: Graph) -> Iterator[tuple[str, str]]:
@@ -274,7 +292,7 @@ def _has_heads(base: str, given: Mapping[str, Axis]) -> bool:
     axes = [a for i in range(1, HEADED_RANK + 1) if (a := given.get(f"{base}.shape[-{i}]")) is not None]
     named = [{role(s.bare or "") for s in a.sizes} in HEADS for a in axes]
     if len(axes) < HEADED_RANK:
-        return named[1:] == [True, False]  # (length, heads, width)
+        return named[1:] in ([True, False], [False, True])  # (length, heads, width), or heads first
     return sum(n or a.number is not None for n, a in zip(named[1:3], axes[1:3], strict=True)) == 1
 
 

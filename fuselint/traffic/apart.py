@@ -14,7 +14,8 @@ from typing import Literal, get_args
 
 import libcst as cst
 
-from fuselint.graph.model import Node, Slice
+from fuselint.graph.callers import has_rows
+from fuselint.graph.model import Graph, Node, Slice, region
 from fuselint.graph.ops import TABLE
 from fuselint.graph.shapes import Shape
 from fuselint.graph.symbols import Expr
@@ -177,7 +178,7 @@ def apart(traced: Trace, region: Collection[Node], results: Iterable[Node], also
         text = _readable(whole, lead if whole is node and cut is None else traced.facts.name_of(whole))
         if _is_total(array):
             text = text or node.op
-        use = "vector" if _is_total(array) else _use(whole, text)
+        use = "vector" if _is_total(array) else _use(traced.facts.graph, whole, text)
         if cut is not None and cut.lead is None and use != "vector":
             continue  # its shape is known
         unnamed = unnamed or (not text and use == "activation" and lead.startswith("%"))
@@ -198,7 +199,7 @@ def shapes_of_tables(traced: Trace) -> Iterator[Shape]:
     for node, array in traced.made.items():
         if isinstance(array, Array) and not array.primitive and array.shape is not None:
             whole = _whole(node)
-            if _use(whole, _readable(whole, traced.facts.name_of(whole))) == "table":
+            if _use(traced.facts.graph, whole, _readable(whole, traced.facts.name_of(whole))) == "table":
                 yield array.shape
 
 
@@ -295,7 +296,7 @@ def _readable(node: Node, lead: str) -> str:
     return f"({text})" if isinstance(node.cst, cst.BinaryOperation) else text
 
 
-def _use(node: Node, text: str) -> Use:
+def _use(graph: Graph, node: Node, text: str) -> Use:
     if isinstance(node.cst, cst.BinaryOperation) and text.startswith("("):
         parts = re.split(r"\s[-+*/@%]+\s", text[1:-1])  # as large as its largest part
         return max((_use_of_name(p) or "activation" for p in parts), key=lambda use: LARGER[use])
@@ -303,8 +304,9 @@ def _use(node: Node, text: str) -> Use:
         return "activation"  # a row for each token
     if node.op in ("cos", "sin"):
         return "table"
-    if _is_modulation(node):
-        return "vector"
+    if (whole := _modulation(node)) is not None:
+        made_of = [n for n in region(whole, ()) if n.op == "param"]
+        return "activation" if any(has_rows(graph, n) for n in made_of) else "vector"
     owner = re.search(r"(\w+)\.weight'*$", text)
     if owner is not None and owner.group(1) != "self" and not re.search(NORMS, owner.group(1).lower()):
         return "activation"  # of a layer: a matrix
@@ -313,17 +315,18 @@ def _use(node: Node, text: str) -> Use:
     return said or ("vector" if is_weight else "activation")
 
 
-def _is_modulation(node: Node) -> bool:
-    """`_, _, gate, _ = mx.split(layer(t), 4, axis=-1)`, or what is computed of it: no activation has so many parts."""
+def _modulation(node: Node) -> Node | None:
+    """layer(t) of `_, _, gate, _ = mx.split(layer(t), 4, axis=-1)`, or of what is computed of that: no activation has
+    so many parts."""
     while (op := TABLE.get(node.op)) is not None and op.kind in ("unary", "cast", "binary"):
         arrays = [n for n in node.inputs if n.op != "const"]
         if len(arrays) != 1:
-            return False
+            return None
         node = arrays[0]
     split = node.inputs[0] if node.op == "item" and node.inputs else None
     if split is None or split.op != "split" or not isinstance(parts := split.attrs.get("indices_or_sections"), int):
-        return False
-    return parts >= MODULATING and split.attrs.get("axis") == -1
+        return None
+    return split.inputs[0] if parts >= MODULATING and split.attrs.get("axis") == -1 else None
 
 
 def _use_of_name(text: str) -> Use | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from fuselint.graph.fact import compute
 from fuselint.graph.model import Graph, Node, Statement
+from fuselint.graph.ops import TABLE
 
 if TYPE_CHECKING:
     from fuselint.rulebook import Match
@@ -33,6 +35,25 @@ def one_way(graph: Graph, match: Match, absent: Collection[Node]) -> set[Node]:
             then, other = (ways[kind] & kept for kind in ("then", "else"))
             kept -= other if len(then) >= len(other) else then
     return kept
+
+
+def contradicted(graph: Graph, stmt: Statement | None, numbers: Mapping[str, int]) -> frozenset[str]:
+    """The names of sizes that can't be these numbers where control comes to a statement: `if n_kv != n:` around it."""
+    out: set[str] = set()
+    at = None if stmt is None else stmt.block.branch
+    while at is not None:
+        owner = at.owner.cst if at.owner is not None else None
+        test = graph.values.get(owner.test) if isinstance(owner, cst.If) else None
+        tests = test.inputs if test is not None and test.op == "and" and at.kind == "then" else (test,)
+        for compared in tests:
+            op = None if compared is None else TABLE.get(compared.op)
+            sizes = [] if compared is None or op is None else [graph.facts.size(n) for n in compared.inputs]
+            values = [None if s is None else s.substitute(numbers).value() for s in sizes]
+            holds = compute((op.operator if op is not None else None) or "", values)
+            if isinstance(holds, bool) and holds is not (at.kind == "then"):
+                out.update(name for s in sizes if s is not None for name in s.names)
+        at = None if at.parent is None else at.parent.branch
+    return frozenset(out)
 
 
 def _never_taken(graph: Graph, owner: Statement, absent: Collection[Node]) -> str:

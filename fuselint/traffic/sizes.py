@@ -470,7 +470,10 @@ class Sizes:
         if pairs is not None:
             return pairs
         if meaning is not None and meaning.names.isdisjoint(within | {name}):
-            return self._meant(meaning, known, within | {name}) or known.of_role(self._role(name))
+            found = self._meant(meaning, known, within | {name})
+            if found is None and self._role(name) == "batch" and len(meaning.names) > 1:
+                return known.of_role("batch")[0], "typical"  # of each of a batch several: windows, or groups of rows
+            return found or known.of_role(self._role(name))
         return known.of_role(self._role(name))
 
     def _given(self, name: str, known: Known) -> Number | None:

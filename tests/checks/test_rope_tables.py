@@ -15,6 +15,7 @@ from fuselint.config import Settings
 from fuselint.finding import Finding
 from fuselint.graph.model import region
 from fuselint.graph.program import Program
+from fuselint.graph.symbols import evaluate
 from fuselint.graph.wholes import wholes
 from fuselint.source.project import summarise
 from fuselint.source.screen import screen
@@ -580,3 +581,37 @@ def test_positions_that_another_file_gives_are_not_counted_here(given: bool, tmp
     (result,) = check_paths([tmp_path / "turn.py"], select=["FUS221", "FUS301"], cache=False)
     codes = {f.code for f in result.findings}
     assert codes == ({"FUS301"} if given else {"FUS221", "FUS301"})
+
+
+PARTIAL = """
+def turn(x):
+    return mx.stack([-x[..., 1::2], x[..., 0::2]], axis=-1).reshape(x.shape)
+
+
+def rotate(q, k, cos, sin):
+    n = cos.shape[-1]
+    q1, q2 = q[..., :n], q[..., n:]
+    k1, k2 = k[..., :n], k[..., n:]
+    q1 = q1 * cos + turn(q1) * sin
+    k1 = k1 * cos + turn(k1) * sin
+    return mx.concatenate([q1, q2], axis=-1), mx.concatenate([k1, k2], axis=-1)
+
+
+"""
+
+
+def test_keys_that_keep_a_rest_are_counted_as_queries_are() -> None:
+    (found,) = findings(
+        HEAD
+        + PARTIAL
+        + TABLES.replace("mx.concatenate([a, a], axis=-1)", "mx.repeat(a, 2, axis=-1)")
+        + ATTENTION
+        + MODEL
+    )
+    t = found.traffic
+    assert t is not None
+    numbers = {**dict.fromkeys(t.symbols, 6), "H": 4, "G": 2}
+    both, alone = (evaluate(t.bytes_now, {**numbers, **n}) for n in ({}, {"G": 0}))
+    none = evaluate(t.bytes_now, {**numbers, "H": 0, "G": 0})
+    assert "T" not in t.symbols or "rows" not in t.symbols["T"]
+    assert (both - alone) * 2 == alone - none

@@ -210,6 +210,25 @@ def test_full_gives_a_share_and_a_formula_where_nothing_says_a_size(changed: dic
     )
 
 
+@pytest.mark.parametrize(("dtype", "other"), [("bf16", "f32"), ("f32", "bf16")])
+def test_what_saves_in_one_dtype_alone_says_so(dtype: str, other: str) -> None:
+    """Not that nothing is saved: in the other dtype the code does nothing that could be spared."""
+    t = replace(KNOWN, saved_at=0, launches_fewer=0, most=(268_000_000, 2), model=None, saves=HALF)
+    nothing = narrow(t, Saved("0", 0.0, exact=True), True)
+    t = replace(t, otherwise=nothing)
+    if dtype == "f32":
+        saves = replace(nothing, saved_at=268_000_000, saves=t.saves)
+        t = replace(t, otherwise=saves, saves=nothing.saves)
+    text = render("full", replace(FINDING, traffic=t))
+    assert (
+        f"saves 268 MB in {dtype}, saves nothing in {other} at T=2048 D=4096 bf16 or f32 (D from the config); "
+        f"2 launches fewer in {dtype} (counted)"
+    ) in text
+    assert f"| 268 MB in {dtype} |" in render("markdown", replace(FINDING, traffic=t))
+    unsized = replace(t, sources={"T": "phase", "D": "typical"}, assumed=("D",))
+    assert f"| 50 % in {dtype} |" in render("markdown", replace(FINDING, traffic=unsized))
+
+
 def test_full_says_how_sizes_can_be_said() -> None:
     at = dict.fromkeys("ABCDE", 8)
     (line,) = saving_lines(**{**UNSIZED, "saves": HALF, "at": at, "sources": dict.fromkeys(at, "typical")})

@@ -438,3 +438,46 @@ def test_a_weight_that_may_be_none_has_the_dtype_that_loading_gives_it(tmp_path:
     now = moved((q, q, scores), (scores, scores), (scores, scores), (scores, q, q))
     sizes = {"b": 2, "n": 5, "heads": 4, "D": 2, "d": 8, "B": 2, "H": 4, "L": 5, "S": 5}
     assert evaluate(t.bytes_now, {n: sizes[n.rsplit(".", 1)[-1]] for n in t.symbols}) == now
+
+
+BY_FRAME = """
+class Block(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.parts = nn.Linear(dim, 6 * dim)
+
+    def __call__(self, x, c):
+        a, b, d, e, f, g = mx.split(self.parts(c), 6, axis=-1)
+        return self.norm(x) * (1 + a) + b
+
+
+class Model(nn.Module):
+    def __init__(self, dim: int = 48):
+        super().__init__()
+        self.frames, self.times = nn.Linear(7, dim), nn.Linear(1, dim)
+        self.blocks = [Block(dim) for _ in range(2)]
+
+    def __call__(self, x, frames, t):
+        c = GIVEN
+        for block in self.blocks:
+            x = block(x, c)
+        return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ("self.frames(frames) + self.times(t)[:, None, :]", 2048 * 48),
+        ("self.frames(frames)[:, None] + self.times(t)[:, None]", 48),
+        ("self.frames(frames) + self.times(t)", 48),
+        ("self.times(t)[:, None]", 48),
+    ],
+)
+def test_what_modulates_each_row_is_as_large_as_the_rows(tmp_path: Path, given: str, size: int) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("import mlx.core as mx\nimport mlx.nn as nn\n" + BY_FRAME.replace("GIVEN", given))
+    (result,) = check_paths([path], select=["FUS301"], cache=False)
+    (t,) = [f.traffic for f in result.findings if f.traffic is not None]
+    assert t.saved_at == 2 * 2 * (2048 * 48 + size)
