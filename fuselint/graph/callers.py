@@ -412,6 +412,7 @@ class Callers:
 def _axis(given: Sequence[tuple[frozenset[Expr], int | None]], least: int | None, every: bool = True) -> Axis:
     numbers = {n for _, n in given}
     sizes = frozenset[Expr]().union(*(sizes for sizes, _ in given))
+    every = every and None not in numbers
     return Axis(numbers.pop() if len(numbers) == 1 else None, least, sizes, every)
 
 

@@ -138,6 +138,7 @@ class Detector(nn.Module):
         ("400", "", (), 1),
         ("config.count", "", (), 1),
         ("300", " + self.attention(x)", (), 1),
+        ("300", " + self.attention(mx.reshape(x, (x.shape[0], -1, 256)))", (), 1),
     ],
 )
 def test_attention_of_few_chosen_queries(chosen: str, more: str, hot: tuple[str, ...], count: int) -> None:
