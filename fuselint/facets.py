@@ -20,6 +20,7 @@ from itertools import chain
 from typing import Any
 
 from fuselint.errors import UnreadableFile
+from fuselint.graph.dtypes import FLOAT
 from fuselint.package import reads_of
 from fuselint.source.links import Call, Links
 from fuselint.source.mentions import EVERY as EVERY_KEY
@@ -171,7 +172,7 @@ class Edit:
         return None if function is None else self.texts[which][function.span.start : function.span.end]
 
     def _written(self, unit: str, which: int) -> object:
-        """The text of a function without comments and empty lines."""
+        """The text of a function without comments, empty lines and what its docstring says of no dtype."""
         text = self._text(unit, which)
         if text is None:
             return None
@@ -179,7 +180,12 @@ class Edit:
             found = list(tokenize.generate_tokens(io.StringIO(text).readline))
         except (tokenize.TokenError, SyntaxError):  # of a lambda in brackets
             return text
-        return [(t.type, t.string, t.start[1]) for t in found if t.type not in (tokenize.COMMENT, tokenize.NL)]
+        found = [t for t in found if t.type not in (tokenize.COMMENT, tokenize.NL)]
+        written = [(t.type, t.string, t.start[1]) for t in found]
+        prose = _prose(found)
+        if prose is not None:
+            written[prose : prose + 2] = [(tokenize.STRING, "", found[prose].start[1])]  # with the end of its line
+        return written
 
     @cached_property
     def alike(self) -> frozenset[str]:
@@ -320,6 +326,17 @@ class Edit:
 
 BY_FUNCTION = frozenset({"suites", "by_function", "within", "assigned", "bound", "handed"})
 """Parts of mentions whose keys are functions."""
+
+
+def _prose(tokens: Sequence[tokenize.TokenInfo]) -> int | None:
+    """Which token of a function is its docstring, if that is a plain one that names no dtype: of docstrings, nothing
+    else is read (`graph.documented`). That there is one still counts."""
+    at = next((i for i, t in enumerate(tokens) if t.type == tokenize.INDENT), None)
+    if at is None or [t.type for t in tokens[at + 1 : at + 3]] != [tokenize.STRING, tokenize.NEWLINE]:
+        return None
+    text = tokens[at + 1].string
+    is_plain = text[0] in "\"'" and "\\" not in text  # an f-string computes, an escape hides what is named
+    return at + 1 if is_plain and not any(dtype in text for dtype in FLOAT) else None
 
 
 def _others(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:

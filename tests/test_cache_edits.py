@@ -425,6 +425,36 @@ def test_an_edit_that_others_see_nothing_of(root: Path, monkeypatch: pytest.Monk
     assert now == fresh()
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "is_seen"),
+    [
+        ('"""Angles of each place."""', '"""The angles at each place."""', False),
+        ('"""Angles of each place."""', "'Angles.'", False),
+        ('"""Angles.\n\n    d: a size.\n    """', '"""Angles.\n\n    d: the size.\n    """', False),
+        ('"""Angles.\n\n    n: float16 array.\n    """', '"""Angles.\n\n    n: float32 array.\n    """', True),
+        ('"""Angles.\n\n    n: an array.\n    """', '"""Angles.\n\n    n: float32 array.\n    """', True),
+        ('"""Angles."""', 'f"""{n}"""', True),
+        ('f"""{n}"""', 'f"""{(n := 2)}"""', True),
+        ('"""Angles."""', "n = 4", True),
+        ('note = "Angles"', 'note = "angles"', True),
+    ],
+)
+def test_a_docstring_that_says_no_dtype(
+    root: Path, monkeypatch: pytest.MonkeyPatch, before: str, after: str, is_seen: bool
+) -> None:
+    """Of a function that another file inlines."""
+    head = "def angles(n: int, d: int):\n"
+    name, text = edited("pack/helpers.py", head, f"{head}    {before}\n")
+    assert text is not None
+    write(Path(name), text)
+    cached()
+    again = analysed(monkeypatch)
+    write(Path(name), text.replace(before, after))
+    now = cached()
+    assert ("pack/model.py" in again) == is_seen
+    assert now == fresh()
+
+
 def test_an_edit_that_answers_rest_on(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who calls a function is asked again; who is told the same is not analysed again."""
     write(Path("pack/apart.py"), APART)
