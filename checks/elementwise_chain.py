@@ -49,13 +49,14 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import islice
 from typing import Any
 
 import libcst as cst
 
 from fuselint.finding import Numerics, Obligation
 from fuselint.graph import ops
-from fuselint.graph.callers import is_given_an_array
+from fuselint.graph.callers import given, is_given_an_array
 from fuselint.graph.chains import ARITHMETIC, Chain, before_cast, chains, may_chain, parts
 from fuselint.graph.fuse import compiled
 from fuselint.graph.identities import none_test
@@ -201,6 +202,9 @@ NUMBERS = ("scalar", "unknown")
 
 SELECTIONS = frozenset({"argpartition", "argsort", "argmax", "argmin", "topk"})
 
+MOST_CALLS = 20
+"""Calls of a function that are looked at, at most."""
+
 LONGEST_TEXT = 60
 """Characters of an expression that stands in a message."""
 
@@ -315,11 +319,16 @@ class _Reading:
             arguments = [n for n in arrays if n.op == "param"]
             if not arguments or not every <= {"unknown", "weight"} or len(self.chain.nodes) < 3:
                 return False
-            if not self.origins.speaks_of_arrays:
+            if not self.origins.speaks_of_arrays and any(map(self.is_given_no_array, arguments)):
                 return False
         if self.only_selects():
             return False  # scores of a router or sampler: a few numbers a token
         return not self.builds_a_mask() or any("computed" in o for o in found)
+
+    def is_given_no_array(self, parameter: Node) -> bool:
+        """Whether the package calls the function, and no call shows an array there: it may be times of a clock."""
+        calls = list(islice(given(self.graph, parameter), MOST_CALLS))
+        return bool(calls) and not any(caller.facts.kind(argument) == "array" for caller, argument in calls)
 
     def is_normalisation(self, found: list[frozenset[str]]) -> bool:
         """`(image - mean) / std` with constants: work of a processor, before or after the model."""
@@ -783,7 +792,8 @@ COUNTEREXAMPLES = (
         why="what a reduction reads is written to memory anyway",
     ),
     Example(
-        HEAD + "def speedup(ours, theirs):\n    return -((ours - theirs) / ours) * 100\n",
-        why="no operation of MLX's and no layer: times in seconds, for all that is known",
+        HEAD + "def speedup(ours, theirs):\n    return -((ours - theirs) / ours) * 100\n\n\n"
+        'def show(times):\n    print(speedup(times["ours"], times["theirs"]))\n',
+        why="no operation of MLX's, no layer, and no call that shows an array: times in seconds, for all that is known",
     ),
 )

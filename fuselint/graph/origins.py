@@ -65,7 +65,7 @@ class Origins:
 
     @cached_property
     def speaks_of_arrays(self) -> bool:
-        """Whether a function calls MLX itself, or the file holds layers: else its numbers may be those of a clock."""
+        """Whether a function calls MLX itself, or the file holds layers."""
         layers = any(held.is_module for held in self.graph.module.classes.values())
         return layers or any(n.op in TABLE and is_called(n) for n in self.graph.nodes)
 

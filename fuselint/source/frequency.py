@@ -19,7 +19,7 @@ from pathlib import PurePath
 from fuselint.source.conditions import outcome
 from fuselint.source.folders import python_files
 from fuselint.source.mentions import Loop, Mention, Suites, Test
-from fuselint.source.modules import Definition, Modules, Remembered, is_test, is_unit_test
+from fuselint.source.modules import Definition, Modules, Remembered, is_test, is_unreleased
 from fuselint.source.notes import FILES
 from fuselint.source.project import MISSING, MODULE, FunctionSummary, unit_of
 from fuselint.source.scopes import dotted
@@ -160,8 +160,8 @@ class Frequencies:
         return whole
 
     def _of(self, found: Definition) -> Frequency:
-        if is_unit_test(found.path, self.top):
-            return Frequency(NEVER, "a test")
+        if is_unreleased(found.path, self.top):
+            return Frequency(NEVER, "a test or benchmark")
         if self.is_unused(found):
             return Frequency(NEVER, "nothing in the package uses it")
         waiting, seen = [(found, False)], {(found, False)}

@@ -94,8 +94,10 @@ TESTS = re.compile(
 """Paths of files whose calls don't count."""
 
 
-UNIT_TESTS = re.compile(r"(^|[/\\])(tests?|conftest\.py|test_[^/\\]*\.py|[^/\\]*_test\.py)([/\\]|$)")
-"""Paths of files that only a test run reads."""
+UNRELEASED = re.compile(
+    r"(^|[/\\])(tests?|benchmarks?|conftest\.py|test_[^/\\]*\.py|bench[^/\\]*\.py|[^/\\]*_test\.py)([/\\]|$)"
+)
+"""Paths of files that only tests and benchmarks run."""
 
 
 def is_test(path: str, top: str) -> bool:
@@ -103,9 +105,9 @@ def is_test(path: str, top: str) -> bool:
     return TESTS.search(os.path.relpath(path, top)) is not None
 
 
-def is_unit_test(path: str, top: str) -> bool:
-    """Whether a file of the package in the folder `top` holds tests alone."""
-    return UNIT_TESTS.search(os.path.relpath(path, top)) is not None
+def is_unreleased(path: str, top: str) -> bool:
+    """Whether a file of the package in the folder `top` holds tests or benchmarks."""
+    return UNRELEASED.search(os.path.relpath(path, top)) is not None
 
 
 BESIDE = " of a loop"

@@ -372,7 +372,8 @@ def test_calls_of_tests_do_not_count(package: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "count"), [("tests/run.py", 0), ("test_run.py", 0), ("run_test.py", 0), ("latest.py", 1)]
+    ("path", "count"),
+    [("tests/run.py", 0), ("test_run.py", 0), ("run_test.py", 0), ("bench_run.py", 0), ("latest.py", 1)],
 )
 def test_what_a_test_runs_is_silent(tmp_path: Path, path: str, count: int) -> None:
     file = tmp_path / "pkg" / path
