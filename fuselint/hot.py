@@ -130,12 +130,15 @@ what is, and runs once for each call of it."""
 FEW = frozenset(["FUS106", "FUS301", "FUS302"])
 """Rules that find work which may be on few numbers, and spare few launches of it each."""
 
+STEPS = FEW | {"FUS203", "FUS231", "FUS261"}
+"""These, and rules that make one kernel of two: of a vector, that spares the launch alone."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """What a finding spares at most to be nothing where it stands. launches: None for any number. said: what must be
     known of the sizes: SAID (by the package or the usual phase), KNOWN (all stated, or a prompt's rows are among them),
-    ROWS (these, or heads are all there is), or nothing.
+    ROWS (these, or heads are all there is), VECTOR (there is one row, however wide), or nothing.
     """
 
     where: str
@@ -145,13 +148,15 @@ class Limit:
     codes: frozenset[str] | None = None
 
 
-SAID, KNOWN, ROWS = "said", "known", "rows"
+SAID, KNOWN, ROWS, VECTOR = "said", "known", "rows", "vector"
 
 LIMITS = (
     Limit(ONCE, None, 4 << 20, KNOWN),  # nothing beside a pass
     Limit(OUTSIDE, 2, 100_000, codes=FEW),
     Limit(LAYERS, 2, 64 << 10, SAID, FEW),  # beside some thirty launches, in less time than one takes
     Limit(ANYWHERE, 2, 128 << 10, SAID, frozenset(["FUS101", "FUS102"])),  # keys or a mask of a few tokens
+    Limit(ANYWHERE, 1, 64 << 10, VECTOR, STEPS),  # also in a loop, beside products with whole weights
+    Limit(ANYWHERE, 0, 40 << 20, codes=SMALL),  # as many launches as before, and a few bytes less
     Limit(ANYWHERE, 1, 1 << 20, ROWS, FEW - {"FUS302"}),  # one number for each head and token, in one launch's time
 )
 
@@ -178,13 +183,16 @@ def _is_said(wanted: str, traffic: Traffic) -> bool:
         return rows or traffic.uses in (("heads",), ("kv_heads",))
     if wanted == KNOWN:
         return rows or not traffic.assumes_sizes
-    if wanted == SAID and not {*traffic.sources.values()} <= {"typical", "assumed", "phase"}:
+    if wanted and not {*traffic.sources.values()} <= {"typical", "assumed", "phase"}:
         return False  # a user may state those of one token
+    if wanted == VECTOR:
+        return bool(traffic.uses) and WIDTHS.issuperset(traffic.uses)
     uses = dict(zip(traffic.at, traffic.uses, strict=True))
     return not wanted or all(uses.get(name) in HEADS for name in traffic.typical)  # of heads there are never many
 
 
 HEADS = frozenset({"heads", "kv_heads"})
+WIDTHS = frozenset({"features", "inner"})
 
 
 LARGEST = 200

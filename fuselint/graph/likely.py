@@ -15,7 +15,7 @@ from fuselint.graph.across import MARK
 from fuselint.graph.indexing import indexed
 from fuselint.graph.model import Node, Slice
 from fuselint.graph.op import REFUSED
-from fuselint.graph.ops import TABLE
+from fuselint.graph.ops import TABLE, resolve_call
 from fuselint.graph.ops_rules import same
 from fuselint.graph.shapes import SCALAR, Shape
 from fuselint.graph.symbols import Expr
@@ -138,7 +138,7 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
     elif node.op == "call" and any(c.op is not None and c.op.shape is same for c in facts.callees(node)):
         found = likely(source, facts, depth + 1)
     elif node.op == "call":
-        found = _returned(node, facts, depth)
+        found = _returned(node, facts, depth) or _of_listed(node, source, facts, depth)
     elif node.op == "fast.scaled_dot_product_attention":
         found = likely(source, facts, depth + 1)
         width = _width(node.inputs[2], facts, depth + 1) if len(node.inputs) > 2 else None
@@ -198,6 +198,19 @@ def _returned(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
     shapes = [likely(n, f, depth + 1) for n, f in sorted(returned, key=lambda r: r[0].op == "param")]
     fit = [s for s in shapes if s is not None and s.lead is None]
     return next((s for s in fit if not any(MARK in name for d in s.dims for name in d.names)), None)
+
+
+def _of_listed(node: Node, source: Node, facts: KnownFacts, depth: int) -> Shape | None:
+    """What one of a list of MLX's layers gives, `for layer in self.layers: x = layer(x)`: the axes of its argument, of
+    which a product with a weight has another last one."""
+    owner, _, method = (node.attrs.get("target") or "").rpartition(".")
+    op = resolve_call(owner) if method == "__call__" else None
+    shape = likely(source, facts, depth + 1) if op is not None and op.kind in ("layer", "activation") else None
+    if op is None or shape is None or shape.lead is not None or not shape.dims:
+        return None
+    if op.shape is same:
+        return shape
+    return shape.replace(-1, (Expr.name(f"{facts.name_of(node)}.shape[-1]"),)) if op.name == "nn.Linear" else None
 
 
 def _by_rule(node: Node, facts: KnownFacts, depth: int) -> Shape | None:

@@ -554,3 +554,66 @@ class Adapter(nn.Module):
     t = costs(tmp_path / "a.py", text)
     assert t.at["D"] == 144
     assert t.sources["D"] == "assumed"
+
+
+LISTED = """
+class Decoder(nn.Module):
+    def __init__(self, dims, count):
+        super().__init__()
+        self.layers = [nn.Linear(dims, dims) for _ in range(count)]
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = nn.relu(layer(x)) ** 2
+        return x
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.decoder = Decoder(320, 3)
+
+    def __call__(self, hidden, weights: mx.array):
+        return self.decoder(hidden.reshape(GIVEN)) * weights
+"""
+
+
+def test_what_a_list_of_layers_is_given_as_one_vector_is_too_little(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(HEAD + LISTED.replace("GIVEN", "-1"))
+    (result,) = check_paths([tmp_path / "a.py"], select=["FUS261"], cache=False)
+    assert not result.findings
+    (result,) = check_paths([tmp_path / "a.py"], select=["FUS261"], cache=False, hot=["*"])
+    (found,) = result.findings
+    assert found.traffic is not None
+    assert not {"rows", "length", "batch"} & {*found.traffic.uses}
+
+
+def test_what_a_list_of_layers_is_given_in_rows_has_them(tmp_path: Path) -> None:
+    t = costs(tmp_path / "a.py", LISTED.replace("GIVEN", "-1, 320"), "FUS261")
+    assert 2048 in t.at.values()
+    assert t.saved_at is not None
+    assert t.saved_at >= 4 * 2048 * 320
+
+
+COMPILED_NORM = """
+@mx.compile
+def unit(a, b):
+    a = a * mx.rsqrt(mx.square(a).sum(axis=-1, keepdims=True) + 1e-5)
+    b = b * mx.rsqrt(mx.square(b).sum(axis=-1, keepdims=True) + 1e-5)
+    return a * 0.25, b
+
+
+def run(x: mx.array):
+    a, b = mx.split(x, 2, axis=-1)
+    return unit(a, b)
+"""
+
+
+def test_a_norm_that_copies_parts_first_and_spares_no_launch_is_too_little(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(HEAD + COMPILED_NORM)
+    (result,) = check_paths([tmp_path / "a.py"], select=["FUS203"], cache=False)
+    assert not result.findings
+    whole = COMPILED_NORM.replace("a, b = mx.split(x, 2, axis=-1)", "a, b = mx.exp(x), mx.tanh(x)")
+    (tmp_path / "a.py").write_text(HEAD + whole)
+    (result,) = check_paths([tmp_path / "a.py"], select=["FUS203"], cache=False)
+    assert [f.traffic is not None and f.traffic.launches_fewer > 0 for f in result.findings] == [True, True]
