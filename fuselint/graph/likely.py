@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import libcst as cst
+
 from fuselint.graph.across import MARK
 from fuselint.graph.indexing import indexed
 from fuselint.graph.model import Node, Slice
@@ -29,6 +31,8 @@ DEEPEST = 64
 
 STEPS = 8
 """Operations between one of a sequence and what is computed of it."""
+
+EQUALITIES = frozenset({"equal", "not_equal"})
 
 RANK = 4
 """Of images, whose axes are summed over by their numbers."""
@@ -106,7 +110,8 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         return None
     found = None
     if node.op in JOINS or _is_binary(node):
-        found = _met(node, facts, depth) or _joined(node, facts, depth)
+        found = _made_equal(node, facts, depth) or _by_rank(node, facts, depth)
+        found = found or _met(node, facts, depth) or _joined(node, facts, depth)
     elif _is_a_step(node):
         tail = (likely(source, facts, depth + 1) or Shape(f"%{source.id}", ())).tail(3)
         found = None if tail is None else Shape(None, (tail[0], tail[2]))
@@ -117,7 +122,7 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
     elif node.op == "index":
         whole = likely(source, facts, depth + 1)
         index = node.attrs.get("index")
-        whole = _named_axes(whole, index) or whole
+        whole = _of_tested_rank(node, source, whole, facts) or _named_axes(whole, index) or whole
         found = (
             _beside(node, whole, index, facts)
             or _indexed(whole, index, _rank_met(node, facts))
@@ -250,6 +255,50 @@ def _joined(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
     if any(n.op == "reshape" and s == longest and n.inputs[0] in unknown and _is_folded(n) for n, s in found):
         return None  # a row where it isn't folded
     return longest
+
+
+def _made_equal(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
+    """`if x.shape != y.shape: y = shifted(y)` gives y the shape of x."""
+    test = node.attrs.get("test") if node.op == "phi" else None
+    if not isinstance(test, Node) or test.op not in EQUALITIES or [n.op for n in test.inputs] != ["shape", "shape"]:
+        return None
+    sides = [n.inputs[0] for n in test.inputs]
+    same = node.inputs[test.op == "not_equal"]  # what it is where the shapes are the same
+    if same not in sides or sides[0] is sides[1]:
+        return None
+    found = likely(sides[sides[0] is same], facts, depth + 1)
+    return found if found is not None and found.lead is None else None
+
+
+def _by_rank(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
+    """Of `if x.ndim == 3: y = x[:, None]` the way that the likely rank of x takes."""
+    test = node.attrs.get("test") if node.op == "phi" else None
+    if not isinstance(test, Node) or test.op not in EQUALITIES or test.inputs[0].op != "ndim":
+        return None
+    shape, rank = likely(test.inputs[0].inputs[0], facts, depth + 1), facts.const(test.inputs[1])
+    if shape is None or shape.lead is not None or not isinstance(rank, int):
+        return None
+    holds = (len(shape.dims) == rank) is (test.op == "equal")
+    found = likely(node.inputs[not holds], facts, depth + 1)
+    return found if found is not None and found.lead is None else None
+
+
+def _of_tested_rank(node: Node, source: Node, shape: Shape | None, facts: KnownFacts) -> Shape | None:
+    """The x of `x[None, :, None]` after `if x.ndim == 3`: it has three axes there."""
+    block = node.stmt.block if shape is not None and shape.lead is not None and node.stmt is not None else None
+    while block is not None:
+        owner = block.owner.cst if block.kind == "then" and block.owner is not None else None
+        test = facts.graph.values.get(owner.test) if isinstance(owner, cst.If) else None
+        if test is not None and test.op == "equal" and _asks_rank(test.inputs[0], source):
+            rank = facts.const(test.inputs[1])
+            axes = shape.tail(rank) if shape is not None and isinstance(rank, int) else None
+            return None if axes is None else Shape(None, axes)
+        block = block.parent
+    return None
+
+
+def _asks_rank(asked: Node, source: Node) -> bool:
+    return asked.op == "ndim" and asked.inputs[0] is source
 
 
 def _is_folded(reshape: Node) -> bool:

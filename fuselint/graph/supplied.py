@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import libcst as cst
+
 from fuselint.graph import ops_rules
 from fuselint.graph.across import bind, call_arguments
 from fuselint.graph.dtypes import BOOL, INTEGER, promote_names
@@ -16,7 +18,7 @@ from fuselint.graph.elsewhere import Elsewhere
 from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Graph, Node
 from fuselint.graph.ops import TABLE
-from fuselint.graph.unstated import ARRAYS, is_from_outside, wide_weights
+from fuselint.graph.unstated import ARRAYS, MADE, is_from_outside, wide_weights
 from fuselint.source.modules import Definition
 
 MODEL = "the model's dtype"
@@ -81,6 +83,9 @@ class Supplied:
         if node.op == "tuple" and path:
             inside = node.inputs if path[0] is None else node.inputs[path[0] : path[0] + 1 or None]
             return self._one(frame, inside, path[1:])
+        if node.op == "opaque" and isinstance(node.cst, cst.ListComp) and node.attrs.get("reason") == "comprehension":
+            is_blank = node.inputs[-1].op in MADE  # a list of weights that loading replaces
+            return self.of(frame, node.inputs[-1], path[1:]) if path and not is_blank else None
         if node.op in JOINS or (node.op == "opaque" and str(node.attrs.get("reason", "")).startswith(CONTAINER)):
             return self._contents(frame, node, path)
         if node.op == "item":
@@ -92,8 +97,9 @@ class Supplied:
             return self.of(frame, node.inputs[0], path)
         if node.op == "attr":
             init = node.attrs.get("init")
-            if not isinstance(init, Node) or _may_be_array(init, frame.facts):
-                is_weight = not path and frame.facts.kind(node) in ARRAYS and not is_from_outside(node)
+            plain = self._holds_no_weights(frame, node)
+            if not isinstance(init, Node) or (_may_be_array(init, frame.facts) and not plain):
+                is_weight = not path and frame.facts.kind(node) in ARRAYS and not is_from_outside(node) and not plain
                 return MODEL if is_weight else None  # loading may replace it
             return self.of(frame, init, path)
         if node.op == "astype":
@@ -107,6 +113,16 @@ class Supplied:
             said = self._promoted(frame, node)
             return "float32" if said in WHOLE and op.dtype in ops_rules.FLOATING else said
         return None
+
+    def _holds_no_weights(self, frame: Frame, attribute: Node) -> bool:
+        """Whether an attribute is of an object of the package that is no layer: a cache, say."""
+        instances = frame.facts.of(attribute.inputs[0]).instances if attribute.inputs else ()
+        return bool(instances) and all(i.found is not None and self._is_plain(i.found) for i in instances)
+
+    def _is_plain(self, class_: Definition) -> bool:
+        lineage, complete = self.elsewhere.lineage(class_)
+        held = (self.elsewhere.class_(at) for at in lineage)
+        return complete and not any(base.startswith("mlx.") for c in held if c is not None for base in c.bases)
 
     def _cast(self, frame: Frame, dtype: object) -> str | None:
         """`table.astype(x.dtype)`: that of x, and where nothing says it, what activations have."""
@@ -127,7 +143,8 @@ class Supplied:
         return said.pop() if len(said) == 1 else None
 
     def _promoted(self, frame: Frame, node: Node) -> str | None:
-        said = {self.of(frame, n) for n in node.inputs if not frame.facts.dtype(n).weak}
+        met = node.inputs[node.op == "where" :]  # the condition says nothing of what it chooses from
+        said = {self.of(frame, n) for n in met if not frame.facts.dtype(n).weak}
         if "float32" in said:
             return "float32"
         if None in said or not said:

@@ -168,3 +168,46 @@ def test_a_tuple_that_is_spread_gives_each_parameter_its_element(tmp_path: Path)
     package = write(tmp_path, {"a.py": SPREAD, "b.py": TABLES})
     given = given_dtypes(graph(package / "a.py", "turn"))
     assert given["cos.dtype"] == given["sin.dtype"] == "float32"
+
+
+HELD = """
+def turn(x, cos, mask):
+    return mx.tanh(x * cos) * mask
+
+
+class Cache:
+    def __init__(self):
+        self.cos = None
+
+
+class Angles:
+    def __init__(self, widths):
+        self.tables = [self.angles(width) for width in widths]
+
+    def angles(self, width):
+        return mx.arange(64)[:, None] * (10000.0 ** (mx.arange(0, width, 2, dtype=mx.float32) / width))[None]
+
+    def at(self, places):
+        return mx.cos(mx.take(self.tables[0], places, axis=0))
+
+
+class Model(nn.Module):
+    def __init__(self, widths):
+        super().__init__()
+        self.table = Angles(widths)
+        self.weight = mx.zeros((8,))
+
+    def __call__(self, x, places, test: mx.array, cache: Cache, again: bool):
+        cos = cache.cos if again else self.table.at(places)
+        cache.cos = cos
+        return turn(x, cos, mx.where(test > 0, self.weight, self.weight * 2))
+"""
+
+
+def test_a_table_in_a_list_is_what_the_list_is_made_of_and_a_cache_holds_no_weights(tmp_path: Path) -> None:
+    package = write(tmp_path, {"model.py": HELD})
+    given = given_dtypes(graph(package / "model.py", "turn"))
+    assert (given["cos.dtype"], given["mask.dtype"]) == ("float32", "the model's dtype")  # no condition's bool
+    blank = HELD.replace("[self.angles(width) for", "[mx.zeros((64, width)) for")
+    package = write(tmp_path, {"model.py": blank})
+    assert given_dtypes(graph(package / "model.py", "turn")).get("cos.dtype") != "float32"  # loading fills it

@@ -1143,3 +1143,69 @@ def test_masked_scores_are_as_long_as_a_row_of_the_mask(tmp_path: Path, mask: st
     (t,) = costs(tmp_path / "a.py", SCORED.format(mask=mask))
     assert t.bytes_now == moved
     assert ("D" in t.at) is ("D" in moved)
+
+
+SHIFTED = """
+class Scores(nn.Module):
+    def __init__(self, heads, width):
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.to_q = nn.Linear(width, width)
+        self.to_p = nn.Linear(width, width)
+
+    def __call__(self, x, positions):
+        B, T, _ = x.shape
+        P = positions.shape[1]
+        q = self.to_q(x).reshape(B, T, self.heads, -1).transpose(0, 2, 1, 3)
+        p = self.to_p(positions).reshape(1, P, self.heads, -1).transpose(0, 2, 1, 3)
+        content = q @ q.swapaxes(-1, -2)
+        position = q @ p.swapaxes(-1, -2)
+        if content.shape != position.shape:
+            position = position[..., : P // 2 + 1]
+        return mx.tanh((content + position) * 0.125)
+"""
+
+
+def test_what_a_test_makes_as_large_is_that(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", SHIFTED)
+    scores = mx.zeros((2, 4, 6, 6), mx.bfloat16)
+    sizes = at(t, B=2, heads=4, T=6)
+    assert evaluate(t.bytes_now, sizes) == moved((scores, scores, scores), (scores, scores), (scores, scores))
+    assert evaluate(t.bytes_fused, sizes) == moved((scores, scores, scores))
+    (same,) = costs(tmp_path / "b.py", SHIFTED.replace("content.shape != position.shape", "P > T"))
+    assert same.bytes_now != t.bytes_now  # nothing says that these are as large
+
+
+EITHER = """
+def turn(x, table):
+    pairs = x.reshape(*x.shape[:-1], -1, 2)
+    if table.ndim == 3:
+        table = table[None, :, None]
+    elif table.ndim == 4:
+        table = table[:, :, None]
+    else:
+        raise ValueError("a table of three or four axes")
+    return pairs[..., 0] * table[..., 0] - pairs[..., 1] * table[..., 1]
+"""
+
+
+def test_a_table_has_as_many_axes_as_the_test_around_it_asks_for(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", EITHER)
+    x, table = mx.zeros((2, 5, 4, 8), mx.bfloat16), mx.zeros((1, 5, 1, 4), mx.bfloat16)
+    half = mx.zeros((2, 5, 4, 4), mx.bfloat16)
+    assert x.size == 2 * half.size
+    sizes = at(t, T=2 * 5 * 4, N=8, B=1, L=5)
+    assert evaluate(t.bytes_now, sizes) == moved((half, table, half), (half, table, half), (half, half, half))
+
+
+HANDED = """
+
+def one(x, step):
+    table = mx.zeros((5, 4, 2))
+    return turn(x.reshape(2, 1, 4, 8), table[step : step + 1])
+"""
+
+
+def test_the_way_that_the_rank_of_an_argument_takes_counts(tmp_path: Path) -> None:
+    (t,) = costs(tmp_path / "a.py", EITHER + HANDED)
+    assert t.bytes_now == "28*T*(N//2)"  # one row for all, of the table of three axes
