@@ -120,6 +120,7 @@ class Frequencies:
         self._many: Remembered[Definition, bool] = {}
         self._passing: Remembered[Definition, bool] = {}
         self._unused: Remembered[Definition, bool] = {}
+        self._unmade: Remembered[tuple[Definition, int], bool] = {}
         self._mentioned: Remembered[Definition, Sequence[tuple[str, Mention]]] = (
             {} if beside is None else beside._mentioned
         )
@@ -670,7 +671,26 @@ class Frequencies:
         if function.class_name is None:
             return not self._decorated(function) and self._is_unnamed(found)
         owner = Definition(found.path, function.class_name)
-        return "." not in owner.name and (self._is_unnamed(owner) or self._is_unnamed_method(found, owner, function))
+        if "." in owner.name:
+            return False
+        unnamed = self._is_unnamed(owner) or self.is_never_made(owner)
+        return unnamed or self._is_unnamed_method(found, owner, function)
+
+    def is_never_made(self, owner: Definition) -> bool:
+        """Whether the package makes objects of a class only in places that are never reached: `A if exact else B` where
+        all calls give the same. What only asks whether something is one of them makes none."""
+        key = (owner, self._deciding)  # as in _parameter
+        return self._recall(self._unmade, key, lambda: self._is_made_by_none(owner), (False,))
+
+    def _is_made_by_none(self, owner: Definition) -> bool:
+        asked = PASSIVE - {"alias", "exported", "string"}
+        makes = [(path, m) for path, m in self.mentioned(owner) if m.role not in asked]
+        return (
+            bool(makes)
+            and all(m.role in CALLS | {"named"} and self._is_off(path, m) for path, m in makes)
+            and not self._is_exported(owner)
+            and not self._is_entry(owner.path)
+        )
 
     def _is_unnamed_method(self, found: Definition, owner: Definition, function: FunctionSummary) -> bool:
         """Whether nothing but itself names a private method, or one that takes no object, and no base that isn't known
@@ -987,7 +1007,10 @@ class Frequencies:
         """Whether `Class.method(...)` may make an object of the class."""
         lineage, complete = self.modules.lineage(owner)
         among = {at.path for at in lineage}
-        called = any(m.role in CALLS for _, m in self.named("cls", among))
+        called = any(
+            m.role in CALLS and (m.by == MODULE or self.is_of_line(self.owner(Definition(path, m.by)), owner))
+            for path, m in self.named("cls", among)
+        )
         return called or not complete or any(m.text == f"{owner.name}.__init__" for _, m in self.named("__init__"))
 
     def _all_calls(self, found: Sequence[tuple[str, Mention]]) -> Sequence[tuple[str, Mention]]:
@@ -1017,12 +1040,18 @@ class Frequencies:
         head, _, rest = m.text.partition(".")
         if m.role not in CALLS or m.by == MODULE:
             return False
-        if rest == m.name and head in ("self", "super"):
+        if rest == m.name and (head in ("self", "super") or self._is_object(Definition(path, m.by), head)):
             return True
         summary = self.modules.summary(path)
         name = summary.resolve(m.text, m.by) if summary is not None else None
         called = (rest == m.name and head == "cls") or (name is not None and self.modules.resolve(path, name) == by)
         return function.kind in FREE and called
+
+    def _is_object(self, by: Definition, name: str) -> bool:
+        """Whether a local name of a function is the result of a call, and so no class: `new = cls.__new__(cls)`."""
+        held = self.modules.mentions(by.path)
+        bound = held.bound.get(by.name, {}).get(name, []) if held is not None else []
+        return bool(bound) and all(isinstance(value, ast.Call) for value in bound)
 
     def _makes_nothing(self, owner: Definition, path: str, m: Mention) -> bool:
         """Whether a place that names a class neither makes an object nor is given one from elsewhere."""

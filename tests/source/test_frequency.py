@@ -1620,3 +1620,95 @@ def test_what_only_a_quantizer_does(package: Path, replace: str) -> None:
     found = told(package, "quant")[0]
     assert bool(found) is ("update_modules" not in replace)
     assert told(package, "quant", hot=("*",))[0]
+
+
+CODECS = """
+    class Exact:
+        def decode(self, x, scale, shift):
+            return mx.sigmoid(x * scale + shift) * x
+
+
+    class Coarse:
+        def decode(self, x, scale, shift):
+            return x
+
+
+    class Split:
+        def __init__(self, x, mode):
+            self._fill(x, mode)
+
+        @classmethod
+        def restored(cls, x, mode):
+            new = {new}
+            new._fill(x, mode)
+            return new
+
+        def _fill(self, x, mode):
+            kind = Exact if mode == "exact" else Coarse
+            self.low, self.high = kind(), kind()
+
+
+    class Named:
+        @classmethod
+        def of(cls, x):
+            return cls()
+
+
+    def build(x, bits, mode):
+        if bits == int(bits):
+            kind = Exact if mode == "exact" else Coarse
+            return kind()
+        return Split(x, mode)
+
+
+    def restore(x):
+        return Split.restored(x, {restored})
+
+
+    def run(codec, x):
+        if isinstance(codec, Exact):
+            return codec.decode(x, x + 1, x - 1)
+        return codec.decode(x, x, x)
+
+
+    class Cache:
+        def keys(self, x, bits):
+            self.codec = build(x, bits, mode="coarse")
+            return run(self.codec, x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("new", "restored", "user", "expected"),
+    [
+        ("cls.__new__(cls)", "'coarse'", "", "never"),
+        ("cls.__new__(cls)", "'exact'", "", "often"),
+        ("cls.__new__(cls)", "x.mode", "", "often"),
+        ("cls(x, mode)", "'coarse'", "", "often"),  # a subclass may take other arguments
+        ("cls.__new__(cls)", "'coarse'", "made = codecs.build(1, 2, 'exact')\n", "often"),
+        ("cls.__new__(cls)", "'coarse'", "made = codecs.Exact()\n", "often"),
+        ("cls.__new__(cls)", "'coarse'", "def made():\n    return codecs.Exact()\n", "often"),
+        ("cls.__new__(cls)", "'coarse'", "def given(x: codecs.Exact):\n    return x\n", "never"),
+        ("cls.__new__(cls)", "'coarse'", "class More(codecs.Exact):\n    pass\n", "often"),
+        ("cls.__new__(cls)", "'coarse'", "def kind():\n    return getattr(codecs, 'Exact')\n", "often"),
+        (
+            "cls.__new__(cls)",
+            "'coarse'",
+            "def fill(split, x):\n    split._fill(x, 'exact')\nmade = fill(codecs.restore(1), 1)\n",  # whatever that is
+            "often",
+        ),
+    ],
+)
+def test_a_class_that_only_another_option_makes(
+    package: Path, new: str, restored: str, user: str, expected: str
+) -> None:
+    used = "from . import codecs\nfrom .codecs import Cache, restore\n"
+    write(package, codecs=CODECS.format(new=new, restored=restored), user=used + user)
+    (package / "__init__.py").write_text("from . import user\n")
+    assert how(package, "codecs", "Exact.decode") == expected
+
+
+def test_a_class_of_another_option_that_the_package_offers(package: Path) -> None:
+    write(package, codecs=CODECS.format(new="cls.__new__(cls)", restored="'coarse'"))
+    (package / "__init__.py").write_text("from .codecs import Cache, Exact\n")
+    assert how(package, "codecs", "Exact.decode") == "often"
