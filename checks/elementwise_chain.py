@@ -486,7 +486,11 @@ class _Reading:
         return node.op not in ("attr", "global")
 
     def reads_the_same(self, a: Node, b: Node) -> bool:
-        """Whether two reads of an attribute, or of a name around the function, give the same value."""
+        """Whether two reads of an attribute or of its entry, or of a name around the function, give the same value."""
+        if a.op == b.op == "item" and isinstance(a.attrs.get("index"), (int, str)):
+            base, index = a.inputs[0], b.attrs.get("index")
+            same = type(index) is type(a.attrs["index"]) and index == a.attrs["index"] and base.op == "attr"
+            return same and self.reads_the_same(base, b.inputs[0]) and not self.is_changed(base)
         if a.op != b.op or a.op not in ("attr", "global"):
             return False
         if a.op == "global":
@@ -494,6 +498,12 @@ class _Reading:
         path = a.attrs.get("path")
         stored = any(e.kind == "store" and e.path == path for e in self.graph.effects)
         return bool(path) and path == b.attrs.get("path") and a.inputs == b.inputs and not stored
+
+    def is_changed(self, held: Node) -> bool:
+        """Whether what an attribute holds may be changed in place."""
+        path = held.attrs.get("path")
+        changed = (n for e in self.graph.effects if e.kind != "store" for n in e.targets)
+        return any(n.op == "attr" and n.attrs.get("path") == path for n in changed)
 
     def text_of(self, node: Node) -> str:
         """What the code calls a value: its name, or the expression that makes it."""

@@ -167,6 +167,9 @@ _ANNOTATIONS: dict[str, Kind] = {
 }  # fmt: skip
 
 
+_NUMBERS = re.compile(r"(?:list|sequence|tuple)\[((?:int|float)(?:,(?:int|float|\.\.\.))*)\]", re.IGNORECASE)
+"""Several numbers, such as `tuple[float, float]`."""
+
 _WRAPPER = re.compile(r"\b(\w+\.)+(?=(Optional|Union)\[)")
 """The module of a wrapper: typing, typing_extensions, beartype.typing, or what one of them is imported as."""
 
@@ -197,6 +200,14 @@ def annotated(annotation: Any, name: str) -> Fact | None:
     if kind == "dtype":
         return Fact("dtype", dtype=DType({name}), why=why)
     return None if kind is None else Fact(kind, why=why)
+
+
+def element(annotation: Any, name: str) -> Fact | None:
+    """The fact that an annotation states of each element, where all are numbers."""
+    named = members(annotation)
+    numbers = _NUMBERS.fullmatch(named[0].rpartition("typing.")[2]) if len(named) == 1 else None
+    sort = "weak int" if numbers is None or "float" not in numbers[1] else "weak float"
+    return None if numbers is None else scalar_fact(sort, why=f"an element of {name}, annotated {annotation}")
 
 
 COMPARISONS = frozenset({"equal", "not_equal", "less", "less_equal", "greater", "greater_equal"})

@@ -18,7 +18,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from typing import Any
 
 import libcst as cst
@@ -43,6 +43,7 @@ from fuselint.graph.fact import (
     array_fact,
     compute,
     constant_fact,
+    element,
     scalar_fact,
 )
 from fuselint.graph.indexing import indexed
@@ -50,6 +51,7 @@ from fuselint.graph.known import KnownFacts
 from fuselint.graph.model import Node, Slice
 from fuselint.graph.op import REFUSED, Call, Op, Value
 from fuselint.graph.ops import TABLE
+from fuselint.graph.optimizers import APPLY, INIT, NUMBERS, Optimizer, optimizer
 from fuselint.graph.scan import rebinds_outer
 from fuselint.graph.shapes import JOINED, SCALAR, Shape, broadcast
 from fuselint.graph.symbols import Expr
@@ -294,6 +296,10 @@ class Facts(KnownFacts):
         usual = self._usual_argument(node)
         if usual is not None:
             return usual
+        if node.frame.qualname.endswith((f".{APPLY}", f".{INIT}")) and self._optimizer is not None:
+            stated = self._optimizer.argument(node)
+            if stated is not None:
+                return stated
         fact = annotated(node.attrs.get("annotation"), name)
         if fact is not None:
             return replace(fact, size=Expr.name(self._name(node))) if fact.kind == "scalar" else fact
@@ -348,6 +354,9 @@ class Facts(KnownFacts):
         limit = LIMITS.get(node.inputs[0].attrs.get("target") or "") if node.inputs else None
         if limit is not None:
             return scalar_fact(limit, why=f"{path}, a limit of a dtype")
+        number = self._optimizer if node.attrs.get("name") in NUMBERS else None
+        if number is not None and (kept := number.attribute(node)) is not None:
+            return kept
         if not isinstance(init, Node) or self._is_reassigned(node):
             fact = self._attribute(node, path)
             return fact or Fact("unknown", size=Expr.name(self._name(node)), why=f"attribute {path}")
@@ -366,6 +375,10 @@ class Facts(KnownFacts):
         if fact.instances:
             fact = replace(fact, instances=tuple(replace(i, path=path) for i in fact.instances))
         return replace(fact, why=f"{why}: {fact.why}" if fact.why else why)
+
+    @cached_property
+    def _optimizer(self) -> Optimizer | None:
+        return optimizer(self, None if self._across is None else self._across.elsewhere)
 
     def _is_reassigned(self, node: Node) -> bool:
         """Whether methods of the class assign the attribute too: it need not be what the constructor assigned."""
@@ -511,6 +524,10 @@ class Facts(KnownFacts):
         counted = node.inputs[0].attrs.get("target") if node.inputs[0].op == "call" else None
         if counted == "builtins.range" or (counted == "builtins.enumerate" and index == 0):
             return scalar_fact("weak int", size=Expr.name(self._name(node)), why="a number that a loop counts")
+        if isinstance(index, str) and self._optimizer is not None:
+            kept = self._optimizer.item(node)
+            if kept is not None:
+                return kept
         if isinstance(index, Node):
             known = self.const(index)
             index = known if isinstance(known, int) else index
@@ -526,6 +543,11 @@ class Facts(KnownFacts):
                 return scalar_fact("weak int", size=size, why="a size")
         if node.inputs[0].op in TABLE and f.kind == "tuple" and f.parts is None:
             return Fact("array", f.shape, f.dtype, why=f.why)
+        held = node.inputs[0].attrs.get("init", node.inputs[0])
+        if f.kind == "unknown" and isinstance(index, int) and isinstance(held, Node) and held.op == "param":
+            number = element(held.attrs.get("annotation"), held.attrs["name"])
+            if number is not None:
+                return replace(number, size=Expr.name(self._name(node)))
         return Fact("unknown", why="an element of something not understood")
 
     def _index(self, node: Node) -> Fact:

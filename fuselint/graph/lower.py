@@ -179,7 +179,8 @@ class Lowerer(Control):
         if array:
             new = self.emit("index_update", (base, value, *entries), {"index": index}, at)
         else:
-            new = self.opaque(ASSIGNED, (base, value, *entries), at)
+            key = {"index": index} if isinstance(index, str) else {}
+            new = self.emit("opaque", (base, value, *entries), {"reason": ASSIGNED, **key}, at)
         self._change(target.value, base, new, value if not array else None)
 
     def _change(self, target: cst.BaseExpression, old: Node, new: Node, kept: Node | None) -> None:

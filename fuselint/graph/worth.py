@@ -366,7 +366,7 @@ def changes(graph: Graph, number: Node) -> bool:
     stack, seen = [(number, False)], set()
     while stack:
         n, scales = stack.pop()
-        if n in seen or n.op in ("attr", "ndim"):
+        if n in seen or n.op in ("attr", "ndim") or _is_held(n):
             continue
         seen.add(n)
         if n.op == "dim":
@@ -379,6 +379,11 @@ def changes(graph: Graph, number: Node) -> bool:
         scales = scales or n.op == "power" or called in ROOTS
         stack.extend((k, scales) for k in operands(n))
     return False
+
+
+def _is_held(node: Node) -> bool:
+    """Whether a value is one of those that an attribute holds, `self.betas[0]`."""
+    return node.op == "item" and node.inputs[0].op == "attr" and isinstance(node.attrs.get("index"), int)
 
 
 def _is_width(graph: Graph, dim: Node, scales: bool) -> bool:

@@ -161,7 +161,10 @@ class _Cut:
             if node.op == "param" and node.attrs["name"] == first:
                 continue
             alike = self._same_dtype(node) if node.op == "dtype" else None
-            if alike is not None:
+            again = self.match.holes.get(self.match.data.get("aliases", {}).get(node, ""))
+            if node.op == "item" and isinstance(again, Node) and again in self.names:
+                self.names[node] = self.names[again]  # an entry that is read twice
+            elif alike is not None:
                 self.names[node] = f"{self.names[alike]}.dtype"
             else:
                 self.names[node] = self._name(node, taken, first)

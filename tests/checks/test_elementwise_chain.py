@@ -793,3 +793,24 @@ class Limited(nn.Module):
 )
 def test_a_clip_alone_is_no_chain_whatever_its_limits_are_made_of(value: str, count: int) -> None:
     assert len(reported(LIMITED.format(value), "Limited.__call__")) == count
+
+
+def test_an_entry_that_is_read_twice_is_given_once() -> None:
+    source = f"""{HEAD}from mlx.optimizers import Optimizer
+
+
+class Own(Optimizer):
+    def init_single(self, parameter, state):
+        state["v"] = mx.zeros_like(parameter)
+
+    def apply_single(self, gradient, parameter, state):
+        m = gradient / (1 - 0.9 ** self.state["step"])
+        v = state["v"] / (1 - 0.99 ** self.state["step"])
+        return m / (mx.sqrt(v) + 1e-8)
+"""
+    (m,) = reported(source, "Own.apply_single")
+    assert [o.verdict for o in m.obligations if o.verdict != "proven"] == []
+    assert [n.attrs.get("index") for n in m.holes.values()] == ["step", None, "v"]
+    changed = source.replace("        v = state", '        self.state["step"] = gradient\n        v = state')
+    assert all(len({*m.holes.values()}) == len(m.holes) for m in reported(changed, "Own.apply_single"))
+    assert not any(m.data["aliases"] for m in reported(changed, "Own.apply_single"))
