@@ -9,7 +9,8 @@ the old array and the new one are in memory at once.
 Traffic: twice the cache a step, where writing into spare room moves the new rows only.
 
 When not to: where a cache is appended to once or twice, such as a prompt in two parts. Where it is a window, which
-this function or a caller cuts back, nothing is found.
+this function or a caller cuts back, nothing is found; nothing is reported where a package makes only one layer's cache
+so (`caches[-1] = Cache()`).
 
 Fix safety: advice. Allocate room for some hundreds of steps, write with `cache[..., n : n + L, :] = keys`, and return
 the slice `cache[..., : n + L, :]`; the size of the room, and who counts the rows, are decisions of the cache.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fuselint import chips
 from fuselint.config import Settings
 from fuselint.finding import Traffic
+from fuselint.graph.growth import is_one_of_many
 from fuselint.graph.model import Frame, Graph
 from fuselint.graph.worth import decomposes, is_of_another_choice, is_of_tables, is_only_read_out
 from fuselint.rulebook import Match
@@ -35,6 +36,9 @@ SMALL = frozenset(
     ]
 )
 """Rules that save a few launches, or one pass over one activation: nothing, beside the layers of a model."""
+
+CACHES = "FUS109"
+"""A cache that is copied at every step is of account where all layers have such a one."""
 
 MASKS = "FUS102"
 """A mask is made once, too, but the attention of every layer reads it, where it is of a whole prompt."""
@@ -97,6 +101,8 @@ def is_idle(graph: Graph, match: Match, often: Frequency, asked: HowOften) -> bo
         return True
     if (match.data.get("slower") or match.data.get("few")) and not graph.context.hot:
         return True  # MLX knows of the other way, and finds its own faster; or there is next to nothing to do
+    if match.code == CACHES and not graph.context.hot and is_one_of_many(graph):
+        return True
     if match.code in SMALL - LOOPS and not graph.context.hot:
         if is_only_read_out(graph, match.root) or decomposes(graph):
             return True

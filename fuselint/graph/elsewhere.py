@@ -20,7 +20,7 @@ from fuselint.graph.program import Program
 from fuselint.source.folders import package_folder
 from fuselint.source.modules import Definition, Modules, is_test
 from fuselint.source.notes import of_file
-from fuselint.source.project import ClassSummary, ModuleSummary
+from fuselint.source.project import MODULE, ClassSummary, ModuleSummary
 from fuselint.source.text import FileText
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 Use = tuple[Graph, Node]
 """A call of a function or class, and where it stands."""
+
+ASKING = frozenset({"type", "import", "through", "string", "exported"})
+"""What the places do that name a class and make no object of it: see `Mention`."""
 
 SHARED = 16
 """Files whose graphs are kept for the next file that asks for them."""
@@ -199,6 +202,20 @@ class Elsewhere:
         if found not in self._uses:
             self._uses[found] = _Uses(self._found_uses(found))
         yield from self._uses[found]
+
+    def calls_written(self, found: Definition) -> int | None:
+        """How many calls of a class the package's functions hold; None where it names the class otherwise than to ask
+        about it: what else makes objects of it isn't known then. Tests don't count."""
+        count, top = 0, package_folder(os.path.dirname(found.path))
+        for path in [found.path, *self.modules.users(found)]:
+            mentions = None if is_test(path, top) else self.modules.mentions(path)
+            for name in sorted({found.name, *self.modules.renamed(path, found.name)}):
+                for m in mentions.by_name.get(name, ()) if mentions is not None else ():
+                    if m.role in ("call", "kept") and m.by != MODULE:
+                        count += 1
+                    elif m.role not in ASKING:
+                        return None
+        return count
 
     def _found_uses(self, found: Definition) -> Iterator[Use]:
         for path in [found.path, *self.modules.users(found)]:

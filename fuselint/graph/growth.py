@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from fuselint.graph.model import Graph, Node
+from itertools import islice
+
+import libcst as cst
+
+from fuselint.graph.model import Effect, Graph, Node
 from fuselint.graph.ops import TABLE
+from fuselint.source.modules import Definition
 
 KEEPS_SIZES = frozenset({"unary", "binary", "ternary", "composite", "activation", "cast", "view", "copy", "matmul"})
 """Operations whose result has the axes of their operands."""
@@ -52,3 +57,33 @@ def branches(node: Node) -> set[Node]:
             out.add(n)
             stack.extend(n.inputs if n.op == "phi" else n.inputs[:1] if n.op == "astype" else ())
     return out
+
+
+MOST = 12
+"""Places that make objects of a class, at most."""
+
+
+def is_one_of_many(graph: Graph) -> bool:
+    """Whether every object of a method's class that the package makes is one element of a longer list,
+    `caches[-1] = Cache()`: the cache of one layer, beside those of the others."""
+    if graph.program is None or graph.context.class_name is None:
+        return False
+    elsewhere = graph.program.elsewhere
+    owner = Definition(elsewhere.path_of(graph), graph.context.class_name)
+    made = [(caller, call) for caller, call in islice(elsewhere.uses(owner), MOST) if not elsewhere.is_test(caller)]
+    if not made or len(made) != elsewhere.calls_written(owner):
+        return False
+    return all(any(_sets_one(e, call) for e in caller.effects) for caller, call in made)
+
+
+def _sets_one(effect: Effect, value: Node) -> bool:
+    """Whether a statement puts a value at one place of a list, by its number."""
+    statement = effect.stmt.cst
+    if effect.value is not value or not isinstance(statement, cst.Assign) or len(statement.targets) != 1:
+        return False
+    at = statement.targets[0].target
+    index = at.slice[0].slice if isinstance(at, cst.Subscript) and len(at.slice) == 1 else None
+    number = index.value if isinstance(index, cst.Index) else None
+    if isinstance(number, cst.UnaryOperation) and isinstance(number.operator, cst.Minus):
+        number = number.expression
+    return isinstance(number, cst.Integer)

@@ -519,8 +519,8 @@ def _ranked(f: _Function, rank: int) -> Iterator[Change]:
 
 
 MAKERS: tuple[Callable[[_Function], Iterator[Change]], ...] = (
-    _last_axes, _axes, _keepdims, _keywords, _eps_outside, _floor, _returned, _tiled, _transposed, _comparisons, _lengths,
-    _powers, _other_reductions, _centred, _neighbours, _targets, _lanes, _picked, _positions, _ranks, _casts, _signs, _passed_by,
-    _numbers, _operands,
+    _last_axes, _axes, _keepdims, _keywords, _eps_outside, _floor, _returned, _tiled, _transposed, _comparisons,
+    _lengths, _powers, _other_reductions, _centred, _neighbours, _targets, _lanes, _picked, _positions, _ranks, _casts,
+    _signs, _passed_by, _numbers, _operands,
 )  # fmt: skip
 """In the order in which a reason is preferred."""

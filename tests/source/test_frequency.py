@@ -252,6 +252,112 @@ def test_copied_keys_of_few_tokens_are_silent(package: Path, tokens: int, count:
     assert told(package, "attention", select=("FUS101",)) == (["Attention.__call__"] * count, 1 - count)
 
 
+NORMS = """
+    @mx.compile
+    def unit(x: mx.array):
+        x = {half}
+        return x * mx.rsqrt((x * x).sum(axis=-1, keepdims=True) + 1e-6)
+
+
+    class Layer(nn.Module):
+        def __call__(self, x: mx.array):
+            return unit(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("half", "settings", "count"),
+    [
+        ("x[..., 64:]", {}, 0),  # copied first: as many launches as before
+        ("x[..., 64:]", {"hot": ("*",)}, 1),
+        ("x[..., 64:]", {"phase": "train"}, 1),
+        ("x[..., :64].reshape(2048, 32, 64)", {}, 1),  # a launch less
+        ("x.reshape(2048, 32, 1024)[..., 512:]", {}, 1),  # 134 MB in float32
+    ],
+)
+def test_bytes_alone_are_reported_where_they_are_many(
+    package: Path, half: str, settings: dict[str, Any], count: int
+) -> None:
+    write(package, norms=NORMS.format(half=half), user="from .norms import Layer, unit\n")
+    assert told(package, "norms", select=("FUS203",), **settings) == (["unit"] * count, 1 - count)
+
+
+CACHE = """
+    class Cache:
+        def __init__(self):
+            self.keys = None
+            self.values = None
+
+        def update(self, keys: mx.array, values: mx.array):
+            if self.keys is None:
+                self.keys, self.values = keys, values
+            else:
+                self.keys = mx.concatenate([self.keys, keys], axis=2)
+                self.values = mx.concatenate([self.values, values], axis=2)
+            return self.keys, self.values
+"""
+CACHED = """
+    from .caches import Cache
+
+    class Layer(nn.Module):
+        def __call__(self, x: mx.array, cache):
+            keys, values = cache.update(x, x)
+            return mx.fast.scaled_dot_product_attention(x, keys, values, scale=1.0)
+
+
+    class Model(nn.Module):
+        def __init__(self, n: int):
+            super().__init__()
+            self.layers = [Layer() for _ in range(n)]
+
+        def __call__(self, x: mx.array, caches=None):
+            if caches is None:
+                caches = [None] * len(self.layers)
+                {made}
+            for layer, cache in zip(self.layers, caches):
+                x = layer(x, cache)
+            return x
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "count"),
+    [
+        ("caches[-1] = Cache()", 0),
+        ("caches[0] = Cache()", 0),
+        ("caches = [Cache() for _ in self.layers]", 1),
+        ("caches[:] = [Cache(), Cache()]", 1),
+        ("caches[-1] = Cache()\n                caches = caches[-1:] + [Cache()]", 1),
+        ("caches[-1] = Cache()\n                caches = [c or k() for c, k in zip(caches, [Cache] * 2)]", 1),
+        ("for i in range(2):\n                    caches[i] = Cache()", 1),
+    ],
+)
+def test_the_cache_of_one_layer_is_silent(package: Path, made: str, count: int) -> None:
+    write(package, caches=CACHE, cached=CACHED.format(made=made), user="from .cached import Model\n")
+    assert told(package, "caches", select=("FUS109",)) == (["Cache.update"] * count, 1 - count)
+
+
+@pytest.mark.parametrize(
+    ("user", "count"),
+    [
+        ("KINDS = [Cache]\n", 1),
+        ("ONE = Cache()\n", 1),
+        ("def f(n):\n    make = lambda: Cache()\n    return [make() for _ in range(n)]\n", 1),
+        ("class Other(Cache):\n    pass\n", 1),
+        ("def f(c: Cache):\n    return isinstance(c, Cache)\n", 0),
+    ],
+)
+def test_a_cache_of_one_layer_is_made_nowhere_else(package: Path, user: str, count: int) -> None:
+    cached = CACHED.format(made="caches[-1] = Cache()")
+    write(package, caches=CACHE, cached=cached, user=f"from .caches import Cache\nfrom .cached import Model\n{user}")
+    assert told(package, "caches", select=("FUS109",)) == (["Cache.update"] * count, 1 - count)
+
+
+def test_a_cache_that_the_package_never_makes_is_reported(package: Path) -> None:
+    write(package, caches=CACHE, user="from .caches import Cache\n")
+    assert told(package, "caches", select=("FUS109",)) == (["Cache.update"], 0)
+
+
 FILE = """import other
 
 
