@@ -193,3 +193,13 @@ def test_forms_far_from_any_rule_are_no_near_miss() -> None:
         HEAD + "def f(x, y):\n    return mx.sqrt(mx.sum(x, axis=-1)) - mx.cos(y) * mx.exp(y) @ x.T, mx.sigmoid(y @ x)\n"
     )
     assert checked(text).near_misses == ()
+
+
+def test_an_axis_that_only_the_rank_makes_the_last() -> None:
+    text = (
+        HEAD + "def f(x, w, b):\n    u = x.mean(3, keepdims=True)\n    s = ((x - u) ** 2).mean(3, keepdims=True)\n"
+        "    return (x - u) / mx.sqrt(s + 1e-5) * w + b\n"
+    )
+    said = reasons(checked(text).near_misses)
+    assert any("how many axes `x` has" in r for r in said)
+    assert not any("not the last" in r for r in said)

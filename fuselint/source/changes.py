@@ -168,14 +168,34 @@ class _Function:
 def _axes(f: _Function) -> Iterator[Change]:
     claim = "the axis is the last"
     for call, name, operands in f.calls(WITH_AXIS):
-        at = AXIS_AT.get(name, 1)
-        axis = _keyword(call, "axis") or (operands[at] if len(operands) > at else None)
+        axis = _axis(call, name, operands)
         if axis is None:
             keep = name in REDUCTIONS and _keyword(call, "keepdims") is None
             more = f"axis=-1{', keepdims=True' if keep else ''}"
             yield Change(claim, f"`{name}` goes over all axes", (f.added(call, more),))
         elif f.text(axis) != "-1":
-            yield Change(claim, f"axis {f.text(axis)}, not the last", (f.instead(axis, "-1"),))
+            count = _count(axis)
+            because = f"axis {f.text(axis)}, " + (f"the last of {count} axes alone" if count else "not the last")
+            yield Change(claim, because, (f.instead(axis, "-1"),))
+
+
+def _last_axes(f: _Function) -> Iterator[Change]:
+    """What an axis that is counted from the first one needs, to be the last: so many axes."""
+    axes = [a for call, name, operands in f.calls(WITH_AXIS) if (a := _axis(call, name, operands)) is not None]
+    for count in sorted({_count(a) for a in axes} - {0}):
+        yield from _ranked(f, count)
+
+
+def _count(axis: ast.expr) -> int:
+    """Of how many axes one that is counted from the first is the last; 0 of others, and of the second: few arrays of
+    a model are matrices."""
+    number = axis.value if isinstance(axis, ast.Constant) else None
+    return number + 1 if type(number) is int and number > 1 else 0
+
+
+def _axis(call: ast.Call, name: str, operands: Sequence[ast.expr]) -> ast.expr | None:
+    at = AXIS_AT.get(name, 1)
+    return _keyword(call, "axis") or (operands[at] if len(operands) > at else None)
 
 
 def _keyword(call: ast.Call, name: str) -> ast.expr | None:
@@ -475,6 +495,12 @@ def _returned(f: _Function) -> Iterator[Change]:
 
 
 def _ranks(f: _Function) -> Iterator[Change]:
+    for rank in (2, 3, 4):
+        yield from _ranked(f, rank)
+
+
+def _ranked(f: _Function, rank: int) -> Iterator[Change]:
+    """Each parameter with so many axes, and all."""
     body = f.node.body
     documented = isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant) and len(body) > 1
     start = f.span(body[documented])[0]
@@ -483,19 +509,18 @@ def _ranks(f: _Function) -> Iterator[Change]:
     params = [p for p in f.params if p in read]
     if indent.strip():
         return
-    for rank in (2, 3, 4):
-        lines = [f"{', '.join(f'{p}_{i}' for i in range(rank))} = {p}.shape{f.file.newline}{indent}" for p in params]
-        for p, line in zip(params, lines, strict=True):
-            because = f"nothing in this function says how many axes `{p}` has"
-            yield Change("its rank is known", because, (Edit(start, start, line),), RANK)
-        if len(params) > 1:
-            because = "nothing in this function says how many axes there are"
-            yield Change("the ranks are known", because, (Edit(start, start, "".join(lines)),), RANK)
+    lines = [f"{', '.join(f'{p}_{i}' for i in range(rank))} = {p}.shape{f.file.newline}{indent}" for p in params]
+    for p, line in zip(params, lines, strict=True):
+        because = f"nothing in this function says how many axes `{p}` has"
+        yield Change("its rank is known", because, (Edit(start, start, line),), RANK)
+    if len(params) > 1:
+        because = "nothing in this function says how many axes there are"
+        yield Change("the ranks are known", because, (Edit(start, start, "".join(lines)),), RANK)
 
 
 MAKERS: tuple[Callable[[_Function], Iterator[Change]], ...] = (
-    _axes, _keepdims, _keywords, _eps_outside, _floor, _returned, _tiled, _transposed, _comparisons, _lengths, _powers,
-    _other_reductions, _centred, _neighbours, _targets, _lanes, _picked, _positions, _ranks, _casts, _signs, _passed_by,
-    _numbers, _operands,
+    _last_axes, _axes, _keepdims, _keywords, _eps_outside, _floor, _returned, _tiled, _transposed, _comparisons,
+    _lengths, _powers, _other_reductions, _centred, _neighbours, _targets, _lanes, _picked, _positions, _ranks,
+    _casts, _signs, _passed_by, _numbers, _operands,
 )  # fmt: skip
 """In the order in which a reason is preferred."""
