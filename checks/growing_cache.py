@@ -70,17 +70,20 @@ def _appends(graph: Graph, node: Node) -> bool:
 
 def _returned_caches(graph: Graph, appends: list[Node]) -> Iterator[list[Node]]:
     """Appends to elements of one argument, that are together in a tuple which is an element of what is returned."""
+    if len(appends) < 2:  # asking callers has the whole file lowered
+        return
     for _, value in graph.returns:
         for branch in branches(value):
             if branch.op != "tuple":
                 continue
             for position, element in enumerate(branch.inputs):
-                if is_cut_by_callers(graph, position):
+                parts = [p for c in branches(element) if c.op in ("tuple", "list") for p in c.inputs]
+                if not any(n in appends for p in parts for n in branches(p)) or is_cut_by_callers(graph, position):
                     continue
                 for cache in branches(element):
-                    parts = cache.inputs if cache.op in ("tuple", "list") else ()
+                    inside = cache.inputs if cache.op in ("tuple", "list") else ()
                     kept = [
-                        n for n in appends if any(n in branches(p) for p in parts) and _of_argument(graph, n.inputs[0])
+                        n for n in appends if any(n in branches(p) for p in inside) and _of_argument(graph, n.inputs[0])
                     ]
                     for first in kept:
                         yield [

@@ -23,7 +23,7 @@ else:
         return dataclass(eq=eq, unsafe_hash=eq, **options)
 
 
-__all__ = ["record", "replace"]
+__all__ = ["reader", "record", "replace"]
 
 T = TypeVar("T")
 
@@ -34,6 +34,16 @@ def replace(one: T, **changes: Any) -> T:
     names, values = _read(kind)
     made: T = kind(**{**dict(zip(names, values(one), strict=True)), **changes})
     return made
+
+
+def reader(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """What reads attributes of an object, in one call."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    if not names:
+        return lambda one: ()
+    read = attrgetter(*names)
+    return lambda one: (read(one),)
 
 
 @cache

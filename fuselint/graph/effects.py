@@ -264,10 +264,12 @@ class Effects(State):
 
     def given_away(self) -> set[Node]:
         """The objects that something else than names holds, as roots."""
-        while self.counted < len(self.leaks):
-            self.away |= self.roots(self.leaks[self.counted])
-            self.counted += 1
-        return self.away
+        leaks, away, cache = self.leaks, self.away, self.cache
+        for node in leaks[self.counted :]:
+            found = cache.get((node, False))
+            away |= self.roots(node) if found is None else found
+        self.counted = len(leaks)
+        return away
 
     def recount(self) -> None:
         """Loop nodes have got other operands: what was known of objects is out of date."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from itertools import zip_longest
 from typing import Any
@@ -14,6 +14,7 @@ import libcst as cst
 from libcst._nodes.internal import CodegenState
 
 from fuselint.errors import TooComplex
+from fuselint.records import reader
 from fuselint.source.fromast import Unsure, converted
 from fuselint.source.spans import FunctionSpan
 from fuselint.source.text import FileText
@@ -225,27 +226,32 @@ _IN_SOURCE_ORDER = {
     cst.Module: ("body",),
     cst.Parameters: ("posonly_params", "params", "star_arg", "kwonly_params", "star_kwarg"),
 }
-_fields: dict[type, tuple[str, ...]] = {}
 
 
 def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     """The child nodes in source order, without white space, comments, commas and parentheses."""
-    kind = type(node)
-    names = _fields.get(kind)
-    if names is None:
-        names = _IN_SOURCE_ORDER.get(kind) or tuple(
-            n for n in kind.__dataclass_fields__ if n not in _LAYOUT_FIELDS and not n.startswith("whitespace")
-        )
-        _fields[kind] = names
     out: list[cst.CSTNode] = []
-    for name in names:
-        value = getattr(node, name)
+    for value in _values[type(node)](node):
         kind = type(value)
         if kind is tuple or kind is list:
             out += [v for v in value if _is_child[type(v)]]
         elif _is_child[kind]:
             out.append(value)
     return out
+
+
+class _Values(dict[type, Callable[[Any], tuple[Any, ...]]]):
+    """What reads the fields of a type that may hold children, in source order."""
+
+    def __missing__(self, kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+        names: tuple[str, ...] = _IN_SOURCE_ORDER.get(kind) or tuple(
+            n for n in kind.__dataclass_fields__ if n not in _LAYOUT_FIELDS and not n.startswith("whitespace")
+        )
+        found = self[kind] = reader(names)
+        return found
+
+
+_values = _Values()
 
 
 class _Children(dict[type, bool]):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
+from fuselint.records import reader
 from fuselint.source.text import FileText
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -209,20 +211,25 @@ def _offsets(file: FileText, node: ast.expr) -> tuple[int, int]:
 
 def children(node: ast.AST) -> list[ast.AST]:
     """The child nodes in field order, without contexts and operators, which hold nothing."""
-    kind = type(node)
-    names = _fields.get(kind)
-    if names is None:
-        names = _fields[kind] = tuple(f for f in kind._fields if f not in _NO_NODES)
     out: list[ast.AST] = []
-    for name in names:
-        value = getattr(node, name, None)
-        if isinstance(value, ast.AST):
+    for value in _values[type(node)](node):
+        if value is None:
+            continue
+        if type(value) is list:
+            out += [v for v in value if v is not None and isinstance(v, ast.AST)]
+        elif isinstance(value, ast.AST):
             out.append(value)
-        elif type(value) is list:
-            out += [v for v in value if isinstance(v, ast.AST)]
     return out
 
 
-_fields: dict[type[ast.AST], tuple[str, ...]] = {}
+class _Values(dict[type[ast.AST], Callable[[Any], tuple[Any, ...]]]):
+    """What reads the fields of a type that may hold nodes. Python's parser sets all of them."""
+
+    def __missing__(self, kind: type[ast.AST]) -> Callable[[Any], tuple[Any, ...]]:
+        found = self[kind] = reader(tuple(f for f in kind._fields if f not in _NO_NODES))
+        return found
+
+
+_values = _Values()
 _NO_NODES = frozenset("ctx op ops id attr arg kind conversion names rest kwd_attrs module level".split())
 """Fields that hold no nodes with anything in them."""
