@@ -423,7 +423,10 @@ def _one_each(graph: Graph, x: Node, rotation: Rotation, table: Node | None) -> 
     last = None if shape is None else shape.axis(-1)
     rotated = last if rotation.dims is None else _size(graph, rotation.dims)
     given = None if frequencies.length is None else _size(graph, frequencies.length)
-    if frequencies.count is not None and (count := _size(graph, frequencies.count)) is not None:
+    if frequencies.count is not None:
+        count = _whole_size(graph, frequencies.count)
+        if count is None:
+            return Obligation(claim, "unknown", "nothing in this function says how many are made")
         given = count * 2
     elif made is not None and made.dims:
         given = made.dims[-1] * 2
@@ -446,6 +449,22 @@ def _one_each(graph: Graph, x: Node, rotation: Rotation, table: Node | None) -> 
 def _size(graph: Graph, value: Value) -> Expr | None:
     nodes = graph.canonical.nodes(value)
     return graph.facts.size(nodes[0]) if nodes else None
+
+
+def _whole_size(graph: Graph, value: Value) -> Expr | None:
+    """The same of a sum with whole numbers, which may be written as floats: `D // 2 - 1.0`."""
+    size = _size(graph, value)
+    if size is None and value.number is not None and value.number % 1 == 0:
+        return Expr.of(int(value.number))
+    if size is not None or value.op != "sum" or any(k % 1 for k in (value.constant, *(k for _, k in value.terms))):
+        return size
+    out = Expr.of(int(value.constant))
+    for term, k in value.terms:
+        part = _size(graph, term)
+        if part is None:
+            return None
+        out = out + part * int(k)
+    return out
 
 
 def _at(size: Expr, number: int) -> int | None:
@@ -961,5 +980,13 @@ COUNTEREXAMPLES = [
         "    positions = mx.arange(x.shape[2])\n"
         "    return rope(x, mx.stack([positions, mx.maximum(positions - padding, 0)]))\n",
         why="positions that are counted where nobody gives others, and a call that gives one row for each of a batch",
+    ),
+    Example(
+        HEAD + "def rope(x):\n" + FOUR + "    count = D // 2 - 1.0\n"
+        "    angles = mx.outer(mx.arange(L), 1.0 / 10000.0 ** (mx.arange(0, count) / count))\n"
+        "    cos, sin = mx.cos(angles), mx.sin(angles)\n"
+        + SPLIT
+        + "    return mx.concatenate([x1 * cos - x2 * sin, x1 * sin + x2 * cos], axis=-1)\n",
+        why="one frequency fewer than pairs: of two pairs, one for both",
     ),
 ]

@@ -162,7 +162,7 @@ LIMITS = (
     Limit(LAYERS, 2, 64 << 10, SAID, FEW),  # beside some thirty launches, in less time than one takes
     Limit(ANYWHERE, 2, 128 << 10, SAID, frozenset(["FUS101", "FUS102"])),  # keys or a mask of a few tokens
     Limit(ANYWHERE, 1, 64 << 10, VECTOR, STEPS),  # also in a loop, beside products with whole weights
-    Limit(ANYWHERE, 0, 40 << 20, codes=SMALL),  # as many launches as before, and a few bytes less
+    Limit(ANYWHERE, 0, 40 << 20, codes=frozenset(["FUS203"])),  # as many launches as before, and a few bytes less
     Limit(ANYWHERE, 1, 1 << 20, ROWS, FEW - {"FUS302"}),  # one number for each head and token, in one launch's time
 )
 
