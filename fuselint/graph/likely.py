@@ -271,14 +271,11 @@ def _made_equal(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
 
 
 def _by_rank(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
-    """Of `if x.ndim == 3: x = x[:, None]` the way that the likely rank of x takes: no other value's rank decides."""
+    """Of `if x.ndim == 3: y = x[:, None]` the way that the likely rank of x takes."""
     test = node.attrs.get("test") if node.op == "phi" else None
     if not isinstance(test, Node) or test.op not in EQUALITIES or test.inputs[0].op != "ndim":
         return None
-    tested = test.inputs[0].inputs[0]
-    if not any(n is tested or n.inputs[:1] == (tested,) for n in node.inputs):
-        return None
-    shape, rank = likely(tested, facts, depth + 1), facts.const(test.inputs[1])
+    shape, rank = likely(test.inputs[0].inputs[0], facts, depth + 1), facts.const(test.inputs[1])
     if shape is None or shape.lead is not None or not isinstance(rank, int):
         return None
     holds = (len(shape.dims) == rank) is (test.op == "equal")
