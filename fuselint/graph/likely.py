@@ -110,8 +110,7 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
         return None
     found = None
     if node.op in JOINS or _is_binary(node):
-        found = _made_equal(node, facts, depth) or _by_rank(node, facts, depth)
-        found = found or _met(node, facts, depth) or _joined(node, facts, depth)
+        found = _made_equal(node, facts, depth) or _met(node, facts, depth) or _joined(node, facts, depth)
     elif _is_a_step(node):
         tail = (likely(source, facts, depth + 1) or Shape(f"%{source.id}", ())).tail(3)
         found = None if tail is None else Shape(None, (tail[0], tail[2]))
@@ -267,19 +266,6 @@ def _made_equal(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
     if same not in sides or sides[0] is sides[1]:
         return None
     found = likely(sides[sides[0] is same], facts, depth + 1)
-    return found if found is not None and found.lead is None else None
-
-
-def _by_rank(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
-    """Of `if x.ndim == 3: y = x[:, None]` the way that the likely rank of x takes."""
-    test = node.attrs.get("test") if node.op == "phi" else None
-    if not isinstance(test, Node) or test.op not in EQUALITIES or test.inputs[0].op != "ndim":
-        return None
-    shape, rank = likely(test.inputs[0].inputs[0], facts, depth + 1), facts.const(test.inputs[1])
-    if shape is None or shape.lead is not None or not isinstance(rank, int):
-        return None
-    holds = (len(shape.dims) == rank) is (test.op == "equal")
-    found = likely(node.inputs[not holds], facts, depth + 1)
     return found if found is not None and found.lead is None else None
 
 
