@@ -11,8 +11,6 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-import libcst as cst
-
 from fuselint.graph.across import MARK
 from fuselint.graph.indexing import indexed
 from fuselint.graph.model import Node, Slice
@@ -121,7 +119,7 @@ def _made(node: Node, facts: KnownFacts, shape: Shape | None, depth: int) -> Sha
     elif node.op == "index":
         whole = likely(source, facts, depth + 1)
         index = node.attrs.get("index")
-        whole = _of_tested_rank(node, source, whole, facts) or _named_axes(whole, index) or whole
+        whole = _named_axes(whole, index) or whole
         found = (
             _beside(node, whole, index, facts)
             or _indexed(whole, index, _rank_met(node, facts))
@@ -267,24 +265,6 @@ def _made_equal(node: Node, facts: KnownFacts, depth: int) -> Shape | None:
         return None
     found = likely(sides[sides[0] is same], facts, depth + 1)
     return found if found is not None and found.lead is None else None
-
-
-def _of_tested_rank(node: Node, source: Node, shape: Shape | None, facts: KnownFacts) -> Shape | None:
-    """The x of `x[None, :, None]` after `if x.ndim == 3`: it has three axes there."""
-    block = node.stmt.block if shape is not None and shape.lead is not None and node.stmt is not None else None
-    while block is not None:
-        owner = block.owner.cst if block.kind == "then" and block.owner is not None else None
-        test = facts.graph.values.get(owner.test) if isinstance(owner, cst.If) else None
-        if test is not None and test.op == "equal" and _asks_rank(test.inputs[0], source):
-            rank = facts.const(test.inputs[1])
-            axes = shape.tail(rank) if shape is not None and isinstance(rank, int) else None
-            return None if axes is None else Shape(None, axes)
-        block = block.parent
-    return None
-
-
-def _asks_rank(asked: Node, source: Node) -> bool:
-    return asked.op == "ndim" and asked.inputs[0] is source
 
 
 def _is_folded(reshape: Node) -> bool:

@@ -97,10 +97,9 @@ class Supplied:
             return self.of(frame, node.inputs[0], path)
         if node.op == "attr":
             init = node.attrs.get("init")
-            if self._holds_no_weights(frame, node):
-                return None  # what it is depends on who stores it there
-            if not isinstance(init, Node) or _may_be_array(init, frame.facts):
-                is_weight = not path and frame.facts.kind(node) in ARRAYS and not is_from_outside(node)
+            plain = self._holds_no_weights(frame, node)
+            if not isinstance(init, Node) or (_may_be_array(init, frame.facts) and not plain):
+                is_weight = not path and frame.facts.kind(node) in ARRAYS and not is_from_outside(node) and not plain
                 return MODEL if is_weight else None  # loading may replace it
             return self.of(frame, init, path)
         if node.op == "astype":
