@@ -437,7 +437,7 @@ def _one_each(graph: Graph, x: Node, rotation: Rotation, table: Node | None) -> 
         others |= {name for name in given.names - rotated.names if name.startswith(f"{shape.lead}.shape[")}
         another = given != rotated and not others.isdisjoint(given.names)  # it may be one, and be broadcast
         if another or (given.names == rotated.names and not all(_at(given, n) == _at(rotated, n) for n in (8, 24))):
-            return Obligation(claim, "contradicted", f"there are {given} // 2 of them, for {rotated} // 2 pairs")
+            return Obligation(claim, "contradicted", f"there are ({given}) // 2 of them, for {rotated} // 2 pairs")
         divided = frequencies.power is not None and frequencies.power.number is None
         if divided and given.names.isdisjoint(rotated.names):
             return Obligation(claim, "unknown", f"there are {given} // 2 of them, whose exponents {rotated} divides")

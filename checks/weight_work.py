@@ -105,11 +105,11 @@ def _work(graph: Graph, node: Node, derived: dict[Node, int]) -> int | None:
     if op.kind in WORK or node.op in JOINS:
         return before + 1
     if op.kind == "cast":
-        x = node.inputs[0]
-        if before and len(arrays) == 1:
+        if before:
             return before + 1
+        x = node.inputs[0]
         widens = node.attrs.get("dtype") == "float32" != stated_dtype(x) and graph.facts.dtype(x).name != "float32"
-        return before + 1 if widens else None
+        return 1 if widens else None
     return None
 
 

@@ -136,8 +136,8 @@ what is, and runs once for each call of it."""
 FEW = frozenset(["FUS106", "FUS301", "FUS302"])
 """Rules that find work which may be on few numbers, and spare few launches of it each."""
 
-STEPS = FEW | {"FUS203", "FUS231", "FUS261"}
-"""These, and rules that make one kernel of two: of a vector, that spares the launch alone."""
+NAMED = frozenset(["FUS203", "FUS231", "FUS261"])
+"""Rules that put one operation of MLX's in place of two: of a vector, that spares the launch alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ LIMITS = (
     Limit(OUTSIDE, 2, 100_000, codes=FEW),
     Limit(LAYERS, 2, 64 << 10, SAID, FEW),  # beside some thirty launches, in less time than one takes
     Limit(ANYWHERE, 2, 128 << 10, SAID, frozenset(["FUS101", "FUS102"])),  # keys or a mask of a few tokens
-    Limit(ANYWHERE, 1, 64 << 10, VECTOR, STEPS),  # also in a loop, beside products with whole weights
+    Limit(ANYWHERE, 1, 64 << 10, VECTOR, NAMED),  # also in a loop, beside products with whole weights
     Limit(ANYWHERE, 0, 40 << 20, codes=frozenset(["FUS203"])),  # as many launches as before, and a few bytes less
     Limit(ANYWHERE, 1, 1 << 20, ROWS, FEW - {"FUS302"}),  # one number for each head and token, in one launch's time
 )

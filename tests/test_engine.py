@@ -921,7 +921,7 @@ def decayed(x: mx.array, decay: mx.array):
     ("size", "work", "shown"),
     [
         ("heads", "(-mx.exp(decay))", 0),
-        ("hidden_size", "(-mx.exp(decay))", 0),  # a single vector
+        ("hidden_size", "(-mx.exp(decay))", 1),  # one token, of maybe many that follow
         ("heads", "mx.tanh(-mx.exp(decay) * 2)", 1),  # three launches
         ("heads", "(-mx.exp(x))", 1),
     ],

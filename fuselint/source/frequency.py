@@ -683,8 +683,7 @@ class Frequencies:
         return self._recall(self._unmade, key, lambda: self._is_made_by_none(owner), (False,))
 
     def _is_made_by_none(self, owner: Definition) -> bool:
-        asked = PASSIVE - {"alias", "exported", "string"}
-        makes = [(path, m) for path, m in self.mentioned(owner) if m.role not in asked]
+        makes = [(path, m) for path, m in self.mentioned(owner) if m.role not in ("type", "import")]
         return (
             bool(makes)
             and all(m.role in CALLS | {"named"} and self._is_off(path, m) for path, m in makes)

@@ -88,16 +88,12 @@ ROOTS = (".git", "pyproject.toml", "setup.py", "setup.cfg")
 OUTSIDE = ("mlx.", "abc.", "typing.", "builtins.", "object", "enum.", "collections.", "Protocol", "Generic")
 """What bases start with that are of no package that is analysed."""
 
-TESTS = re.compile(
-    r"(^|[/\\])(tests?|testing|benchmarks?|examples?|conftest\.py|test_[^/\\]*\.py|bench[^/\\]*\.py|[^/\\]*_test\.py)([/\\]|$)"
-)
-"""Paths of files whose calls don't count."""
-
-
-UNRELEASED = re.compile(
-    r"(^|[/\\])(tests?|benchmarks?|conftest\.py|test_[^/\\]*\.py|bench[^/\\]*\.py|[^/\\]*_test\.py)([/\\]|$)"
-)
+_UNRELEASED = r"tests?|benchmarks?|conftest\.py|test_[^/\\]*\.py|bench[^/\\]*\.py|[^/\\]*_test\.py"
+UNRELEASED = re.compile(rf"(^|[/\\])({_UNRELEASED})([/\\]|$)")
 """Paths of files that only tests and benchmarks run."""
+
+TESTS = re.compile(rf"(^|[/\\])({_UNRELEASED}|testing|examples?)([/\\]|$)")
+"""Paths of files whose calls don't count."""
 
 
 def is_test(path: str, top: str) -> bool:

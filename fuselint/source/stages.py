@@ -12,6 +12,7 @@ import ast
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fuselint.source.mentions import Loop, Mention
@@ -187,27 +188,33 @@ class Stages:
         held = self.modules.mentions(path)
         for n in held.by_function.get(m.by, ()) if held is not None else ():
             for key, value in (n.given or {}).items() if n.role in ("call", "kept") else ():
-                if not isinstance(value, ast.Call) or not _is_on(value, m.line) or dotted(value.func) != m.text:
-                    continue
-                summary = self.modules.summary(path)
-                name = summary.resolve(n.text, n.by) if summary is not None else None
-                owner = self.modules.resolve(path, name) if name is not None else None
-                init = None if owner is None else self.modules.method(owner, "__init__")
-                function = None if init is None else self.modules.function(init)
-                stored = None if init is None else self.modules.mentions(init.path)
-                if owner is None or init is None or function is None or stored is None:
-                    continue
-                names = [p.name for p in function.parameters]
-                taken = key if isinstance(key, str) else names[key + 1] if key + 1 < len(names) else None
-                kept = [
-                    attribute
-                    for attribute, values in stored.stored.items()
-                    for by, v in values
-                    if by == init.name and isinstance(v, ast.Name) and v.id == taken
-                ]
-                if kept:
-                    return Level(owner, frozenset(kept))
+                if isinstance(value, ast.Call) and _is_on(value, m.line) and dotted(value.func) == m.text:
+                    owner = self._resolved(Definition(path, n.by), n.text)
+                    kept = frozenset[str]() if owner is None else self._keeping(owner, key)
+                    if owner is not None and kept:
+                        return Level(owner, kept)
         return None
+
+    def _keeping(self, owner: Definition, argument: str | int) -> frozenset[str]:
+        """The attributes in which a constructor keeps an argument as it is."""
+        init = self.modules.method(owner, "__init__")
+        function = None if init is None else self.modules.function(init)
+        held = None if init is None else self.modules.mentions(init.path)
+        if init is None or function is None or held is None:
+            return frozenset()
+        names = [p.name for p in function.parameters][1:]
+        name = argument if isinstance(argument, str) else next(islice(names, argument, None), None)
+        return frozenset(
+            attribute
+            for attribute, values in held.stored.items()
+            if any(by == init.name and isinstance(v, ast.Name) and v.id == name for by, v in values)
+        )
+
+    def _resolved(self, by: Definition, name: str | None) -> Definition | None:
+        """What a dotted name of a function is in the package."""
+        summary = self.modules.summary(by.path)
+        found = summary.resolve(name, by.name) if summary is not None and name else None
+        return None if found is None or found.startswith("mlx.") else self.modules.resolve(by.path, found)
 
     def _of_maker(
         self, by: Definition, m: Mention, levels: tuple[Level, ...], seen: frozenset[Definition]
@@ -505,9 +512,7 @@ class Stages:
 
     def _made(self, by: Definition, name: str | None) -> Iterator[Definition]:
         """The class that is called so, or those that the annotation of what a function returns names."""
-        summary = self.modules.summary(by.path)
-        resolved = summary.resolve(name, by.name) if summary is not None and name else None
-        found = None if resolved is None or resolved.startswith("mlx.") else self.modules.resolve(by.path, resolved)
+        found = self._resolved(by, name)
         function = None if found is None else self.modules.function(found)
         if found is not None and self.modules.class_(found) is not None:
             yield found

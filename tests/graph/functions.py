@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fuselint.graph.dtypes import DType
 from fuselint.graph.lower import Program
-from fuselint.graph.model import Graph
+from fuselint.graph.model import Graph, Node
 from fuselint.graph.shapes import Shape
 from fuselint.source.project import summarise
 from fuselint.source.screen import screen
@@ -84,3 +84,12 @@ def with_shapes(graph: Graph, shapes: Sequence[tuple[int, ...]], dtypes: Mapping
         dtype = (dtypes or {}).get(i, "float32")
         graph.facts.state(node, Shape.of(*shape), DType({dtype}), "stated by the test")
     return graph
+
+
+def result(graph: Graph) -> Node:
+    """What a function returns at its end."""
+    return graph.returns[-1][1]
+
+
+def shape(graph: Graph) -> str:
+    return str(graph.facts.shape(result(graph)))

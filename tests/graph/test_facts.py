@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-from graph.functions import graph_of
+from graph.functions import graph_of, result, shape
 
 from fuselint.graph import dtypes
 from fuselint.graph.dtypes import DType
 from fuselint.graph.facts import FITS, MISSING, Facts
-from fuselint.graph.model import Graph, Node
+from fuselint.graph.model import Graph
 from fuselint.graph.shapes import Shape, broadcast
 from fuselint.graph.symbols import Expr
 
@@ -32,14 +32,6 @@ def module(init: str, call: str, arguments: str = "x", parameters: str = "dims, 
         f"    def __call__(self, {arguments}):\n        {indent.join(call.strip().splitlines())}\n",
         "Layer.__call__",
     )
-
-
-def result(graph: Graph) -> Node:
-    return graph.returns[-1][1]
-
-
-def shape(graph: Graph) -> str:
-    return str(graph.facts.shape(result(graph)))
 
 
 def dtype(graph: Graph) -> str:

@@ -6,9 +6,9 @@ import mlx.core as mx
 import mlx.optimizers as optim
 import pytest
 
-from fuselint.graph.model import Graph, Node
+from fuselint.graph.model import Graph
 from fuselint.graph.shapes import SCALAR
-from tests.graph.functions import graph_of
+from tests.graph.functions import graph_of, result, shape
 
 HEAD = """from typing import List
 
@@ -30,14 +30,6 @@ def stepping(step: str, init: str = INIT, base: str = "Optimizer", more: str = "
         f"    def apply_single(self, gradient, parameter, state):\n        {indent.join(step.splitlines())}\n{more}",
         "Own.apply_single",
     )
-
-
-def result(graph: Graph) -> Node:
-    return graph.returns[-1][1]
-
-
-def shape(graph: Graph) -> str:
-    return str(graph.facts.shape(result(graph)))
 
 
 @pytest.mark.parametrize("base", ["Optimizer", "optim.Optimizer", "optim.SGD"])
